@@ -262,6 +262,7 @@ def write(path: Path, found: Iterable[Job]) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m lab.another_day_cases", description=__doc__)
     parser.add_argument("cards", nargs="*", default=list(CARDS))
     parser.add_argument("--out", type=Path, required=True)

@@ -258,7 +258,8 @@ def captured(launch: Launch, least_s: float = 0.004) -> tuple[Any, int]:
 
 def tick(graph: Any, board: Board, each_s: float) -> tuple[float, float]:
     """Seconds and joules at the moment at which the counter moves (ten times a second). The GPU stays busy meanwhile:
-    replays are queued first, since the counter is slow to read and a launch would wait for it."""
+    replays are queued first, since the counter is slow to read and a launch would wait for it.
+    """
     for _ in range(max(4, int(0.25 / each_s))):
         graph.replay()
     first = board.joules()

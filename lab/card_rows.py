@@ -79,6 +79,7 @@ def _named(text: str) -> tuple[str, Path]:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m lab.card_rows", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rested", type=Path, nargs="*", default=[])

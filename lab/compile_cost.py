@@ -36,7 +36,7 @@ def cpu_s() -> float:
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
-def unit_rows(x, y, eps, BLOCKS, ROWS, WIDTH, TILE):  # type: ignore[no-untyped-def]  # read by Triton's compiler
+def unit_rows(x, y, eps, BLOCKS, ROWS, WIDTH, TILE):  # type: ignore[no-untyped-def]  # noqa: ARG001  as SGLang's
     """Rows of `x` over their lengths."""
     place = tl.program_id(0) * TILE
     read = tl.make_block_ptr(x, (ROWS, WIDTH), (WIDTH, 1), (place, 0), (TILE, WIDTH), (1, 0))

@@ -16,6 +16,7 @@ CALLS, REPEATS = 4, 20
 
 
 def main() -> int:
+    """Run the command; the exit status."""
     import torch
 
     print(torch.__version__, torch.cuda.get_device_name(0))

@@ -131,7 +131,7 @@ def _step_traces(torch: Any, model: Any, path: Path, requests: int, length: int,
     tokens = torch.randint(0, 128_000, (requests, length), device="cuda")
 
     @torch.inference_mode()
-    def run(profiled: bool) -> Any:
+    def run(_profiled: bool) -> Any:
         past = model(tokens, use_cache=True, logits_to_keep=1).past_key_values if steps > 1 else None
         torch.cuda.synchronize()
         with profile(

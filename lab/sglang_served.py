@@ -38,6 +38,6 @@ def started(
         engine = sglang.start(given, Path(folder))
         notes = rows.NotesFile(Path(folder, "steps.jsonl"))
         facts = sglang.facts(engine, notes.new())
-        run = sglang.Run(engine, notes, sglang.config_of(model, layers)["vocab_size"], lambda kind, row: None)
+        run = sglang.Run(engine, notes, sglang.config_of(model, layers)["vocab_size"], lambda _kind, _row: None)
         say(facts)
         yield run, say

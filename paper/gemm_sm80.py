@@ -25,7 +25,7 @@ def demand(
     tile_n: Array,
     tile_k: Array,
     ctas: Array,
-    split_k: NDArray[np.bool_] | None = None,
+    split_k: NDArray[np.bool_] | None = None,  # noqa: ARG001
 ) -> Demand:
     """Demand of y[m,n] = x[m,k]·W[k,n] in bf16 with the vendor's tile and grid size, which a profiler has to tell."""
     tiles_m, tiles_n = ceil_div(m, tile_m), ceil_div(n, tile_n)

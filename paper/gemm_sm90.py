@@ -15,7 +15,7 @@ ELEMENT_BYTES = 2
 
 
 def demand(
-    hw: Hardware,
+    _hw: Hardware,
     *,
     m: Array,
     n: Array,

@@ -182,6 +182,7 @@ def _summary(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m qa.coverage", description=__doc__)
     parser.add_argument("net", nargs="*", help="these nets (default: all with a sample)")
     parser.add_argument("--outside", action="store_true", help="only cells outside 85 to 95 %%")

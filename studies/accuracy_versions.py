@@ -84,6 +84,7 @@ def shown(title: str, means: Sequence[Mapping[str, Any]]) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m studies.accuracy_versions", description=__doc__)
     parser.add_argument("--table", action="append", choices=TABLES)
     parser.add_argument("--runs", type=Path, help="where `python -m train versions` left its weights")

@@ -158,6 +158,7 @@ def show(lines: Iterable[Mapping[str, Any]]) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m studies.another_day", description=__doc__)
     do = parser.add_subparsers(dest="do", required=True)
     do.add_parser("answer").add_argument("folder", type=Path)

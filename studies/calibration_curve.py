@@ -91,6 +91,7 @@ def places(runs: Path) -> Iterator[tuple[str, Path, Path]]:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m studies.calibration_curve", description=__doc__)
     parser.add_argument("--runs", type=Path, default=ROOT / ".cache" / "runs")
     parser.add_argument("--net", action="append", help="only these nets")

@@ -95,6 +95,7 @@ def show(lines: Sequence[Mapping[str, object]], path: Path | None) -> None:
 
 
 def main() -> None:
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--json", type=Path)

@@ -44,6 +44,7 @@ class Run:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
+        """Read what a run left."""
         return cls(folder.name, load(folder / "rows.npz"), load_predictions(folder / "net"))
 
     def thirds(self) -> list[str]:
@@ -99,6 +100,7 @@ def figures(run: Run, least: Mapping[str, Interval]) -> dict[str, Errors]:
 
 
 def main() -> None:
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--json", type=Path)

@@ -30,7 +30,8 @@ SHARES = ("recognized_share", "shaped_share", "close_share")
 @dataclass(frozen=True, slots=True)
 class Family:
     """Kernels of one family in a trace. `error`: |predicted − measured| over measured, weighted by time, in percent;
-    `bias`: of their sums; `close`: share of their time predicted within 10 %."""
+    `bias`: of their sums; `close`: share of their time predicted within 10 %.
+    """
 
     trace: str
     family: str

@@ -141,7 +141,8 @@ def points(gpu: str) -> list[Point]:
 
 def told(loads: Measured, gpus: Sequence[str], *, others: bool = False) -> Told:
     """The same points with the host's pace: the median of lone prompts on the same server; `others`: the median of the
-    same over servers of other models on the same machine."""
+    same over servers of other models on the same machine.
+    """
     known = [seen for gpu in gpus for seen in rows(gpu)]
     lone = [seen for seen in known if seen.lone]
     own = {seen.server: float(np.median([one.queue_ms for one in lone if one.server == seen.server])) for seen in lone}

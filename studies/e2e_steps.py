@@ -101,7 +101,8 @@ def _take(left: list[int], tokens: int) -> list[tuple[int, int]]:
 @cache
 def runner_of(model: str, tp: int) -> Runner:
     """A measured deployment under the shipped engine constants; FlashInfer, which fuses norms into all-reduces, was not
-    installed where these runs were measured."""
+    installed where these runs were measured.
+    """
     engine = find_engine("vllm").what_if(fused_norm_mib=0.0)
     return Runner.of(Deployment(load(model), Parallel(tp)), find(GPU), engine)
 

@@ -90,6 +90,7 @@ def error(part: pd.DataFrame, factor: pd.Series | float) -> float:
 
 
 def main() -> None:
+    """Run the command."""
     found = table()
     found["off"] = np.log(found["latency_us"] / found["predicted"] * found["factor"])
     print("library | type | unit, bytes | rows | fitted: fewest tiles | per octave")

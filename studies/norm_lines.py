@@ -43,6 +43,7 @@ def concerned(case: dict[str, object]) -> bool:
 
 
 def main() -> None:
+    """Run the command."""
     fits = []
     for card, second in CARDS:
         cases, off = below(card, second)

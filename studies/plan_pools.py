@@ -26,7 +26,8 @@ DRAFTS = "method=mtp,tokens=3,acceptance=0.62"
 @dataclass(frozen=True, slots=True)
 class Load:
     """A model, where and under what, requests of a decode rank, tokens in and out; tp, or ranks of data-parallel
-    attention."""
+    attention.
+    """
 
     model: str
     gpu: str

@@ -43,7 +43,8 @@ SCALES = {"estimate": 1e3, "offline": 1.0, "serve": 1.0}
 @dataclass(frozen=True, slots=True)
 class Run:
     """A published figure: its group and why that is not counted (empty where it is), the case that asks for it, its
-    name in an answer, what was measured."""
+    name in an answer, what was measured.
+    """
 
     group: str
     apart: str

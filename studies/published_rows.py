@@ -88,7 +88,8 @@ class Group:
 @dataclass(frozen=True, slots=True)
 class Row:
     """A published run: its group, its case, its measured means, what it `needs` that the case cannot say, and the
-    newest release of its engine on the day it was run, and that day, where it is given."""
+    newest release of its engine on the day it was run, and that day, where it is given.
+    """
 
     id: str
     group: Group
@@ -117,7 +118,8 @@ class Row:
     @property
     def answerable(self) -> bool:
         """Whether a case says all: the row needs nothing, or only a family that can be read by now, with a card of the
-        precision that was run."""
+        precision that was run.
+        """
         return not self.needs or (
             self.needs.startswith(FAMILY) and precision(self.case["model"]) in self.group.precision
         )
@@ -227,7 +229,8 @@ def _other(config: Path, precision: str) -> Path:
 
 def of_peak(row: Row) -> float:
     """The products that a closed loop's measured means imply, over the dense peak (of the narrowest type) of the GPUs
-    that the row names. Above one the row cannot be of that many GPUs: rates of several replicas, or of other models."""
+    that the row names. Above one the row cannot be of that many GPUs: rates of several replicas, or of other models.
+    """
     case, measured = row.case, row.measured
     if row.needs or case["mode"] != "serve" or "concurrency" not in case or not {"ttft_ms", "tpot_ms"} <= set(measured):
         return 0.0
@@ -241,7 +244,8 @@ def of_peak(row: Row) -> float:
 def of_reading(row: Row) -> float:
     """The time in which the GPUs of a row read the weights of a token once, at the rate of their memory's
     specification, over that of a token as measured. Above one the run made fewer tokens than it states (a stop token
-    ends it), for every step reads them, whatever the batch."""
+    ends it), for every step reads them, whatever the batch.
+    """
     case, measured, bits = row.case, row.measured, BITS.get(row.group.precision)
     static = measured.get("e2e_ms", 0.0) / case["osl"] if case["mode"] == "estimate" else 0.0
     token_ms = measured.get("tpot_ms", static)

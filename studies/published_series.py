@@ -44,7 +44,8 @@ def series(line: Line) -> str:
 
 def drafting(lines: Iterable[Line]) -> frozenset[str]:
     """The series that drafted: at all loads, of several, where another one ran, sooner tokens and later first ones; or
-    as drafts do beside one whose experts are split otherwise."""
+    as drafts do beside one whose experts are split otherwise.
+    """
     known = [line for line in lines if series(line) and ARTEFACT not in line["doubt"]]
     known = [line for line in known if line["ttft_ms"] and line["tpot_ms"]]
     same = {one for one, met in _twins(known, PLACE) if all(gain > 1 and later > 1 for _, gain, later in met)}

@@ -40,7 +40,8 @@ LONGEST_LIST = 20
 @dataclass(frozen=True, slots=True)
 class Served:
     """How one implementation serves one shape. `ratio`: measured over ceiling, median of the rows; `above`: mean share
-    of their time above the ceiling; `example`: the row with the median ratio."""
+    of their time above the ceiling; `example`: the row with the median ratio.
+    """
 
     gpu: str
     family: str

@@ -64,6 +64,7 @@ def prior(found: Sequence[Spread]) -> tuple[float, float]:
 
 
 def main() -> None:
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("net", nargs="*", help="these nets (default: all with a sample)")
     found = [one for net in parser.parse_args().net or nets() for one in spreads(net)]

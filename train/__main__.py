@@ -199,6 +199,7 @@ ALONE: dict[str, Callable[[str, argparse.Namespace], None]] = {
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run the command; the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m train", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

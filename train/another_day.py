@@ -114,6 +114,7 @@ def settled(*, write: bool) -> Iterator[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m train.another_day", description=__doc__)
     parser.add_argument("--write", action="store_true", help="put the factors into the cards that ship")
     print(*settled(write=parser.parse_args(argv).write), sep="\n")

@@ -90,6 +90,7 @@ def _percent(slower: NDArray[np.bool_]) -> float:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m train.ceilings", description=__doc__)
     parser.add_argument("--in", dest="rows", type=Path, required=True, help="rows that the ceiling was trained on")
     parser.add_argument("--run", type=Path, required=True, help="folder written by train.fit for the ceiling")

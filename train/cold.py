@@ -103,6 +103,7 @@ def updated(folder: Path, runs: Path | None = None) -> Iterator[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m train.cold", description=__doc__)
     parser.add_argument("--runs", type=Path, help="where `python -m train` left its runs")
     options = parser.parse_args(argv)

@@ -65,7 +65,8 @@ def differences(frame: pd.DataFrame) -> NDArray[np.float64]:
 
 def cold_apart(net: str, op: str, known: Mapping[str, Interval]) -> dict[str, Interval]:
     """Intervals of cold calls on GPUs without cold rows: those of the graph protocol there, as much wider as 90 % of
-    our own cold rows need that are answered from the graph protocol's."""
+    our own cold rows need that are answered from the graph protocol's.
+    """
     error, scale = _answered_from_graph(net, op, known[f"{BASES[0]}|graph"])
     found = {}
     for basis in BASES[1:]:
@@ -174,6 +175,7 @@ def without(folder: Path, nets: Iterable[str]) -> None:
 
 
 def main() -> int:
+    """Run the command; the exit status."""
     with TemporaryDirectory() as name:
         without(Path(name), (*OPS, SMALL_ALL_REDUCE))
         os.environ["PIPEWAVE_WEIGHTS"] = name

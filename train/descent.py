@@ -22,7 +22,8 @@ def rate_at(step: int, steps: int) -> float:
 
 class Descent:
     """A net on its way down, and an exponential mean of its weights: the first steps, far from where it ends, fade
-    faster."""
+    faster.
+    """
 
     def __init__(self, net: Ensemble, steps: int, rate: float, *, ema: float = EMA, weight_decay: float = 0.0) -> None:
         self.net, self.ema, self.done = net, ema, 0
@@ -50,7 +51,8 @@ class Descent:
 
 def taught(student: Ensemble, losses: Iterable[Sequence[Tensor]], steps: int, rate: float) -> Ensemble:
     """The student after so many steps. `losses` works out the terms of a step's loss when asked for them, on the
-    weights of then; their sum goes down."""
+    weights of then; their sum goes down.
+    """
     descent = Descent(student, steps, rate)
     for step, terms in zip(range(steps), losses, strict=False):
         descent.step(torch.stack(list(terms)).sum())

@@ -43,7 +43,8 @@ RATE = 3e-3
 @dataclass(frozen=True, slots=True)
 class Questions:
     """Features [row, feature], codes [row, category], the teacher's answers [member, row, 2], measured residuals [row]
-    (NaN where nothing was measured)."""
+    (NaN where nothing was measured).
+    """
 
     features: Tensor
     codes: Tensor
@@ -98,7 +99,8 @@ def answers(net: Ensemble, features: Tensor, codes: Tensor) -> Tensor:
 @torch.no_grad()
 def narrowed(teacher: Ensemble, hidden: tuple[int, ...], features: Tensor, codes: Tensor) -> Ensemble:
     """Members with so many units a layer: the ones that move what follows most; what the others did is made up for by
-    these as far as a linear map can."""
+    these as far as a linear map can.
+    """
     shape = Shape(teacher.shape.features, teacher.shape.codes, hidden, teacher.shape.activation)
     student = _blank(shape, len(teacher.mean), teacher.mean[0], teacher.std[0])
     for member in range(len(teacher.mean)):
@@ -162,7 +164,8 @@ def hidden_at_random(codes: Tensor) -> Tensor:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The net, the split of rows that its members know, units of each layer, steps and rows a step, and what an error
-    against measured times weighs beside one against the teacher."""
+    against measured times weighs beside one against the teacher.
+    """
 
     net: str
     split: str
@@ -207,6 +210,7 @@ def distil(plan: Plan, card: Path, rows: Rows, folder: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m train.distil", description=__doc__)
     parser.add_argument("--net", default="gemm", help="one of the nets of GEMMs")
     parser.add_argument("--in", dest="rows", type=Path, required=True, help="rows.npz, see train.rows")

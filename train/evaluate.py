@@ -59,7 +59,7 @@ def scored(
     rows: Rows,
     predictions: Predictions,
     keep: NDArray[np.bool_] | None = None,
-    members: Members | None = None,
+    _members: Members | None = None,
 ) -> list[Scored]:
     """The splits of a kind, each with the intervals that its sisters call for (never its own rows).
 
@@ -82,7 +82,8 @@ def _few(name: str) -> bool:
 
 def held_out(rows: Rows, predictions: Predictions) -> dict[str, Held]:
     """Rows of every split that is there to be scored; the shipped members score a fold of which there are others, and
-    what is wrong of a version that a member does not know says nothing of those it knows."""
+    what is wrong of a version that a member does not know says nothing of those it knows.
+    """
     kept = {name: one for name, one in predictions.items() if name.partition(":")[0] not in ("ship", "ver")}
     return {name: held(name, mean, scale, rows) for name, (mean, scale) in kept.items()}
 
@@ -165,6 +166,7 @@ KINDS: Mapping[str, tuple[str, Callable[..., list[Scored]]]] = {
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m train.evaluate", description=__doc__)
     parser.add_argument("--in", dest="rows", type=Path, required=True, help="rows.npz, see train.rows")
     parser.add_argument("--run", type=Path, required=True, help="folder written by train.fit or train.trees")

@@ -267,6 +267,7 @@ def _implementations(text: Mapping[str, NDArray[np.str_]]) -> Iterator[tuple[str
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m train.export", description=__doc__)
     parser.add_argument("--name", required=True, help="name of the net, as its family calls it")
     parser.add_argument("--in", dest="rows", type=Path, required=True)

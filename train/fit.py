@@ -308,6 +308,7 @@ def save(fitted: Fitted, plan: Plan, rows: Rows, folder: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m train.fit", description=__doc__)
     parser.add_argument("--in", dest="rows", type=Path, required=True, help="rows.npz, see train.rows")
     parser.add_argument("--plan", type=Path, required=True, help="plan.json, fields of train.fit.Plan")

@@ -67,6 +67,7 @@ def _compared(rows: Rows, index: Ints, mean: NDArray[np.float64]) -> Hidden:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m train.hidden_kernels", description=__doc__)
     parser.add_argument("--net", required=True)
     parser.add_argument("--runs", type=Path, default=RUNS)

@@ -149,6 +149,7 @@ class Pool:
 
     @classmethod
     def of(cls, rows: Held, familiar: Sequence[Interval], power: float, own: Flags) -> Pool:
+        """Gather what the widths of some rows need."""
         scaled = rows.scale**power
         least = half_width(familiar, rows.scale) if familiar else np.zeros(len(scaled))
         return cls(power, own, rows.unit, balance(rows.gpu), rows.error, scaled, least)

@@ -91,7 +91,7 @@ def _evenness(folds: list[int]) -> tuple[bool, int]:
     return counts[HELD_OUT] > 0, filled
 
 
-def spread(frame: pd.DataFrame, balanced: NDArray[np.float64]) -> NDArray[np.float64]:
+def spread(frame: pd.DataFrame, _balanced: NDArray[np.float64]) -> NDArray[np.float64]:
     """Each GPU × stack × kernel counts by the square root of its rows."""
     size = frame.groupby(["gpu", "stack", "impl"], observed=True)["latency_us"].transform("size").to_numpy()
     weight = 1.0 / np.sqrt(size)

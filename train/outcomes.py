@@ -21,7 +21,8 @@ KNOWN = "measured"
 
 def by_default(table: str, frame: pd.DataFrame) -> pd.DataFrame:
     """The rows without those of kernels that their stack's own code does not take by default: such rows say nothing
-    of a version that is asked for by name and of which no row is known."""
+    of a version that is asked for by name and of which no row is known.
+    """
     from pipewave.gpus import find
     from pipewave.prediction.resolve import default_impl
 
@@ -38,7 +39,8 @@ def by_default(table: str, frame: pd.DataFrame) -> pd.DataFrame:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What came of a row: the net and evaluation it belongs to, its type, where it was measured, whose rows answered
-    (`software`, `basis`), the log of predicted over measured and the half-width of the interval in log time."""
+    (`software`, `basis`), the log of predicted over measured and the half-width of the interval in log time.
+    """
 
     net: str
     evaluation: str

@@ -45,6 +45,7 @@ def _frame(rows: PaperRows) -> pd.DataFrame:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m train.pipeweave_fp8", description=__doc__)
     parser.add_argument("--data", type=Path, default=CORPUS)
     parser.add_argument("--json", type=Path, default=OUT)

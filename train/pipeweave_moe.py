@@ -67,6 +67,7 @@ def scored(rows: Rows, plan: Plan) -> dict[str, Errors]:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m train.pipeweave_moe", description=__doc__)
     parser.add_argument("--data", type=Path, default=CORPUS)
     parser.add_argument("--json", type=Path, default=OUT)

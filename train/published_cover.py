@@ -45,7 +45,7 @@ ASKED = 3  # rows of a group that are asked without their version
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One mean of one row: its group, |log error|, what kernels and an assumed version leave open"""
+    """One mean of one row: its group, |log error|, what kernels and an assumed version leave open."""
 
     group: Group
     metric: str

@@ -57,7 +57,8 @@ RESULTS = Path(__file__).parents[1] / "studies" / "results" / "published_fit.jso
 
 def chosen_rows(rows: Sequence[Row], most: int) -> list[Row]:
     """Served rows of today's engines, at most so many of each group, spread over it. Cards made here teach nothing:
-    a host's constant would take over what their kernels are off."""
+    a host's constant would take over what their kernels are off.
+    """
     groups: dict[Any, list[Row]] = {}
     for row in rows:
         plain = row.answerable and row.case.get("dp", 1) == 1 and not row.made
@@ -162,7 +163,8 @@ class Search:
 
 def fit(engine: str, rows: Sequence[Row], pool: Executor) -> dict[str, Any]:
     """The best constants of an engine on all groups, for each group the best on the others, and what all groups are off
-    by with constants fitted without the group, version, GPU or model that a row is of."""
+    by with constants fitted without the group, version, GPU or model that a row is of.
+    """
     now = front.of(engine)
     search = Search(rows, pool)
     search.run(tuple(getattr(now, name) for name in search.grid))

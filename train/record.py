@@ -65,6 +65,7 @@ def table(weights: Path) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m train.record", description=__doc__)
     parser.add_argument("--weights", type=Path, default=repository() / "src" / "pipewave" / "data" / "weights")
     parser.add_argument("--markdown", type=Path, help="write the table there instead of printing it")

@@ -126,7 +126,8 @@ def plan(net: str, kind: str, rows: Rows) -> dict[str, Any]:
 
 def further(net: str, rows: Rows, card: Path) -> dict[str, Any]:
     """The plan by which shipped weights are trained further: that of the net, but for `plans/versions.json` and
-    `plans/<net>.versions.json`."""
+    `plans/<net>.versions.json`.
+    """
     own: dict[str, Any] = {}
     for file in (PLANS / "versions.json", PLANS / f"{net}.versions.json"):
         own |= json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
@@ -136,7 +137,8 @@ def further(net: str, rows: Rows, card: Path) -> dict[str, Any]:
 
 def unseen(net: str, rows: Rows, card: Path) -> dict[str, Any]:
     """The plan of members that see what the weights of a card see, but not a GPU or an architecture at a time, or but a
-    few rows of one."""
+    few rows of one.
+    """
     whole = plan(net, "net", rows)
     without = [name for name in whole["splits"] if name.startswith(("logo:", "lofo:", "few:"))]
     return whole | {"splits": without, "features": list(load(card).net.features)}

@@ -140,6 +140,7 @@ def held_out(teacher: Ensemble, student: Ensemble, asked: Asked) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m train.relearn", description=__doc__)
     parser.add_argument("--in", dest="rows", type=Path, required=True, help="rows.npz, see train.rows")
     parser.add_argument("--card", type=Path, required=True, help="card of the weights that ship")

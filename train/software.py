@@ -46,7 +46,8 @@ SHAPES = [number for number in range(FOLDS) if number != HELD_OUT]
 
 def intervals_of(outcomes: Sequence[Outcome], known: Mapping[str, Mapping[str, float]]) -> dict[str, Interval]:
     """The interval of each level of `software`, and of `level|type` where enough GPUs and versions tell, from a card's
-    interval of known software."""
+    interval of known software.
+    """
     usual = Interval(**known.get(f"{BASIS}|{PROTOCOL}", known[BASIS]))
     every = [one for one in outcomes if one.software in LEVELS[1:]]
     own = {level: [one for one in every if one.software == level] for level in CALIBRATED}
@@ -64,7 +65,8 @@ def intervals_of(outcomes: Sequence[Outcome], known: Mapping[str, Mapping[str, f
 
 def together(outcomes: Sequence[Outcome]) -> dict[str, Interval]:
     """One half-width for the operations of these outcomes, and for all levels that they are of: a neighbour known here
-    and the version itself known elsewhere tell as much."""
+    and the version itself known elsewhere tell as much.
+    """
     found = [one for one in outcomes if one.software in CALIBRATED]
     cells = [f"{one.net}|{_cell(one)}" for one in found]
     if len(set(cells)) < CELLS:
@@ -229,6 +231,7 @@ def put(path: Path, found: Mapping[str, Interval]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m train.software", description=__doc__)
     parser.add_argument("--runs", type=Path, default=RUNS)
     parser.add_argument("--weights", type=Path, default=WEIGHTS, help="cards that get the intervals")

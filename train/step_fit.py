@@ -88,7 +88,8 @@ def _descended(measured: Measured, engine: Engine, ranges: Mapping[str, tuple[fl
 
 def loss(measured: Measured, engine: Engine) -> float:
     """Mean over phases of the mean over models, on each GPU, of absolute log errors: no model counts for its number of
-    points."""
+    points.
+    """
     real = np.array([point.measured_ms for point in measured.points])
     wrong = np.abs(np.log(measured.predict_ms(engine) / real))
     groups: dict[str, dict[str, list[float]]] = {}

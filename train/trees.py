@@ -62,6 +62,7 @@ def predict(rows: Rows, split: Split, recipe: Trees, categories: Sequence[str] =
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m train.trees", description=__doc__)
     parser.add_argument("--in", dest="rows", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)

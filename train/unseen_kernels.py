@@ -151,6 +151,7 @@ def put(card: Path, half: float) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m train.unseen_kernels", description=__doc__)
     parser.add_argument("--write", action="store_true", help="renew the table and the cards that ship")
     options = parser.parse_args(argv)

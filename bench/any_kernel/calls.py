@@ -42,7 +42,8 @@ def prefill_call(torch: Any, s: Shape) -> Call:
 
 def prefill_trips(given: Mapping[str, Any]) -> Any:
     """Trips of a mean and of the longest block under a causal mask: what the source cannot tell, for lengths lie on the
-    device."""
+    device.
+    """
     rows = -(-given["grid:length"] // given["BLOCK_M"])
     return (rows + 1) * given["BLOCK_M"] / (2 * given["BLOCK_N"]), rows * given["BLOCK_M"] / given["BLOCK_N"]
 

@@ -73,7 +73,8 @@ def replayed(subject: Subject, space: spaces.Space) -> dict[str, Any]:
 
 def on_card(subject: Subject, space: spaces.Space, searched: int) -> dict[str, Any]:
     """Figures of `record.first_use` on the GPU at hand, which the space must be of; beside them `triton.autotune`'s
-    own search at some launches."""  # fmt: skip
+    own search at some launches.
+    """  # fmt: skip
     import torch
 
     from pipewave.tune.own import gpu

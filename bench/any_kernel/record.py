@@ -112,7 +112,8 @@ def first_use(subject: Subject, device: Device, torch: Any, space: Space, budget
 
 def decision_us(subject: Subject, torch: Any, kernel: Any, shapes: Sequence[Shape]) -> dict[str, float]:
     """Median µs by the kernel's model as it is: of a decision from a launch's numbers, its sizes never asked for and
-    asked for before; and of a whole call but for the launch itself, beside the same call of `triton.autotune`."""
+    asked for before; and of a whole call but for the launch itself, beside the same call of `triton.autotune`.
+    """
     calls: list[Call] = [subject.launch(torch, shape) for shape in shapes]
     kernel.fn, kernel.upstream.fn = _NoLaunch(kernel.fn), _NoLaunch(kernel.upstream.fn)
     kernel.upstream.cache = _Known(kernel.upstream.configs[0])

@@ -98,7 +98,8 @@ def replay(kernel: str, counts: Sequence[int], folder: Path = RECORDINGS) -> dic
 
 def decisions(chooser: Chooser, wanted: Sequence[Mapping[str, Any]], test: Measured) -> dict[str, float]:
     """Median µs of a decision: for sizes never asked for, at once and on average over some; for sizes asked for again.
-    With what the fast decisions lose."""  # fmt: skip
+    With what the fast decisions lose.
+    """  # fmt: skip
     keys = [tuple(numbers[name] for name in chooser.inputs) for numbers in wanted]
     chooser.decide(keys[0])  # works out the short lists
     first, unseen, repeated, chosen = [], [], [], []

@@ -99,7 +99,8 @@ def bf16(torch: Any, *size: int) -> Any:
 
 def product_shape(pick: random.Random, step: int = 64) -> Shape:
     """Rows of a step, widths of layers; products that would hold the card for more than about a millisecond are drawn
-    again, since they cost as much to record as many small ones."""
+    again, since they cost as much to record as many small ones.
+    """
     while True:
         m, n, k = spread(pick, 1, 8192), spread(pick, 512, 16384, step), spread(pick, 512, 16384, step)
         if m * n * k <= MOST_PRODUCTS:
@@ -115,29 +116,33 @@ def sequences(pick: random.Random) -> Shape:
 
 
 def matmul_call(torch: Any, s: Shape) -> Call:
+    """A launch of matmul at a shape."""
     m, n, k = s["m"], s["n"], s["k"]
     a, b, c = bf16(torch, m, k), bf16(torch, k, n), bf16(torch, m, n)
     return lambda meta: (-(-m // meta["BLOCK_M"]) * -(-n // meta["BLOCK_N"]),), (a, b, c, m, n, k, k, n, n), {}
 
 
 def flag_gems_call(torch: Any, s: Shape) -> Call:
+    """A launch of flag gems at a shape."""
     grid, (a, b, c, m, n, k, *_), _ = matmul_call(torch, s)
     return grid, (a, b, c, m, n, k, k, 1, n, 1, n, 1), {}
 
 
 def persistent_call(torch: Any, s: Shape) -> Call:
+    """A launch of persistent at a shape."""
     m, n, k = s["m"], s["n"], s["k"]
     grid = lambda meta: (min(SMS, -(-m // meta["BLOCK_M"]) * -(-n // meta["BLOCK_N"])),)  # noqa: E731
     return grid, (bf16(torch, m, k), bf16(torch, n, k), bf16(torch, m, n), m, n, k), {"NUM_SMS": SMS}
 
 
 def grouped_call(torch: Any, s: Shape) -> Call:
+    """A launch of grouped at a shape."""
     g, m, n, k = s["g"], s["m"], s["n"], s["k"]
     a, b, c = bf16(torch, g, m, k), bf16(torch, g, k, n), bf16(torch, g, m, n)
     lists = [torch.tensor([part.data_ptr() for part in each], device="cuda") for each in (a, b, c)]
     sizes = torch.tensor([[m, n, k]] * g, dtype=torch.int32, device="cuda")
     sizes.held = a, b, c  # the addresses are of these: they must live as long
-    grid = lambda meta: (SMS + 0 * (g + m + n + k),)  # noqa: E731  the sizes lie on the device: the grid names them
+    grid = lambda _meta: (SMS + 0 * (g + m + n + k),)  # noqa: E731  the sizes lie on the device: the grid names them
     return grid, (*lists, sizes, g), {"NUM_SMS": SMS}
 
 
@@ -149,6 +154,7 @@ def grouped_trips(given: Mapping[str, Any]) -> Any:
 
 
 def attention_call(torch: Any, s: Shape) -> Call:
+    """A launch of attention at a shape."""
     heads, length = s["batch"] * s["heads"], s["length"]
     q, k, v, o = (bf16(torch, heads, length, 128) for _ in range(4))
     grid = lambda meta: (-(-length // meta["BLOCK_M"]), heads)  # noqa: E731
@@ -156,6 +162,7 @@ def attention_call(torch: Any, s: Shape) -> Call:
 
 
 def layer_norm_call(torch: Any, s: Shape) -> Call:
+    """A launch of layer norm at a shape."""
     rows, cols = s["rows"], s["cols"]
     x, y, w, b = bf16(torch, rows, cols), bf16(torch, rows, cols), bf16(torch, cols), bf16(torch, cols)
     mean, rstd = torch.empty(rows, device="cuda"), torch.empty(rows, device="cuda")
@@ -163,9 +170,10 @@ def layer_norm_call(torch: Any, s: Shape) -> Call:
 
 
 def softmax_call(torch: Any, s: Shape) -> Call:
+    """A launch of softmax at a shape."""
     rows, cols = s["rows"], s["cols"]
     x, out = bf16(torch, rows, cols), bf16(torch, rows, cols)
-    grid = lambda meta: (min(rows, SMS * 4),)  # noqa: E731
+    grid = lambda _meta: (min(rows, SMS * 4),)  # noqa: E731
     return grid, (out, x, cols, cols, rows, cols), {"BLOCK_SIZE": power(cols)}
 
 
@@ -175,6 +183,7 @@ def power(number: int) -> int:
 
 
 def rms_norm_call(torch: Any, s: Shape) -> Call:
+    """A launch of rms norm at a shape."""
     rows, cols = s["rows"], s["cols"]
     x, y, w, rstd = (bf16(torch, rows, cols), bf16(torch, rows, cols), bf16(torch, cols),
                      torch.empty(rows, device="cuda"))  # fmt: skip
@@ -183,12 +192,14 @@ def rms_norm_call(torch: Any, s: Shape) -> Call:
 
 
 def swiglu_call(torch: Any, s: Shape) -> Call:
+    """A launch of swiglu at a shape."""
     rows, cols = s["rows"], s["cols"]
     a, b, c = (bf16(torch, rows, cols) for _ in range(3))
     return (rows,), (a, b, c, cols, 1.0), {"n_cols": cols, "BLOCK_SIZE": power(cols)}
 
 
 def cross_entropy_call(torch: Any, s: Shape) -> Call:
+    """A launch of cross entropy at a shape."""
     rows, cols = s["rows"], s["cols"]
     x, y = bf16(torch, rows, cols), torch.randint(0, cols, (rows,), device="cuda")
     loss = torch.zeros(rows, device="cuda")
@@ -206,6 +217,7 @@ def liger_warps(shape: Shape, cols: str = "cols") -> int:
 
 
 def chunk_call(torch: Any, s: Shape) -> Call:
+    """A launch of chunk at a shape."""
     batch, length, heads = s["batch"], s["length"], s["heads"]
     q, k, v, o = (bf16(torch, batch, length, heads, 128) for _ in range(4))
     h = bf16(torch, batch, -(-length // 64), heads, 128, 128)
@@ -221,6 +233,7 @@ def fp8(torch: Any, *size: int) -> Any:
 
 
 def block_fp8_call(torch: Any, s: Shape) -> Call:
+    """A launch of block fp8 at a shape."""
     m, n, k = s["m"], s["n"], s["k"]
     a, b, c = fp8(torch, m, k), fp8(torch, n, k), bf16(torch, m, n)
     a_scale, b_scale = torch.ones(m, -(-k // 128), device="cuda"), torch.ones(-(-n // 128), -(-k // 128), device="cuda")

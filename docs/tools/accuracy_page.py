@@ -212,12 +212,12 @@ def _curves() -> list[dict[str, Any]]:
 
 
 def _splits() -> list[str]:
-    out = []
-    for net in tables.nets():
-        for protocol in ("graph", "cold", "profiler_warm"):
-            if found := tables.splits(net, protocol):
-                out.append(f"### {net}, {protocol}\n\n{tables.markdown(found)}")
-    return out
+    return [
+        f"### {net}, {protocol}\n\n{tables.markdown(found)}"
+        for net in tables.nets()
+        for protocol in ("graph", "cold", "profiler_warm")
+        if (found := tables.splits(net, protocol))
+    ]
 
 
 def _sizes() -> list[dict[str, Any]]:
@@ -235,6 +235,7 @@ def _sizes() -> list[dict[str, Any]]:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m docs.tools.accuracy_page", description=__doc__)
     parser.add_argument("--data", type=Path, help="also draw the public corpus that lies here")
     parser.add_argument("--write", action="store_true", help="also make these the figures that accuracy publishes")

@@ -55,8 +55,10 @@ def peaks(card: str, reached: Mapping[str, Any]) -> list[Row]:
         sheet = float(getattr(gpu, f"{dtype}_tflops"))
         burst, held = reached[f"{dtype}_burst_tflops"], reached[f"{dtype}_sustained_tflops"]
         found.append(_peak(f"{dtype} tensor, TFLOP/s", sheet, burst, held, reached[f"{dtype}_sustained_clock_mhz"]))
-    for kind in ("read", "copy", "write"):
-        found.append(_peak(f"DRAM {kind}, GB/s", float(gpu.dram_gbps), reached[f"dram_{kind}_gbps"], None, None))
+    found += [
+        _peak(f"DRAM {kind}, GB/s", float(gpu.dram_gbps), reached[f"dram_{kind}_gbps"], None, None)
+        for kind in ("read", "copy", "write")
+    ]
     found.append(_peak("L2 copy, GB/s", None, reached["l2_copy_gbps"], None, None))
     return found
 

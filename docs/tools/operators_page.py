@@ -75,6 +75,7 @@ def markdown() -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m docs.tools.operators_page", description=__doc__)
     parser.add_argument("--write", action="store_true", help="put it into the page")
     table = markdown()

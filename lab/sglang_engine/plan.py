@@ -27,7 +27,8 @@ class Arrival:
 @dataclass(frozen=True, slots=True)
 class Staircase:
     """Requests with `context` tokens of prompt that decode together and leave in groups, so that one prefill serves
-    every batch size of `batches` (falling)."""
+    every batch size of `batches` (falling).
+    """
 
     context: int
     batches: tuple[int, ...]

@@ -80,6 +80,7 @@ class Writer:
         self.stem += f"-{setup.mode}"
 
     def __call__(self, kind: str, row: Row) -> None:
+        """Append one row."""
         self._file.write(json.dumps({"kind": kind, **self._common, **row}) + "\n")
         self._file.flush()
         brief = {name: value for name, value in row.items() if name not in ("samples_ms", "log", "memory")}

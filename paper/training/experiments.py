@@ -50,7 +50,7 @@ def pipeweave(rows: Callable[[Path], Split], data: Path, weights: Path) -> Resul
     return result
 
 
-def one_seed(rows: Callable[[Path], Split], features: tuple[str, ...], data: Path, weights: Path) -> Result:
+def one_seed(rows: Callable[[Path], Split], features: tuple[str, ...], data: Path, _weights: Path) -> Result:
     """The published training on some of the features, or on other rows, from the published seed."""
     split = rows(data)
     fitted = mlp.fit(split.train, features)
@@ -86,7 +86,7 @@ def p80(rows: Callable[[Path], Split], ship: bool, data: Path, weights: Path) ->
 
 
 def baseline(
-    rows: Callable[[Path], Split], latency_us: Callable[[Rows, Rows], Array], data: Path, weights: Path
+    rows: Callable[[Path], Split], latency_us: Callable[[Rows, Rows], Array], data: Path, _weights: Path
 ) -> Result:
     """A method that answers latencies: (train rows, test rows) -> µs."""
     split = rows(data)
@@ -107,7 +107,7 @@ def _by_gpu(rows: Rows) -> list[tuple[str, np.ndarray]]:
     return [(gpu, rows.gpu == gpu) for gpu in np.unique(rows.gpu).tolist()]
 
 
-def _roofline(train: Rows, test: Rows) -> Array:
+def _roofline(_train: Rows, test: Rows) -> Array:
     return baselines.roofline_us(test)
 
 

@@ -67,7 +67,7 @@ CLIENTS = (
 )
 
 
-def lines(pick: random.Random, folder: Path) -> Iterator[Question]:
+def lines(pick: random.Random, _folder: Path) -> Iterator[Question]:
     """Experts, drafts, pools, recorded arrivals, batches and the rest of a line's fields."""
     from pipewave.published.stream import answer_lines
 
@@ -76,7 +76,7 @@ def lines(pick: random.Random, folder: Path) -> Iterator[Question]:
         yield lambda line=line: list(answer_lines([line]))
 
 
-def options(pick: random.Random, folder: Path) -> Iterator[Question]:
+def options(pick: random.Random, _folder: Path) -> Iterator[Question]:
     """`estimate` and `serve` with some of their options, some of them changed."""
     while True:
         name, known = pick.choice((("estimate", ESTIMATE), ("serve", SERVE)))
@@ -85,7 +85,7 @@ def options(pick: random.Random, folder: Path) -> Iterator[Question]:
         yield lambda words=words: run(words)
 
 
-def swept(pick: random.Random, folder: Path) -> Iterator[Question]:
+def swept(pick: random.Random, _folder: Path) -> Iterator[Question]:
     """One field of a line, or one option, set to one odd value: every pair once before any comes again."""
     from pipewave.published.stream import answer_lines
 
@@ -104,7 +104,7 @@ def swept(pick: random.Random, folder: Path) -> Iterator[Question]:
                 yield lambda line=line: list(answer_lines([line]))
 
 
-def pasted(pick: random.Random, folder: Path) -> Iterator[Question]:
+def pasted(pick: random.Random, _folder: Path) -> Iterator[Question]:
     """Command lines of servers and of benchmarks, with words changed, lost, doubled or cut."""
     while True:
         server, client = (_mangled(pick.choice(known), pick) for known in (SERVERS, CLIENTS))

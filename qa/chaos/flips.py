@@ -150,7 +150,7 @@ def flips(count: int, seed: int, folder: Path) -> Iterator[tuple[str, int, str]]
             yield str(packaged.name_of(path) or path.name), at, noticed(lambda read=read, at=target: read(at))  # type: ignore[misc]
 
 
-def _named_at(path: Path, at: int) -> str | None:
+def _named_at(_path: Path, at: int) -> str | None:
     """The file that the manifest's line at a byte was about, by its place among today's files."""
     from pipewave.files import manifest
 

@@ -63,7 +63,7 @@ REPLAY: dict[str, Any] = {
 }  # fmt: skip
 
 
-def predictions(pick: random.Random, folder: Path) -> Iterator[Question]:
+def predictions(pick: random.Random, _folder: Path) -> Iterator[Question]:
     """Lines of cases, as `pipewave predict --cases` reads them, and calls from Python."""
     import pipewave as pw
     from pipewave.prediction.jsonl import Counts, answer_lines
@@ -76,7 +76,7 @@ def predictions(pick: random.Random, folder: Path) -> Iterator[Question]:
         yield lambda other=other, gpu=gpu: pw.predict([other], gpu).to_dict()
 
 
-def estimates(pick: random.Random, folder: Path) -> Iterator[Question]:
+def estimates(pick: random.Random, _folder: Path) -> Iterator[Question]:
     """Whole models."""
     import pipewave as pw
 
@@ -90,7 +90,7 @@ def _named(query: dict[str, Any]) -> dict[str, Any]:
     return {name: query.get(name, value) for name, value in ESTIMATE.items()}
 
 
-def served(pick: random.Random, folder: Path) -> Iterator[Question]:
+def served(pick: random.Random, _folder: Path) -> Iterator[Question]:
     """Deployments under requests."""
     from pipewave.published.stream import answer_lines
 
@@ -109,7 +109,7 @@ def replays(pick: random.Random, folder: Path) -> Iterator[Question]:
         yield lambda: replay(read_workload(path), "H200").to_dict()
 
 
-def traces(pick: random.Random, folder: Path) -> Iterator[Question]:
+def traces(pick: random.Random, _folder: Path) -> Iterator[Question]:
     """Small profiles, with and without a model."""
     from pipewave.models import load
     from pipewave.models.kernels import Deployment
@@ -196,7 +196,7 @@ class HangError(BaseException):
     """An input took longer than it may. No Exception: a batch answers those in their place and goes on."""
 
 
-def _hang(number: int, frame: FrameType | None) -> None:
+def _hang(_number: int, _frame: FrameType | None) -> None:
     raise HangError
 
 

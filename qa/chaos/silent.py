@@ -38,7 +38,8 @@ GPUS = ("H200", "L40S", "RTX 4090", "B300")
 
 def kernels(gpus: tuple[str, ...] = ()) -> Iterator[tuple[str, bool, bool]]:
     """(what was asked, whether the answer changes it, whether it says so) of single calls, by default on
-    every GPU."""
+    every GPU.
+    """
     import pipewave as pw
     from pipewave.calls.families import from_dict
     from pipewave.gpus import names

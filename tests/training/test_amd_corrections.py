@@ -49,5 +49,5 @@ def test_tables_hold_the_types_and_parts_that_the_corpus_lists() -> None:
     assert {"bf16", "fp8", "fp8_block", "mxfp4", "int4"} == set(experts.dtype)
     assert (gemms.us > 0).all() and (experts.us > 0).all()
     assert not gemms.duplicated(["gfx", "cu_num", "dtype", "m", "n", "k"]).any()
-    for (gfx, units), _ in aiter.PARTS.items():
+    for gfx, units in aiter.PARTS:
         assert ((gemms.gfx == gfx) & (gemms.cu_num == units)).sum() > 1000

@@ -25,9 +25,8 @@ def raised() -> list[str]:
     for file in (path for room in ROOMS for path in (folder / room).rglob("*.py") if path.name not in ELSEWHERE):
         tree = ast.parse(file.read_text("utf-8"))
         docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
-                found.append(node.value)
+        texts = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+        found += [node.value for node in texts if id(node) not in docs]
     return found
 
 

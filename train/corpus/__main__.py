@@ -20,6 +20,7 @@ def counts(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m train.corpus", description=__doc__)
     parser.add_argument("--data", help="corpus folder (default: PIPEWAVE_DATA or ../shared/data)")
     parser.add_argument("--family", choices=FAMILIES, action="append", help="only these families")

@@ -55,7 +55,7 @@ def file_hash(file: Path) -> str:
 
 
 @cache
-def _hash(file: Path, size: int, mtime_ns: int) -> str:
+def _hash(file: Path, _size: int, _mtime_ns: int) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

@@ -80,7 +80,7 @@ def _matching(rows: pd.DataFrame, rule: dict[str, Any]) -> np.ndarray:
     return found
 
 
-def _nothing(rows: pd.DataFrame, rule: dict[str, Any]) -> np.ndarray:
+def _nothing(rows: pd.DataFrame, _rule: dict[str, Any]) -> np.ndarray:
     return (rows["latency"] <= 0).to_numpy()
 
 

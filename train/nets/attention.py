@@ -59,7 +59,7 @@ def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
     return frame.assign(counted=frame.index.isin(scored) | corpus.is_own(frame))
 
 
-def weight(net: str, frame: pd.DataFrame, balanced: Floats) -> Floats:
+def weight(_net: str, frame: pd.DataFrame, balanced: Floats) -> Floats:
     """Training weights: those of `train.pack.balanced`, our own rows counting more."""
     return balanced * np.where(corpus.is_own(frame), OWN_WEIGHT, 1.0)
 

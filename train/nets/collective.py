@@ -101,7 +101,7 @@ def features(net: str, frame: pd.DataFrame) -> Features:
     return analysed(family, frame.assign(variant=net), ("bytes", "world", "nodes"))
 
 
-def weight(_: str, frame: pd.DataFrame, balanced: np.ndarray) -> np.ndarray:
+def weight(_: str, _frame: pd.DataFrame, balanced: np.ndarray) -> np.ndarray:
     """As balanced."""
     return balanced
 

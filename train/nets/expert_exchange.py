@@ -114,7 +114,7 @@ def weight(_: str, frame: pd.DataFrame, balanced: np.ndarray) -> np.ndarray:
     return spread(frame, balanced)
 
 
-def card(_: str, known: dict[str, Any]) -> dict[str, Any]:
+def card(_: str, _known: dict[str, Any]) -> dict[str, Any]:
     """Nothing beyond what rows show."""
     return {}
 

@@ -81,7 +81,8 @@ def build(net: str, data_dir: str | Path | None = None) -> Rows:
 
 def drawn(net: str, seen_by: Net, each: int = 400, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Features [call, feature] and codes [call, category] of drawn calls, `each` for every GPU that runs a type of the
-    net and every software and protocol that the net tells apart."""
+    net and every software and protocol that the net tells apart.
+    """
     rng, found = np.random.default_rng(seed), []
     for codes, ctx in _contexts(net, seen_by).items():
         sizes = {name: _sizes(rng, each, most) for name, most in zip(SHAPE, LARGEST, strict=True)}

@@ -31,7 +31,8 @@ Floats = NDArray[np.float64]
 
 def card(net: str, known: dict[str, Any]) -> dict[str, Any]:
     """What attention's card says, and who answers for vLLM, of which no rows are: who works on prompts as it does,
-    with expanded K and V (SGLang's kernels do not, and take three times as long)."""
+    with expanded K and V (SGLang's kernels do not, and take three times as long).
+    """
     said = attention.card(net, known)
     expands = {
         protocol: max((name for name in names if framework(name) == "trtllm"), key=version, default="")
@@ -62,7 +63,7 @@ def group(frame: pd.DataFrame) -> pd.Series:
     return frame["heads"].astype(str) + "," + frame["batch"].astype(str)
 
 
-def features(net: str, frame: pd.DataFrame) -> tuple[dict[str, Floats], Floats]:
+def features(_net: str, frame: pd.DataFrame) -> tuple[dict[str, Floats], Floats]:
     """Features by name and the base estimate in µs, aligned with `frame`."""
     columns: dict[str, Floats] = {}
     base_us = np.empty(len(frame))

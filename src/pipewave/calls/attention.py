@@ -37,6 +37,7 @@ class Attention(Call):
     impl: str | None = of("str", None)
 
     def check(self) -> None:
+        """Raise BadInput where sizes do not fit together."""
         check_lengths(self.q_lens, self.kv_lens, causal=self.causal)
         if self.heads % self.kv_heads:
             raise BadInput(
@@ -62,6 +63,7 @@ class Mla(Call):
     impl: str | None = of("str", None)
 
     def check(self) -> None:
+        """Raise BadInput where sizes do not fit together."""
         check_lengths(self.q_lens, self.kv_lens, causal=True)
 
 

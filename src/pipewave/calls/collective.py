@@ -23,6 +23,7 @@ class Collective(Call):
     impl: str | None = of("str", None)
 
     def check(self) -> None:
+        """Raise BadInput where sizes do not fit together."""
         if self.world % self.nodes:
             raise BadInput(f"nodes = {self.nodes}: must divide world = {self.world}", field="nodes")
 

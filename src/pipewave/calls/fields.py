@@ -63,7 +63,7 @@ def _float(rule: Rule, name: str, value: Any) -> float:
     return float(value)
 
 
-def _bool(rule: Rule, name: str, value: Any) -> bool:
+def _bool(_rule: Rule, name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise _fail(name, value, "true or false")
     return value

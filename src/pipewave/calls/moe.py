@@ -35,6 +35,7 @@ class FusedMoe(Call):
     impl: str | None = of("str", None)
 
     def check(self) -> None:
+        """Raise BadInput where sizes do not fit together."""
         for name, shards, of_name in (("tp", self.inter, "inter"), ("ep", self.experts, "experts")):
             if shards % getattr(self, name):
                 raise BadInput(f"{name} = {getattr(self, name)}: must divide {of_name} = {shards}", field=name)

@@ -40,6 +40,7 @@ class DeltaNet(Call):
     impl: str | None = of("str", None)
 
     def check(self) -> None:
+        """Raise BadInput where sizes do not fit together."""
         check_steps(self.q_lens, self.phase)
         if self.v_heads % self.k_heads:
             raise BadInput(f"v_heads = {self.v_heads}: must be a multiple of k_heads = {self.k_heads}", field="v_heads")
@@ -60,6 +61,7 @@ class CausalConv1d(Call):
     impl: str | None = of("str", None)
 
     def check(self) -> None:
+        """Raise BadInput where sizes do not fit together."""
         check_steps(self.q_lens, self.phase)
 
 
@@ -81,6 +83,7 @@ class Mamba2(Call):
     impl: str | None = of("str", None)
 
     def check(self) -> None:
+        """Raise BadInput where sizes do not fit together."""
         check_steps(self.q_lens, self.phase)
 
 
@@ -122,6 +125,7 @@ class AttentionModule(Call):
     impl: str | None = of("str", None)
 
     def check(self) -> None:
+        """Raise BadInput where sizes do not fit together."""
         check_lengths(self.q_lens, self.kv_lens, causal=True)
         if self.part in ("indexer", "topk") and self.kind in ("mla", "hca"):
             raise BadInput(f"part = {self.part!r}: layers of kind {self.kind!r} choose no keys", field="part")
@@ -161,6 +165,7 @@ class MoeAllToAll(Call):
     impl: str | None = of("str", None)
 
     def check(self) -> None:
+        """Raise BadInput where sizes do not fit together."""
         check_ranks(self.ep, self.nodes)
         check_topk(self.topk, self.experts)
 
@@ -183,6 +188,7 @@ class MegaMoe(Call):
     impl: str | None = of("str", None)
 
     def check(self) -> None:
+        """Raise BadInput where sizes do not fit together."""
         check_ranks(self.ep, self.nodes)
         check_topk(self.topk, self.experts)
 

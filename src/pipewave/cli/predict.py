@@ -31,7 +31,7 @@ class Families(Group):
 
 
 @lru_cache(maxsize=32)
-def _built(family: str, registry: int) -> Command:
+def _built(family: str, _registry: int) -> Command:
     from pipewave.cli.families import command
 
     return command(family)

@@ -215,7 +215,8 @@ class Fleet:
 
     def hosted(self, stated: Stated) -> Stated:
         """The deployment behind its engine's front end on the host that is described; called from its own process on
-        `none`."""
+        `none`.
+        """
         if self.host is None:
             return stated
         from pipewave.gpus import find

@@ -21,29 +21,29 @@ _USABLE_GIB_PER_GB = 0.95
 Rule = Callable[[Mapping[str, Any], Architecture], object]
 # Read in order: a rule may use what an earlier one filled in.
 _RULES: dict[str, tuple[Rule, str]] = {
-    "sustained_clock_mhz": (lambda v, a: v["boost_clock_mhz"], "taken as the boost clock"),
-    "dram_gib": (lambda v, a: v["dram_gb"] * _USABLE_GIB_PER_GB, "0.95 GiB usable per GB"),
-    "dram_pin_gbps": (lambda v, a: None, "not known"),
-    "dram_measured_gbps": (lambda v, a: None, "not known"),
-    "fma_per_clk_per_sm": (lambda v, a: a.fma_per_clk_per_sm, "capability"),
-    "xu_per_clk_per_sm": (lambda v, a: a.xu_per_clk_per_sm, "capability"),
-    "smem_kb_per_sm": (lambda v, a: a.smem_kb_per_sm, "capability"),
-    "smem_bytes_per_clk_per_sm": (lambda v, a: a.smem_bytes_per_clk_per_sm, "capability"),
-    "registers_per_sm": (lambda v, a: a.registers_per_sm, "capability"),
-    "max_threads_per_sm": (lambda v, a: a.max_threads_per_sm, "capability"),
-    "max_ctas_per_sm": (lambda v, a: a.max_ctas_per_sm, "capability"),
+    "sustained_clock_mhz": (lambda v, _a: v["boost_clock_mhz"], "taken as the boost clock"),
+    "dram_gib": (lambda v, _a: v["dram_gb"] * _USABLE_GIB_PER_GB, "0.95 GiB usable per GB"),
+    "dram_pin_gbps": (lambda _v, _a: None, "not known"),
+    "dram_measured_gbps": (lambda _v, _a: None, "not known"),
+    "fma_per_clk_per_sm": (lambda _v, a: a.fma_per_clk_per_sm, "capability"),
+    "xu_per_clk_per_sm": (lambda _v, a: a.xu_per_clk_per_sm, "capability"),
+    "smem_kb_per_sm": (lambda _v, a: a.smem_kb_per_sm, "capability"),
+    "smem_bytes_per_clk_per_sm": (lambda _v, a: a.smem_bytes_per_clk_per_sm, "capability"),
+    "registers_per_sm": (lambda _v, a: a.registers_per_sm, "capability"),
+    "max_threads_per_sm": (lambda _v, a: a.max_threads_per_sm, "capability"),
+    "max_ctas_per_sm": (lambda _v, a: a.max_ctas_per_sm, "capability"),
     "fp32_tflops": (
-        lambda v, a: 2e-6 * v["fma_per_clk_per_sm"] * v["sms"] * v["boost_clock_mhz"],
+        lambda v, _a: 2e-6 * v["fma_per_clk_per_sm"] * v["sms"] * v["boost_clock_mhz"],
         "2 × FMA lanes × SMs × boost clock",
     ),
     "l2_gbps": (
         lambda v, a: 1e-3 * a.l2_bytes_per_clk_per_sm * v["sms"] * v["sustained_clock_mhz"],
         "bytes per clock and SM of measured siblings × SMs × sustained clock",
     ),
-    "link": (lambda v, a: "pcie", "no NVLink given"),
-    "pcie_gbps": (lambda v, a: a.pcie_gbps, "×16 link of the generation, one direction"),
-    "link_gbps": (lambda v, a: v["pcie_gbps"], "the PCIe rate"),
-    "gpus_per_node": (lambda v, a: 8, "usual server"),
+    "link": (lambda _v, _a: "pcie", "no NVLink given"),
+    "pcie_gbps": (lambda _v, a: a.pcie_gbps, "×16 link of the generation, one direction"),
+    "link_gbps": (lambda v, _a: v["pcie_gbps"], "the PCIe rate"),
+    "gpus_per_node": (lambda _v, _a: 8, "usual server"),
 }
 
 

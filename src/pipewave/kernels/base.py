@@ -139,7 +139,8 @@ def _ruled(ctx: Context, name: str, more: tuple[tuple[str, Any], ...]) -> Any:
 @dataclass(frozen=True, slots=True)
 class Analysis:
     """What physics says of a batch: least demand, estimated seconds, named features for the learned residual, and the
-    work done, which energy is counted from (None: the least)."""
+    work done, which energy is counted from (None: the least).
+    """
 
     demand: Demand
     base_s: Array
@@ -322,7 +323,7 @@ def rows_of() -> Mapping[str, Measurements]:
 
 
 @lru_cache(maxsize=1)
-def _rows_of(registry: int) -> Mapping[str, Measurements]:
+def _rows_of(_registry: int) -> Mapping[str, Measurements]:
     return {name: rows for family in registered() for name, rows in family.rows.items()}
 
 

@@ -194,7 +194,7 @@ def operands(gpu: GPU) -> str:
     return "fp8" if gpu.supports("fp8") else "bf16"
 
 
-def _features(cols: Columns, ctx: Context, routed: Routing) -> dict[str, Any]:
+def _features(cols: Columns, _ctx: Context, routed: Routing) -> dict[str, Any]:
     return {
         "log_tokens": np.minimum(log2(cols["tokens"]), 18.0),
         "log_pairs": np.minimum(log2(routed.pairs), 22.0),

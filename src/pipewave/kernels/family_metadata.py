@@ -104,7 +104,8 @@ class Measurements:
 @dataclass(frozen=True, slots=True)
 class Page:
     """A first view in the browser: a case without its swept field, and the sweep. `waves`: rounds of thread blocks of
-    each call from (columns, context, analysis), NaN where none is named."""
+    each call from (columns, context, analysis), NaN where none is named.
+    """
 
     case: Mapping[str, Any]
     sweep: Mapping[str, Any]

@@ -113,15 +113,30 @@ class Launched(Protocol):
     """The kernels of one call: `head` does the work, `role` is its part in a model, `impl` whose kernel it is."""
 
     @property
-    def head(self) -> Kernel: ...
+    def head(self) -> Kernel:
+        """The kernel that names the launch."""
+        ...
+
     @property
-    def kernels(self) -> tuple[Kernel, ...]: ...
+    def kernels(self) -> tuple[Kernel, ...]:
+        """Every kernel of the launch."""
+        ...
+
     @property
-    def role(self) -> str: ...
+    def role(self) -> str:
+        """What the kernel does for its layer."""
+        ...
+
     @property
-    def family(self) -> str | None: ...
+    def family(self) -> str | None:
+        """Family of kernels that answers it, None where there is none."""
+        ...
+
     @property
-    def impl(self) -> str | None: ...
+    def impl(self) -> str | None:
+        """Implementation inside the stack, None where its name does not say."""
+        ...
+
     @property
     def dtype(self) -> str | None:
         """Operand type that the names give away."""
@@ -133,7 +148,8 @@ class Launched(Protocol):
 @dataclass(frozen=True, slots=True)
 class Shaped:
     """A call read off a launch. `read`: every number came from the trace, the model or the user; otherwise `note` says
-    what was assumed."""
+    what was assumed.
+    """
 
     name: str
     call: Call

@@ -80,6 +80,7 @@ class Progress:
         self._started = self._said = time.monotonic()
 
     def __call__(self, done: int, total: int) -> None:
+        """Say how far it is, if there is something new to say."""
         now = time.monotonic()
         if self._quiet or (now - self._said <= 10 and done < total):
             return

@@ -101,7 +101,7 @@ class Runner:
     def run(
         self,
         jobs: Sequence[Job],
-        on_progress: Callable[[int, int], object] = lambda done, total: None,
+        on_progress: Callable[[int, int], object] = lambda _done, _total: None,
         *,
         in_order: bool = False,
     ) -> Summary:

@@ -141,7 +141,7 @@ def _selective(stage: Stage, spec: Recurrent, q_lens: tuple[int, ...], phase: st
     return Use(spec.kind, call)
 
 
-def _channelwise(stage: Stage, spec: Recurrent, q_lens: tuple[int, ...], phase: str) -> Use:
+def _channelwise(stage: Stage, spec: Recurrent, q_lens: tuple[int, ...], _phase: str) -> Use:
     """Mamba 1: every channel has a state of its own, read and written once; x, B, C and the gate pass by."""
     states = len(q_lens) * spec.heads // stage.tp * spec.key_dim * spec.state_width
     passing = sum(q_lens) * (3 * spec.heads // stage.tp + 2 * spec.key_dim) * ACT
@@ -184,7 +184,7 @@ def after(stage: Stage, part: Mixer) -> Iterator[Use]:
     return _STEPS[type(part)][2](stage, part)
 
 
-def _nothing(stage: Stage, part: Mixer) -> Iterator[Use]:
+def _nothing(_stage: Stage, _part: Mixer) -> Iterator[Use]:
     yield from ()
 
 

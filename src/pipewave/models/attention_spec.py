@@ -40,7 +40,8 @@ class Mixer:
 
     def state_bytes(self, tp: int = 1, width: int = 0) -> int:
         """Bytes one sequence holds on a rank whatever its length; `width`: bytes an engine stores an element of a
-        recurrent state in (0: as the model says)."""
+        recurrent state in (0: as the model says).
+        """
         return 0
 
 
@@ -101,6 +102,7 @@ class Gqa(Mixer):
         return self.value_dim or self.head_dim
 
     def linears(self) -> tuple[Linear, ...]:
+        """Matrices of the layer, in the order of their launches."""
         indexing = self.indexer.maps if self.indexer else ()
         return (self.qkv, *([self.query] if self.query else []), *indexing, self.out)
 
@@ -115,6 +117,7 @@ class Gqa(Mixer):
 
     @property
     def divided(self) -> dict[str, int]:
+        """What tensor parallelism has to divide, by the name that errors use."""
         return {"num_attention_heads": self.heads}
 
     def cache_elements(self, tp: int = 1) -> int:
@@ -122,9 +125,11 @@ class Gqa(Mixer):
         return 0 if self.borrowed or not self.causal else max(self.kv_heads // tp, 1) * (self.head_dim + self.v_dim)
 
     def token_bytes(self, width: int, tp: int = 1) -> float:
+        """Bytes of cache that a token takes on a rank."""
         return self.cache_elements(tp) * width + (self.indexer.key_bytes if self.indexer else 0)
 
     def cache_bytes(self, length: float, width: int, tp: int = 1, chunk: int = 0) -> float:
+        """Bytes of cache that a request of so many tokens takes on a rank."""
         seen = self.window or self.chunk
         return self.token_bytes(width, tp) * (length if seen is None else min(length, seen + chunk))
 
@@ -150,6 +155,7 @@ class Mla(Mixer):
     sinks: bool = False
 
     def linears(self) -> tuple[Linear, ...]:
+        """Matrices of the layer, in the order of their launches."""
         indexing = self.indexer.maps if self.indexer else ()
         return (self.down, self.query, self.expand, *indexing, *([self.gate] if self.gate else []), self.out)
 
@@ -161,6 +167,7 @@ class Mla(Mixer):
 
     @property
     def divided(self) -> dict[str, int]:
+        """What tensor parallelism has to divide, by the name that errors use."""
         return {"num_attention_heads": self.heads}
 
     def cache_elements(self, tp: int = 1) -> int:
@@ -178,6 +185,7 @@ class Mla(Mixer):
         return (scaled if width == 1 else self.cache_elements(tp) * width) + self.indexer.key_bytes
 
     def cache_bytes(self, length: float, width: int, tp: int = 1, chunk: int = 0) -> float:
+        """Bytes of cache that a request of so many tokens takes on a rank."""
         return self.token_bytes(width, tp) * (length if self.window is None else min(length, self.window + chunk))
 
 
@@ -207,6 +215,7 @@ class Compressed(Mixer):
     indexer_compress: Linear | None = None
 
     def linears(self) -> tuple[Linear, ...]:
+        """Matrices of the layer, in the order of their launches."""
         more = (self.compress, self.indexer_compress)
         indexing = self.indexer.maps if self.indexer else ()
         return (self.down, self.query, *(each for each in more if each), *indexing, self.out_a, self.out)
@@ -219,6 +228,7 @@ class Compressed(Mixer):
 
     @property
     def divided(self) -> dict[str, int]:
+        """What tensor parallelism has to divide, by the name that errors use."""
         return {"num_attention_heads": self.heads, "o_groups": self.groups}
 
     @property
@@ -231,16 +241,19 @@ class Compressed(Mixer):
         return -(-(plain + 2 * self.rope_dim + plain // 64) // 8) * 8
 
     def token_bytes(self, width: int, tp: int = 1) -> float:
+        """Bytes of cache that a token takes on a rank."""
         if not self.ratio:
             return 0.0
         return (self.entry_bytes + (self.indexer.key_bytes if self.indexer else 0)) / self.ratio
 
     def cache_bytes(self, length: float, width: int, tp: int = 1, chunk: int = 0) -> float:
+        """Bytes of cache that a request of so many tokens takes on a rank."""
         return self.entry_bytes * min(length, self.window + chunk) + self.token_bytes(width, tp) * length
 
     def state_bytes(self, tp: int = 1, width: int = 0) -> int:
         """What compressors keep of the tokens of an entry to come: values and gates in fp32, twice as many where
-        entries overlap (with an indexer). vLLM 0.22.1, models/deepseek_v4/compressor.py."""
+        entries overlap (with an indexer). vLLM 0.22.1, models/deepseek_v4/compressor.py.
+        """
         overlap = 2 if self.indexer else 1
         width = self.head_dim + (self.indexer.dim if self.indexer else 0)
         return overlap * self.ratio * 2 * overlap * width * 4
@@ -273,6 +286,7 @@ class Recurrent(Mixer):
     interleaved: bool = False
 
     def linears(self) -> tuple[Linear, ...]:
+        """Matrices of the layer, in the order of their launches."""
         return (*self.inputs, *self.outputs)
 
     @property
@@ -282,8 +296,10 @@ class Recurrent(Mixer):
 
     @property
     def divided(self) -> dict[str, int]:
+        """What tensor parallelism has to divide, by the name that errors use."""
         return {f"{self.kind} heads": self.heads}
 
     def state_bytes(self, tp: int = 1, width: int = 0) -> int:
+        """Bytes of state that a request takes on a rank."""
         state = self.heads // tp * self.key_dim * self.value_dim * (width or self.state_width)
         return state + self.channels // tp * max(self.kernel - 1, 0) * 2

@@ -57,7 +57,7 @@ def _voxtral(fields: Fields, hidden: int) -> int:
     return _whisper(inner) + positions + inter * hidden + hidden * hidden
 
 
-def _unknown(fields: Fields, hidden: int) -> int:
+def _unknown(_fields: Fields, _hidden: int) -> int:
     return 0
 
 

@@ -85,7 +85,7 @@ def _block(width: int, inter: int, *, maps: int = 2, biased: bool = True) -> int
     return maps * width * inter + ((maps - 1) * inter + width if biased else 0)
 
 
-def _plain(fields: Fields, outer: Fields, hidden: int) -> Tower:
+def _plain(fields: Fields, _outer: Fields, hidden: int) -> Tower:
     """A tower of which no more is known than its widths: two norms a layer, biases, a projector of two maps."""
     image = _size(fields, "image_size", 448)
     shape = _shape(fields, merge=_size(fields, "spatial_merge_size", 2), image=image)
@@ -95,7 +95,7 @@ def _plain(fields: Fields, outer: Fields, hidden: int) -> Tower:
     return replace(shape, params=patches + shape.layers * layer + merged * hidden + hidden * hidden)
 
 
-def _siglip(fields: Fields, outer: Fields, hidden: int) -> Tower:
+def _siglip(fields: Fields, _outer: Fields, hidden: int) -> Tower:
     """SigLIP and Gemma 3's projector."""
     shape = _shape(fields, merge=1, image=_size(fields, "image_size", 896))
     width, patch = shape.hidden, shape.patch
@@ -123,7 +123,7 @@ def _pixtral(fields: Fields, outer: Fields, hidden: int) -> Tower:
     return replace(shape, params=params, gated=True)
 
 
-def _qwen(fields: Fields, outer: Fields, hidden: int) -> Tower:
+def _qwen(fields: Fields, _outer: Fields, hidden: int) -> Tower:
     """Qwen3-VL and Qwen3.5: learned positions, mergers after the last layer and after chosen ones."""
     merge, image = _size(fields, "spatial_merge_size", 2), 768
     shape = _shape(fields, merge=merge, image=image, patch=16)
@@ -137,7 +137,7 @@ def _qwen(fields: Fields, outer: Fields, hidden: int) -> Tower:
     return replace(shape, params=params)
 
 
-def _qwen2(fields: Fields, outer: Fields, hidden: int) -> Tower:
+def _qwen2(fields: Fields, _outer: Fields, hidden: int) -> Tower:
     """Qwen2-VL (LayerNorms, two maps) and Qwen2.5-VL (RMSNorms, three maps with biases)."""
     newer = fields.get("out_hidden_size") is not None
     merge = _size(fields, "spatial_merge_size", 2)
@@ -154,7 +154,7 @@ def _qwen2(fields: Fields, outer: Fields, hidden: int) -> Tower:
     return replace(shape, params=params, gated=newer)
 
 
-def _moonvit(fields: Fields, outer: Fields, hidden: int) -> Tower:
+def _moonvit(fields: Fields, _outer: Fields, hidden: int) -> Tower:
     """MoonViT of Kimi: learned positions of a grid, q, k and v in one map, a patch merger of two maps."""
     shape = _shape(fields, merge=2, image=896)
     width, side = shape.hidden, _size(fields, "init_pos_emb_height", 64)
@@ -179,7 +179,7 @@ def _gemma4(fields: Fields, outer: Fields, hidden: int) -> Tower:
     return replace(shape, params=embed + shape.layers * layer + width * hidden, gated=True)
 
 
-def _llama4(fields: Fields, outer: Fields, hidden: int) -> Tower:
+def _llama4(fields: Fields, _outer: Fields, hidden: int) -> Tower:
     """Llama 4: a class token, learned positions, pixels shuffled two by two, an adapter and one projector map."""
     shape = _shape(fields, merge=2, image=_size(fields, "image_size", 448))
     width, inter = shape.hidden, shape.inter
@@ -190,7 +190,7 @@ def _llama4(fields: Fields, outer: Fields, hidden: int) -> Tower:
     return replace(shape, params=embed + shape.layers * layer + adapter)
 
 
-def _glm4v(fields: Fields, outer: Fields, hidden: int) -> Tower:
+def _glm4v(fields: Fields, _outer: Fields, hidden: int) -> Tower:
     """GLM-4V: gated blocks, a convolution that merges patches, a gated merger."""
     merge = _size(fields, "spatial_merge_size", 2)
     shape = _shape(fields, merge=merge, image=_size(fields, "image_size", 336))
@@ -218,7 +218,7 @@ def _glm_ocr(fields: Fields, outer: Fields, hidden: int) -> Tower:
     return replace(shape, params=params, gated=True)
 
 
-def _grouped(fields: Fields, outer: Fields, hidden: int) -> Tower:
+def _grouped(fields: Fields, _outer: Fields, hidden: int) -> Tower:
     """EXAONE 4.5: Qwen2.5-VL's blocks with grouped keys and values."""
     merge = _size(fields, "spatial_merge_size", 2)
     shape = _shape(fields, merge=merge, image=784)
@@ -231,7 +231,7 @@ def _grouped(fields: Fields, outer: Fields, hidden: int) -> Tower:
     return replace(shape, params=params, gated=True)
 
 
-def _mllama(fields: Fields, outer: Fields, hidden: int) -> Tower:
+def _mllama(fields: Fields, _outer: Fields, hidden: int) -> Tower:
     """Llama 3.2 Vision: local and gated global layers, positions of tiles, outputs of several layers side by side."""
     shape = _shape(fields, merge=1, image=_size(fields, "image_size", 448))
     width, tiles = shape.hidden, _size(fields, "max_num_tiles", 4)
@@ -244,7 +244,7 @@ def _mllama(fields: Fields, outer: Fields, hidden: int) -> Tower:
     return replace(shape, layers=layers, params=embed + layers * layer + 4 * width + projector)
 
 
-def _dots(fields: Fields, outer: Fields, hidden: int) -> Tower:
+def _dots(fields: Fields, _outer: Fields, hidden: int) -> Tower:
     """dots.ocr: gated blocks without biases, a merger of two maps behind a norm."""
     width = _size(fields, "embed_dim", 1536)
     merge = _size(fields, "spatial_merge_size", 2)
@@ -259,7 +259,7 @@ def _dots(fields: Fields, outer: Fields, hidden: int) -> Tower:
 WINDOW = 14  # patches along a side of SAM's windows
 
 
-def _sam_and_clip(fields: Fields, outer: Fields, hidden: int) -> Tower:
+def _sam_and_clip(fields: Fields, _outer: Fields, hidden: int) -> Tower:
     """DeepSeek-OCR: SAM on all patches, convolutions that leave one in sixteen, CLIP on those, both into one map."""
     sam, clip = (_named(fields.raw["hidden_size"][name]) for name in ("sam_vit_b", "clip-l-14-224"))
     first = _shape(sam, merge=4, image=_size(fields, "image_size", 1024), patch=16)
@@ -295,7 +295,7 @@ def _narrowed(width: int, steps: tuple[int, ...]) -> int:
 SEEN_AT_ONCE = 32_768  # positions of PaddleOCR-VL's packed images
 
 
-def _paddleocr(fields: Fields, outer: Fields, hidden: int) -> Tower:
+def _paddleocr(fields: Fields, _outer: Fields, hidden: int) -> Tower:
     """PaddleOCR-VL: SigLIP with positions of packed images and its pooling head; a projector that merges patches."""
     shape = _shape(fields, merge=_size(fields, "spatial_merge_size", 2), image=_size(fields, "image_size", 384))
     width, block = shape.hidden, _block(shape.hidden, shape.inter)

@@ -27,6 +27,7 @@ class Interval:
     most: float | None = None
 
     def __call__(self, scale: Any, xp: Arith = ARRAY) -> Any:
+        """Half-width in log time at an error scale."""
         half = self.multiple * scale**self.power
         return half if self.most is None else xp.minimum(half, self.most)
 

@@ -25,7 +25,8 @@ from pipewave.physics.overlap import overlapped
 @dataclass(frozen=True, slots=True)
 class Draw:
     """What a board draws: the share of its limit that clocks and leakage take whatever runs, joules of a byte, and of a
-    dense 16-bit FLOP by tensor instruction (None: what the architecture's traits say)."""
+    dense 16-bit FLOP by tensor instruction (None: what the architecture's traits say).
+    """
 
     source: str
     idle_share: float

@@ -24,7 +24,8 @@ LENGTHS = 0.5 * np.array([-0.75, 0.25, -0.25, 0.75])
 @dataclass(frozen=True, slots=True)
 class Groups:
     """Prompts that come together. `share`: of the steps that meet any, [settings]; `prompts`: how many come then, and
-    `length`: their mean length over that of all prompts, [cases, settings], all cases equally likely."""
+    `length`: their mean length over that of all prompts, [cases, settings], all cases equally likely.
+    """
 
     share: Array
     prompts: Array
@@ -33,7 +34,8 @@ class Groups:
     @classmethod
     def at(cls, rate: Array, share: Array | None = None) -> Groups:
         """Groups at `rate` prompts a step, [settings], of which `share` meet any (None: as if steps were equally long);
-        their mean is kept exactly."""
+        their mean is kept exactly.
+        """
         looked = rate if share is None else _looked(rate / share)
         share = -np.expm1(-rate) if share is None else share
         quantile = (np.arange(CASES)[:, None] + 0.5) / CASES

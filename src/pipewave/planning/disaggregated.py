@@ -44,10 +44,11 @@ def pairs(split: Split) -> bool:
 
 
 def designs(
-    model: ModelSpec, question: Question, space: Space, tell: Callable[[int], None] = lambda done: None
+    model: ModelSpec, question: Question, space: Space, tell: Callable[[int], None] = lambda _done: None
 ) -> list[Evaluated]:
     """Every decode split beside the prefill split of its GPU and engine that does most prompts a second and GPU.
-    `tell` hears of the splits that are done."""
+    `tell` hears of the splits that are done.
+    """
     found: list[Evaluated] = []
     splits = sorted(filter(pairs, space.splits(model)), key=_kind)
     for _, members in groupby(splits, key=_kind):
@@ -142,7 +143,8 @@ def _columns(
 
 def _waits(busy: Array, engines: int, ranks: int) -> Array:
     """How long a prompt waits for prefill engines, over the time it takes itself: as in M/D/x. Ranks of an engine are
-    servers of their own that start together: where every engine runs a step, first for the rest of that."""
+    servers of their own that start together: where every engine runs a step, first for the rest of that.
+    """
     free = busy / (2.0 * engines * ranks * (1.0 - busy))
     if ranks == 1:
         return free

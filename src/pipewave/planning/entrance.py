@@ -24,7 +24,8 @@ class Entrance:
 
     def seconds(self, cycle: Array, held: Array) -> Array:
         """From a client's sending to the engine, where `held` requests are in flight and spend `cycle` seconds in the
-        engine."""
+        engine.
+        """
         front = self.front
         work = 1e-6 * (front.request_us + front.token_us * self.input_len) / front.workers
         elsewhere = cycle + 1e-6 * (front.transit_us + front.think_us)

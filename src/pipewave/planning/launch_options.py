@@ -28,7 +28,7 @@ def options(engine: str, split: Split, role: str = "") -> list[str]:
     return {"vllm": _vllm, "sglang": _sglang}.get(engine, _nothing)(split, drafts, role)
 
 
-def _nothing(split: Split, drafts: Speculative | None, role: str) -> list[str]:
+def _nothing(_split: Split, _drafts: Speculative | None, _role: str) -> list[str]:
     return []
 
 

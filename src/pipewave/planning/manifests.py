@@ -26,7 +26,8 @@ PORTS = {"vllm": 8000, "sglang": 30000, "trtllm": 8000}
 
 class Worker(NamedTuple):
     """Dynamo's worker of an engine: its module, the option that names the model where the engine's own server takes it
-    without one, and how many words start that server."""
+    without one, and how many words start that server.
+    """
 
     module: str
     model_option: tuple[str, ...]

@@ -18,7 +18,8 @@ from pipewave.step import Runner, StepLoad
 
 class Parts:
     """Decode steps and prompt steps of a rank. With drafts, the time of a token: a step's, less what further tokens of
-    the same step save."""
+    the same step save.
+    """
 
     def __init__(
         self, runner: Runner, question: Question, tokens: Array, lane: Array, drafts: Speculative | None = None
@@ -114,7 +115,8 @@ class Parts:
 @dataclass(frozen=True, slots=True)
 class _Sums:
     """One quantity of kernels on the grids: dense kernels, those that ranks share, head, decode attention, prompt
-    attention."""
+    attention.
+    """
 
     body: Array
     group: Array

@@ -17,7 +17,8 @@ FILE = Path(__file__).with_name("platforms.yaml")
 @dataclass(frozen=True, slots=True)
 class Platform:
     """environment: variables before the engine's command; image: of its container, None for the engine's usual one;
-    docker: words that hand a container all GPUs, None for `--gpus N`; resource: what Kubernetes counts."""
+    docker: words that hand a container all GPUs, None for `--gpus N`; resource: what Kubernetes counts.
+    """
 
     environment: tuple[tuple[str, str], ...] = ()
     image: str | None = None

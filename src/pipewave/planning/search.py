@@ -178,7 +178,8 @@ class Plan:
 
     def marked(self, index: int) -> dict[str, Any]:
         """A design as a row, and whether it meets the limits for sure: `yes`, or `perhaps` where an interval straddles
-        one."""
+        one.
+        """
         row = self.designs.row(index)
         limits = {name: limit for name in TIMES if (limit := getattr(self.question, name)) is not None}
         straddles = any(row[f"{name}_low"] <= limit < row[f"{name}_high"] for name, limit in limits.items())
@@ -258,7 +259,8 @@ def plan(
 ) -> Plan:
     """Evaluate a space. `progress` hears of every few splits: how many more are done, and how many there are.
 
-    Raises UnknownGPU or BadInput; a split that cannot be is a reason in the answer."""
+    Raises UnknownGPU or BadInput; a split that cannot be is a reason in the answer.
+    """
     for gpu in space.gpus:
         find_gpu(gpu)
     known = prices(own_prices)

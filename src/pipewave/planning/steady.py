@@ -98,7 +98,8 @@ class Steady:
 
     def _budgets(self, budgets: Sequence[int]) -> Sequence[int]:
         """Token budgets that hold the longest prompt, where the engine does not cut them; of the usual budgets none
-        may, then the next power of two does."""
+        may, then the next power of two does.
+        """
         longest = longest_prompt(self.question)
         able = [tokens for tokens in budgets if self.engine.scheduler.chunks or tokens >= longest]
         if able:
@@ -170,7 +171,8 @@ class Steady:
 
     def _seen(self, share: Array, decode: Array, steps: Array, each: Array, *, mixes: bool) -> Array:
         """Seconds until a step begins that knows of a request: the rest of the step that runs when it comes, and where
-        steps are scheduled ahead the whole next one."""
+        steps are scheduled ahead the whole next one.
+        """
         meeting, late_s = share * steps.mean(axis=0), self.entrance.late_s
         alone = np.maximum(1.0 - meeting, 0.0) if mixes else np.ones_like(meeting)
 
@@ -205,7 +207,8 @@ class Steady:
 @dataclass(frozen=True, slots=True)
 class _Inside:
     """Seconds from the engine's door to a first token and between later ones, and those before a request counts among
-    the batch; the share of steps that meet prompts, and tokens that a request makes a decode step."""
+    the batch; the share of steps that meet prompts, and tokens that a request makes a decode step.
+    """
 
     first: Array
     tpot: Array
@@ -218,7 +221,8 @@ class _Inside:
 class _Pace:
     """Requests in a full engine, by setting: prompts that come and requests that end per step, requests that decode,
     prompt tokens a step takes at most, steps a request waits in the queue, tokens after the first, and whether prompts
-    ride along with decoding (else the rate is per decode step)."""
+    ride along with decoding (else the rate is per decode step).
+    """
 
     rate: Array
     decoding: Array

@@ -125,7 +125,8 @@ def ceiling_s(base_s: Any, log_ratio: Any, floor: Any, high: Any, xp: Arith) -> 
 
 class Learned(NamedTuple):
     """What the nets say of a batch. `ceiling`: base seconds of plain software and the log of the ceiling over them;
-    None where no ceiling was trained: the low end of the interval stands in."""
+    None where no ceiling was trained: the low end of the interval stands in.
+    """
 
     residual: Residual
     intervals: Mapping[str, Interval]

@@ -41,7 +41,8 @@ def applies(family: Family, protocol: str) -> bool:
 
 def as_timed(family: Family, protocol: str, gpu: GPU) -> str:
     """The protocol that answers for a family: streaming calls in a step as cold ones where no L2 carries what a kernel
-    wrote to the next one, as between dies that have an L2 each."""
+    wrote to the next one, as between dies that have an L2 each.
+    """
     return COLD if streams(family, protocol) and not gpu.traits.l2_carries else protocol
 
 
@@ -52,7 +53,8 @@ def streams(family: Family, protocol: str) -> bool:
 
 def replay_key(key: Sequence[Any]) -> tuple[Any, ...]:
     """The group key that stands in where no cold rows were measured: of most GPUs there are graph replays over rotating
-    weights only, which come closer than other GPUs' cold rows."""
+    weights only, which come closer than other GPUs' cold rows.
+    """
     return key[0], key[1] or stacks.DEFAULT[SERVING], *key[2:]
 
 

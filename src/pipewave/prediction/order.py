@@ -119,7 +119,8 @@ class Held(NamedTuple):
 @lru_cache(maxsize=4096)
 def _held_by_extra(family: Family, key: tuple[Any, ...], plain_rows: bool) -> Held | None:
     """The same calls with the kernel that they leave out, a most for them; where rows are of calls that leave it out,
-    these are a least for calls with it. None where nothing holds them."""
+    these are a least for calls with it. None where nothing holds them.
+    """
     option = family.extra.get(key[0])
     at = len(SHARED) + family.options.index(option) if option else 0
     if not option or bool(key[at]) != plain_rows:
@@ -138,7 +139,8 @@ def _between(
     asked: NDArray[np.bool_],
 ) -> Array:  # fmt: skip
     """Seconds of calls, those asked for no less than their smaller ones and no more than the next of the usual kernel,
-    or as much less and more as on a kindred GPU that was measured."""
+    or as much less and more as on a kindred GPU that was measured.
+    """
     latency = np.atleast_1d(found.seconds[0])
     apart = np.where(asked, latency, np.inf)
     least, most = (_least(family, cols, key, gpu, protocol, apart), _next(family, cols, key, gpu, protocol, asked))
@@ -182,7 +184,8 @@ def _beyond(family: Family, cols: Columns) -> NDArray[np.bool_]:
 
 class Ways(NamedTuple):
     """The ways that a call is held against a smaller one: [way, size] of how often each size is halved, and [way] of
-    the longest call in seconds that is. The further the smaller call is, the shorter must the call be."""
+    the longest call in seconds that is. The further the smaller call is, the shorter must the call be.
+    """
 
     halvings: NDArray[np.intp]
     below_s: Array
@@ -210,7 +213,8 @@ def _least(
     family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str, latency: Array, kin: Kin | None = None
 ) -> Array:
     """Seconds of the slowest of the smaller calls that each call is held against, 0 where there is none; each as much
-    less as it is slower than the call on a kindred GPU."""
+    less as it is slower than the call on a kindred GPU.
+    """
     least, grows, (halvings, below_s) = np.zeros(len(latency)), family.grows, _ways(family)
     counted = any(isinstance(option, tuple | list) for option in key)  # a list counts the sizes: tokens of each expert
     if counted or not len(below_s):
@@ -279,7 +283,8 @@ def _beside(latency: Any, other: Any, side: int, xp: Arith) -> Any:
 
 def _at(latency: Any, seconds: Any, xp: Arith) -> tuple[Any, ...]:
     """Answers moved to another latency, the interval in proportion, nothing below the floor; the ceiling, an answer of
-    its own, stays."""
+    its own, stays.
+    """
     floor, factor = seconds[FLOOR], latency / seconds[0]
     low, high = (xp.maximum(each * factor, floor) for each in seconds[1:FLOOR])
     return xp.maximum(latency, floor), low, high, floor, seconds[FLOOR + 1]

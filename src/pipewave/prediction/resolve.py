@@ -253,7 +253,8 @@ def codes_of(ctx: Context, net: str) -> Mapping[str, str]:
 @lru_cache(maxsize=4096)
 def _row_type(net: str, category: str, dtype: str, stack: str, protocol: str) -> str:
     """The type whose rows answer for a call of `dtype`: the other 16-bit one where a stack's rows under a protocol are
-    of that alone, since the same kernels take both."""
+    of that alone, since the same kernels take both.
+    """
     learned = trained(net)
     others = SIXTEEN_BIT.get(dtype, ())
     if learned is None or not others:

@@ -39,7 +39,8 @@ class Deployed:
 
     def run(self, *, scale: float = 1.0, keep_steps: bool = False) -> Record:
         """What clients see of each request; every step takes `scale` times its predicted time. Raises BadInput for a
-        run of too many steps."""
+        run of too many steps.
+        """
         most = MOST_KEPT if keep_steps else MOST_STEPS
         record = self.engines.record(self.traffic, scale=scale, keep_steps=keep_steps, most_steps=most)
         return as_seen(record, self.traffic, self._first_tokens)
@@ -203,7 +204,8 @@ def version_given(case: Case) -> bool:
 
 def _means(figures: Mapping[str, float]) -> dict[str, float]:
     """The contract's means and the slowest in a hundred. Requests of one token, or of one message, have no later ones;
-    where no request has more, no time between tokens is answered."""
+    where no request has more, no time between tokens is answered.
+    """
     names = {"ttft_ms": "ttft_mean_ms", "tpot_ms": "tpot_mean_ms", "e2e_ms": "e2e_mean_ms"}
     names |= {"output_tokens_per_s": "output_tokens_per_s", "ttft_p99_ms": "ttft_p99_ms", "tpot_p99_ms": "tpot_p99_ms"}
     later = figures.get("tpot_mean_ms", 0.0) > 0.0

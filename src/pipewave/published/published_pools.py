@@ -78,7 +78,8 @@ class Engines:
 class Launch:
     """Pools, what they were launched for, and their limits. batch: requests of a decode rank (None: the engine's own
     limit; 0: the largest power of two that the requests fill). drafts: tokens drafted. prompt_tokens: of a prefill step
-    and rank (None: the engine's default)."""
+    and rank (None: the engine's default).
+    """
 
     prefill: Engines
     decode: Engines
@@ -109,7 +110,8 @@ class Launch:
 class Wanted:
     """A deployment that is to be matched: its facts, experts of a layer, engine and version ("": none given), mean
     tokens in and out, requests in flight, GPUs as a table gives them (of a decode engine, of all, or 1: not given),
-    and whether tokens are drafted."""
+    and whether tokens are drafted.
+    """
 
     facts: DeploymentFacts
     experts: int
@@ -123,7 +125,8 @@ class Wanted:
 
 def near(wanted: Wanted) -> list[Launch]:
     """Launches near a deployment, the nearest first; of equals the one with most prefill engines, for what is published
-    of several launches is what did best."""
+    of several launches is what did best.
+    """
     ranked = [
         (_distance(one, wanted), -one.prefill.workers, i)
         for i, one in enumerate(_launches())
@@ -164,7 +167,8 @@ def _version(of: Mapping[str, Any], given: str) -> float:
 
 def _other_gpus(launch: Launch, gpus: int) -> float:
     """How far GPUs as tables give them are from a launch's: of a decode engine or of all; one GPU is what tables say
-    that know of tensor ranks alone, or of nothing."""
+    that know of tensor ranks alone, or of nothing.
+    """
     if gpus in (launch.decode.gpus, launch.gpus) or (gpus == 1 and launch.decode.data_parallel):
         return 0.0
     return GPUS_UNSAID if gpus == 1 else 1.0
@@ -205,7 +209,8 @@ def handover_ms(engine: str) -> float:
 @cache
 def send_ms(engine: str, fabric: str, ranks: str) -> float:
     """Milliseconds that it takes a prefill rank's scheduler to send a prompt's cache over a fabric (`nvlink`,
-    `network`) from ranks of a kind (`data_parallel`, `tensor`); 0 where it does not wait for it."""
+    `network`) from ranks of a kind (`data_parallel`, `tensor`); 0 where it does not wait for it.
+    """
     return float(packaged.yaml(HANDOVER)["send_ms"].get(engine, {}).get(fabric, {}).get(ranks, 0.0))
 
 
@@ -276,7 +281,8 @@ def experts_of(model: ModelSpec) -> int:
 
 def _weights(model: ModelSpec, launch: Launch, dtype: str) -> ModelSpec:
     """The model as the launch's checkpoint holds it: attention's output maps in the experts' type, where the launch
-    says so and the model's are in 16 bits. dtype: of the model's experts."""
+    says so and the model's are in 16 bits. dtype: of the model's experts.
+    """
     if launch.of.get("output_maps") != dtype or dtype != NVFP4.dtype or launch.of["model_type"] != model.model_type:
         return model
     known = {id(layer): _narrowed(layer) for layer in model.layers}  # equal layers stay one object

@@ -81,7 +81,8 @@ def _holds(recipe: Mapping[str, Any], version: str, setting: DeploymentFacts) ->
 
 def _size(value: Any, known: Mapping[str, int]) -> Any:
     """A setting; a text that names a known size is a sum of numbers and known sizes, or of several sums the largest
-    ("8192 or prompt")."""
+    ("8192 or prompt").
+    """
     if not isinstance(value, str) or not set(value.split()) & set(known):
         return value
     sums = [part.split(" + ") for part in value.split(" or ")]

@@ -66,7 +66,7 @@ def answer_lines(
     parsed = [parse(line) for line in lines]
     cases = {i: case for i, (_, case) in enumerate(parsed) if isinstance(case, Case)}
     found = {i: error(case) for i, (_, case) in enumerate(parsed) if isinstance(case, BadInput)}
-    tell = progress or (lambda done: None)
+    tell = progress or (lambda _done: None)
     tell(len(found))
     at = 0
     for task, answers in _run(_tasks(cases), cases, executor, tell):

@@ -1,5 +1,6 @@
 """Which version of an engine answers for a deployment: the one named, the release that a nightly build became, or,
-where none is named, the one that public runs without a version had."""
+where none is named, the one that public runs without a version had.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class Version(NamedTuple):
 
 def version_of(engine: str, named: str | None, model_type: str, *, served: bool) -> Version:
     """The version for a deployment that says `named`. served: requests come to a server; a static batch of an engine
-    without a version is answered as the newest."""
+    without a version is answered as the newest.
+    """
     text = named or ""
     if number := _by_number(engine, text):
         return Version(number, given=True)
@@ -68,7 +70,8 @@ def is_disaggregated(engine: str, version: str | None) -> bool:
 
 def assumed_version(engine: str, model_type: str = "") -> tuple[str, str]:
     """The version of published deployments of an engine that do not tell theirs, and a note: for a model that it does
-    not read yet the first version that does. Empty for an engine whose default version will do."""
+    not read yet the first version that does. Empty for an engine whose default version will do.
+    """
     found = packaged.yaml(UNVERSIONED).get(engine)
     if found is None:
         return "", ""
@@ -85,7 +88,8 @@ def releases(engine: str) -> Mapping[str, str]:
 
 def release_after(engine: str, version: str) -> str:
     """The first release after the day that a nightly build's name holds, which it became; empty where it holds none or
-    no later release is known."""
+    no later release is known.
+    """
     found = DAY.search(version) if "nightly" in version else None
     built = "-".join(found.groups()) if found else "9"
     return next((name for name, day in releases(engine).items() if day >= built), "")

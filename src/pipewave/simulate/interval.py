@@ -76,7 +76,8 @@ class Uncertainty:
 
     def tried(self, concurrency: int | None) -> tuple[float, ...]:
         """Factors of steps to simulate beside the middle: none where a number of clients wait for their answers, else
-        both ends of TPOT's interval, for queues amplify what steps leave open."""
+        both ends of TPOT's interval, for queues amplify what steps leave open.
+        """
         half = self.half("tpot_ms")
         return () if concurrency else (math.exp(-half), math.exp(half))
 

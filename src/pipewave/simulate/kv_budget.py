@@ -56,7 +56,8 @@ class KvBudget:
 
     def usable_prefix(self, found: Ints, step_tokens: int) -> Ints:
         """Tokens that can be used of cached prefixes of so many tokens, [request]; `step_tokens`: of a step, where
-        prompts part behind these prefixes (0: they do not)."""
+        prompts part behind these prefixes (0: they do not).
+        """
         if not self.prefix_caching:
             return np.zeros_like(found)
         return found if self.checkpoint is None else self.checkpoint.reached(found, step_tokens)
@@ -163,7 +164,8 @@ def _checkpoint(deployment: Deployment, engine: Engine, memory: Budget, state_pa
 
 def _block_tokens(deployment: Deployment, whole_chunks: bool) -> int:
     """Tokens of a block of attention that takes at least as many bytes as a state, in blocks of its kernel; in whole
-    chunks of the scan where a state is kept at each (vLLM 0.22.1 platforms/interface.py _align_hybrid_block_size)."""
+    chunks of the scan where a state is kept at each (vLLM 0.22.1 platforms/interface.py _align_hybrid_block_size).
+    """
     width, tp = element_bytes(deployment.model, deployment.kv_dtype), deployment.parallel.tp
     attention: list[Mixer] = [each for each in _mixers(deployment) if each.token_bytes(width, tp)]
     recurrences = _recurrences(deployment)

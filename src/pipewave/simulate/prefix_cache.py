@@ -123,7 +123,8 @@ class StateCheckpoint:
 
     def reached(self, found: Ints, step: int = 0) -> Ints:
         """Tokens up to the last state within so many cached ones. `step`: where prompts part behind them, so that no
-        piece of an earlier one ended there: tokens of a step, whose ends are all that is kept then (0: they do not)."""
+        piece of an earlier one ended there: tokens of a step, whose ends are all that is kept then (0: they do not).
+        """
         if self.place == STEP_ENDS:
             return found // step * step if step else found
         if self.place == STEP_ENDS_ON_BLOCK and step:
@@ -133,7 +134,8 @@ class StateCheckpoint:
 
     def cut(self, done: int, take: int, total: int) -> int:
         """Tokens of a prompt's next piece, `take` at most: where states are kept at steps, pieces end on multiples and
-        one ends on the prompt's last (0: none fits)."""
+        one ends on the prompt's last (0: none fits).
+        """
         if self.place != STEP_ENDS_ON_BLOCK:
             return take
         last = total - total % self.tokens

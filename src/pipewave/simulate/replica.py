@@ -24,7 +24,8 @@ class StepTimer(Protocol):
 
     def seconds(self, decoding: int, cached: int, pieces: Sequence[tuple[int, int]], /) -> float:
         """Seconds of a step of decoding requests that hold `cached` tokens together, and prompt pieces (tokens,
-        tokens before them)."""
+        tokens before them).
+        """
         ...
 
 
@@ -160,7 +161,8 @@ class Replica:
 
     def advance_decode(self) -> bool:
         """Run a step in which every request that runs decodes and none begins or ends, without its time; False, with
-        nothing done, where another may be due."""
+        nothing done, where another may be due.
+        """
         count = self.decoding
         if self._prompts_due():
             return False
@@ -175,7 +177,8 @@ class Replica:
 
     def decode_until(self, now: float, until: float, most: int) -> list[float]:
         """Run steps from `now` in which every request that runs decodes and none begins or ends, at most so many and
-        while they end by `until`; returns when each ends."""
+        while they end by `until`; returns when each ends.
+        """
         ends: list[float] = []
         count, page_size = self.decoding, self.kv.page_size
         if not count or self._prompts_due() or not isinstance(self.timer, DecodeTimer):
@@ -240,7 +243,8 @@ class Replica:
 
     def add_piece(self, step: Step, request: int, done: int, room: int) -> int:
         """Put the next piece of a prompt, `done` tokens of which are computed, into `room` tokens; returns what is left
-        of them."""
+        of them.
+        """
         total = self.tokens(request)
         take = min(total - done, room)
         take = self.kv.checkpoint.cut(done, take, total) if self.kv.checkpoint else take

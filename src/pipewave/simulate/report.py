@@ -35,7 +35,8 @@ ANY = Sla()
 
 def as_seen(record: Record, traffic: Traffic, first_tokens: int) -> Record:
     """A run as clients see it whose server sends so many tokens of a request at once, the first one among them: the
-    first are seen when the last of them is made."""
+    first are seen when the last of them is made.
+    """
     if first_tokens == 1:
         return record
     held = np.minimum(first_tokens, traffic.output_len) - 1

@@ -46,7 +46,8 @@ def middle(record: Record, traffic: Traffic) -> Mask:
 
 def steady_ms(record: Record, traffic: Traffic) -> dict[str, float]:
     """Means over the middle of a run: `ttft_ms`, `tpot_ms` and `e2e_ms` of a deployment that has been loaded for long,
-    which `plan` approximates in closed form. Every request has later tokens."""
+    which `plan` approximates in closed form. Every request has later tokens.
+    """
     kept = middle(record, traffic)
     first, whole = (1e3 * (end - record.arrival_s)[kept] for end in (record.first_s, record.done_s))
     later = (whole - first) / (traffic.output_len[kept] - 1)
@@ -130,7 +131,7 @@ def steadiness(record: Record, traffic: Traffic) -> Steadiness:
     return Steadiness(come / span, gone / span, growth / span, left, overloaded=overloaded, steady=steady)
 
 
-def over_time(record: Record, traffic: Traffic, pages: int, points: int) -> dict[str, list[float]]:
+def over_time(record: Record, _traffic: Traffic, pages: int, points: int) -> dict[str, list[float]]:
     """Means over `points` equal stretches of a run, from its first request to its last token.
 
     Args:

@@ -83,7 +83,8 @@ class Server:
         cls, model: str | Path | Mapping[str, Any] | ModelSpec, gpu: str | GPU, setup: Setup, longest: int
     ) -> Server:
         """Work out memory and step times for requests of up to `longest` tokens, once for each deployment without
-        drafts (how sure their acceptance is tells no two apart)."""
+        drafts (how sure their acceptance is tells no two apart).
+        """
         spec, hardware = load(model), find_gpu(gpu)
         build = worked_out.__wrapped__ if setup.speculative else worked_out
         return build(spec, hardware, setup, longest, corrections.state(hardware.name))
@@ -92,7 +93,8 @@ class Server:
         self, traffic: Traffic, *, scale: float = 1.0, keep_steps: bool = False, most_steps: int = MOST_STEPS
     ) -> Record:
         """What happens to each request of `traffic`, and on request in each step; every step takes `scale` times its
-        predicted time. Raises BadInput beyond the work of `most_steps`, DoesNotFit for a request no cache holds."""
+        predicted time. Raises BadInput beyond the work of `most_steps`, DoesNotFit for a request no cache holds.
+        """
         setup = self.setup
         pool = self.pool(setup.prefill or setup.replicas, scale)
         decode = self.pool(setup.decode, scale) if setup.decode else None
@@ -269,15 +271,16 @@ def worked_out(spec: ModelSpec, gpu: GPU, setup: Setup, longest: int, calibrated
 
 @lru_cache(maxsize=TABLES)
 def _table(
-    runner: Runner, budget: int, requests: int, longest: int, verify: int, calibrated: tuple[str, int]
+    runner: Runner, budget: int, requests: int, longest: int, verify: int, _calibrated: tuple[str, int]
 ) -> StepTable:
     """Step times of a deployment, kept for the next server that differs in its limits only; `calibrated` tells the
-    calibration apart that they rest on."""
+    calibration apart that they rest on.
+    """
     return StepTable(runner, budget=budget, requests=requests, longest=longest, verify=verify)
 
 
 @lru_cache(maxsize=TABLES)
-def _drafter(runner: Runner, how: Speculative, requests: int, longest: int, calibrated: tuple[str, int]) -> Drafter:
+def _drafter(runner: Runner, how: Speculative, requests: int, longest: int, _calibrated: tuple[str, int]) -> Drafter:
     """Latencies of drafting, kept like the tables."""
     return Drafter(runner, how, requests, longest)
 

@@ -244,7 +244,8 @@ class Simulation:
 
     def _goes_on(self, which: int, request: int) -> bool:
         """Whether a prefill engine hands a request over: its client hears of it from the decode engine, which sends
-        the first token once it has taken the request in (Dynamo, SGLang's router and vLLM's proxies stream so)."""
+        the first token once it has taken the request in (Dynamo, SGLang's router and vLLM's proxies stream so).
+        """
         return bool(self.back) and which < len(self.front) and bool(self.traffic.output_len[request] > 1)
 
     def _received(self, now: float, request: int) -> None:

@@ -57,7 +57,8 @@ class Speculative:
 
     def by(self, model: ModelSpec) -> Speculative:
         """The same by this model: by its own heads where the word means these and it has some, and with what is usual
-        for it where nothing said how many are accepted."""
+        for it where nothing said how many are accepted.
+        """
         how = replace(self, method="mtp", heads_too=False) if self.heads_too and model.mtp_heads else self
         if not how.assumed:
             return how

@@ -126,7 +126,8 @@ def sample(first: int, last: int, most: int) -> Ints:
 
 def drafted_tpot_ms(runner: Runner, how: Speculative, batch: StaticBatch) -> float:
     """Mean ms between tokens when every step verifies drafts and makes new ones for all requests, sampled over the
-    growing caches."""
+    growing caches.
+    """
     from pipewave.simulate.drafting import Drafter  # step tables are not needed without drafts
 
     verified, count = how.verified, batch.requests

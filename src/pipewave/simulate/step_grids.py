@@ -113,7 +113,8 @@ class Axes:
     @classmethod
     def of(cls, *, budget: int, requests: int, longest: int, verify: int, mixed: bool) -> Axes:
         """Grids for steps of up to `budget` tokens, so many requests, and requests of the longest length; `mixed`:
-        decodes are priced beside a prompt as well."""
+        decodes are priced beside a prompt as well.
+        """
         chunks = [1 << i for i in range(4, 24) if 1 << i < budget] + [budget]
         prefixes = [p for p in PREFIXES if p < longest] or [0]
         return cls(

@@ -88,7 +88,8 @@ class StepTable:
 
     def decoder(self, decoding: int) -> Callable[[float], float]:
         """Seconds of a step in which so many requests decode and nothing else runs, by the tokens they hold
-        together: linear between the points of the cache's grid."""
+        together: linear between the points of the cache's grid.
+        """
         known = self.decoders.get(decoding)
         if known is None:
             held = [cache * decoding for cache in self.axes.caches]
@@ -115,7 +116,8 @@ class StepTable:
 
     def law(self, gaps: StepGaps, kernel_us: float, heat_us: float, requests: int, images: int = 0) -> float:
         """Seconds of a step of these kernels (µs, and µs at the power limit) for so many requests, of which so many
-        bring images."""
+        bring images.
+        """
         whole_us = gaps.step_us(kernel_us, heat_us, requests * self.engine.each_request_us)
         return float(self.factor * (whole_us + self.prompt_us * images))
 

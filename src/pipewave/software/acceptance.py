@@ -15,7 +15,8 @@ FILE = Path(__file__).parent / "deployments" / "acceptance.yaml"
 @cache
 def acceptance(method: str, model_type: str = "") -> tuple[float, ...]:
     """Probability that a draft of a method of speculation is accepted, where nothing is said: of each position, the
-    last one for those that follow; a model's own where it has one."""
+    last one for those that follow; a model's own where it has one.
+    """
     found = _recorded(method, model_type)["acceptance"]
     return tuple(float(rate) for rate in (found if isinstance(found, list) else [found]))
 

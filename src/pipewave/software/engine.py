@@ -136,7 +136,8 @@ class Engine:
 
     def kernel(self, family: str, dtype: str, phase: str = "") -> KernelRule | None:
         """The rule for calls of a family, operand type and phase: the chosen backend's, or the default one of the
-        exchange."""
+        exchange.
+        """
         exchange = self.expert_parallel.exchange
         fits = [rule for rule in self.kernels.kernel_rules if rule.family == family and rule.dtype in ("", dtype)]
         fits = [rule for rule in fits if rule.phase in ("", phase)]
@@ -192,7 +193,8 @@ class Engine:
     def gaps_us(self, load: StepLoad) -> dict[str, Array]:
         """Named additions to the kernels of steps: waits between kernels, waits for a host that cannot keep ahead, what
         the GPU always waits for, and slower clocks where the whole step, waits included, needs more than the board's
-        power."""
+        power.
+        """
         few = load.rows <= self.graphs.piecewise_limit
         kind = self._gaps(load.graph, few, load.nodes, load.launches, load.layers, ARRAY)
         requests_us = load.requests * self.each_request_us
@@ -253,7 +255,8 @@ def _settled(engine: Engine) -> Engine:
 
 def find(engine: str | Engine) -> Engine:
     """The engine of a name on a large GPU, with or without its version (`parts`); or the Engine itself; BadInput
-    otherwise."""
+    otherwise.
+    """
     if isinstance(engine, Engine):
         return engine
     name, version = parts(str(engine))
@@ -269,7 +272,8 @@ def find(engine: str | Engine) -> Engine:
 
 def parts(engine: str) -> tuple[str, str]:
     """Name and version of an engine as people write it: `vllm:0.11.0`, `vLLM==0.11.0`, `vllm-0.11.0`; no version where
-    none is named."""
+    none is named.
+    """
     return stacks.framework(engine), numbered(engine) or stacks.version_text(engine)
 
 

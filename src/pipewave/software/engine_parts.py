@@ -43,7 +43,8 @@ class DeploymentFacts:
 @dataclass(frozen=True, slots=True)
 class GroupedGemmTime:
     """time = start + ((read_factor · read)² + (math_factor · math)²)^½ of an expert layer behind DeepEP; read: weights
-    of active experts from DRAM, math: FLOPs at the peak. `python -m bench.masked_experts` fits it."""
+    of active experts from DRAM, math: FLOPs at the peak. `python -m bench.masked_experts` fits it.
+    """
 
     start_us: float
     read_factor: float
@@ -140,7 +141,8 @@ class HostTimes:
 
     def scaled(self, host: float, launch: float, request_us: float) -> HostTimes:
         """On a host whose work takes `host` times as long, that of steps launched kernel by kernel `launch` times, and
-        each request `request_us` more."""
+        each request `request_us` more.
+        """
         return replace(
             self,
             step_us=host * self.step_us,

@@ -18,7 +18,8 @@ NAMES = ("cores", "speed", "api_servers")
 @dataclass(frozen=True, slots=True)
 class Host:
     """cores: of the CPU, None for enough. speed: of a core, over the host that times were measured on. api_servers:
-    processes that take requests and stream tokens (vLLM's `--api-server-count`, SGLang's `--tokenizer-worker-num`)."""
+    processes that take requests and stream tokens (vLLM's `--api-server-count`, SGLang's `--tokenizer-worker-num`).
+    """
 
     cores: int | None = None
     speed: float = 1.0

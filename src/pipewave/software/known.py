@@ -79,7 +79,8 @@ class Known:
 
     def exactly(self, kind: str, protocol: str, stack: str, impl: str | None = None) -> Known:
         """The rows that tell how near a stack, and an implementation, is: of the kind under the protocol, or under any
-        where it has none."""
+        where it has none.
+        """
         pool = self.pool(kind, protocol)
         listed = any(row.stack == stack if impl is None else row.impl == impl for row in pool.rows)
         return pool if listed or pool.crossed else self._of((), alike(kind))
@@ -110,7 +111,8 @@ def furthest(*levels: str) -> str:
 
 class Query(NamedTuple):
     """A stack, if one is named, and what it is to run: on which GPU, of which kind, measured under which protocol;
-    by which net it is answered, and the GPU's compute capability."""
+    by which net it is answered, and the GPU's compute capability.
+    """
 
     stack: str | None
     gpu: str

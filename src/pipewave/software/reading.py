@@ -26,7 +26,8 @@ def _known(engine: str) -> Mapping[str, str]:
 
 def unread(engine: str, version: str, model_type: str) -> str:
     """What to say of a model that a version of an engine is not recorded to have a class for; empty where it is, where
-    no model is named, and of an engine without a list."""
+    no model is named, and of an engine without a list.
+    """
     if not model_type or not _known(engine):
         return ""
     kind, first = packaged.yaml(FILE)[engine]["kind"], first_version(engine, model_type)

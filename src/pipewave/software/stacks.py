@@ -20,7 +20,8 @@ ALSO = {"tensorrtllm": "trtllm", "pytorch": "torch"}  # other names of a framewo
 
 def spelt(stack: str) -> str:
     """A stack as the corpus spells it: `vllm-0.22.1` of `vLLM==0.22.1+cu130`; without what names no version
-    (`vllm` of `vllm:latest`), and without a name where none is given."""
+    (`vllm` of `vllm:latest`), and without a name where none is given.
+    """
     return "-".join(filter(None, _parts(stack)))
 
 
@@ -46,7 +47,8 @@ def version_text(stack: str) -> str:
 
 def version(stack: str) -> tuple[int, ...]:
     """Numbers of the version, for ordering: `trtllm-1.3.0rc20` is (1, 3, 0, 20), its release after it (1, 3, 0, 1000),
-    and what follows a release after that: `sglang-0.5.8.post1` is (0, 5, 8, 1001)."""
+    and what follows a release after that: `sglang-0.5.8.post1` is (0, 5, 8, 1001).
+    """
     text = _parts(stack)[1]
     numbers = version_of(text)
     if not numbers or "rc" in text or "dev" in text:

@@ -93,7 +93,8 @@ def masked_parts(call: FusedMoe, active: float, gpu: GPU) -> tuple[float, float]
 
 def law_of(call: FusedMoe, rule: KernelRule, exchange: str) -> GroupedGemmTime | None:
     """The law that answers a call; None where none does. What a low-latency exchange sends comes
-    masked, as do few tokens of each rank where the exchange goes by their number."""
+    masked, as do few tokens of each rank where the exchange goes by their number.
+    """
     fixed = {LOW_LATENCY: True, HIGH_THROUGHPUT: False}.get(exchange.removesuffix(NARROW))
     few = call.tokens <= FEW_TOKENS * call.ep if fixed is None else fixed
     return rule.masked_gemm if few else rule.contiguous_gemm
@@ -114,7 +115,8 @@ def within_rules(
     calls: Sequence[Call], rules: Sequence[KernelRule | None], found: Predictions, gpu: GPU, engine: Engine
 ) -> Predictions:
     """Predictions as the engine's rules say its kernels run: so many times as long as the fastest that are known, never
-    below what they cannot do without, and with the small kernels that come with them."""
+    below what they cannot do without, and with the small kernels that come with them.
+    """
     factor = np.where([isinstance(call, Gemm | FusedMoe) for call in calls], engine.kernels.best_kernel_ratio, 1.0)
     for i, (call, rule) in enumerate(zip(calls, rules, strict=True)):
         if rule:

@@ -49,7 +49,8 @@ SIDE, ROUTED, SHARED, EXCHANGED = 0, 1, 2, 3
 
 def fused_us(size: float, world: int, gpu: GPU) -> float:
     """µs of all-reduce and norm in one kernel, for a message of `size` bytes over `world` GPUs that NVLink joins: those
-    of a host, or of a rack (TensorRT-LLM's MNNVL strategy, FlashInfer's trtllm_mnnvl_allreduce)."""
+    of a host, or of a rack (TensorRT-LLM's MNNVL strategy, FlashInfer's trtllm_mnnvl_allreduce).
+    """
     start = START_US.get(gpu.traits.mma, max(START_US.values())) + RANK_US * world
     return start + size * (world - 1) / (LINK_SHARE * 1e3 * gpu.link_gbps)
 
@@ -99,7 +100,8 @@ def _lane(use: Use) -> int:
 
 def arranged(uses: Sequence[Use], engine: Engine) -> Sequence[Use]:
     """The uses as the engine launches them: RoPE with the cache's write, a shared expert as one more routed, routers
-    in its type; less those that the rows of others hold."""
+    in its type; less those that the rows of others hold.
+    """
     left_out = {*engine.kernels.included_kernels, *(["rope"] if engine.kernels.fused_rope else [])}
     uses = [use for use in uses if use.name not in left_out] if left_out else uses
     uses = [_floating(use) for use in uses] if engine.kernels.float_routers else uses

@@ -112,7 +112,8 @@ class Runner:
 
     def usual(self) -> tuple[float, dict[str, float]]:
         """How uncertain a step of this deployment is (half-width of its interval's logarithm) and on what evidence it
-        rests, both of a decode step of eight requests: one method for all that is made of steps."""
+        rests, both of a decode step of eight requests: one method for all that is made of steps.
+        """
         steps = self.steps([self.usual_batch()])
         return steps.half(0), {name: float(share[0]) for name, share in steps.basis.items()}
 

@@ -113,7 +113,8 @@ ABSORBING = ("fused", "fused_reduction", "embedding_norm")
 
 def align(groups: Sequence[Group], uses: Sequence[Use], partner: Sequence[int | None]) -> list[Shaped | None]:
     """For each group of a step, in time order, the call it ran, or None where the model has none for it. `partner`: the
-    use that each group matches, of `match`."""
+    use that each group matches, of `match`.
+    """
     taken = {at for at in partner if at is not None}
     return [
         None if at is None else _shaped(groups, index, list(_with_neighbours(at, taken, uses, groups[index])))

@@ -79,7 +79,8 @@ def _with(call: Any, found: Lengths, cached: int) -> Any:
 
 def with_cached(found: Lengths, cached: int, all_steps: Collection[int]) -> Lengths:
     """The lengths of a step whose requests have that many cached tokens each, and what is to be said of it and of
-    the other steps, whose cached tokens are `all_steps`: one note for all of them."""
+    the other steps, whose cached tokens are `all_steps`: one note for all of them.
+    """
     least, most = min(filter(None, all_steps), default=0), max(all_steps)
     note = NOTE.format(f"{least:,}" if least == most else f"{least:,} to {most:,}") if cached else NONE
     return Lengths(found.q_lens, tuple(q + cached for q in found.q_lens), note)

@@ -141,7 +141,8 @@ def _lengths(
 
 def _recorded(shapes: Iterable[Shaped | None], source: str) -> tuple[Lengths, ...]:
     """Lengths that the operators of an eager trace were given, one for each call of attention, those of like requests
-    together; MissingField where no operator names any."""
+    together; MissingField where no operator names any.
+    """
     calls = [one.call for one in shapes if one is not None and isinstance(one.call, Attention)]
     if not calls:
         raise MissingField(f"{source} does not name its steps: pass --q-lens and --kv-lens", field="q_lens")

@@ -45,7 +45,8 @@ class _Total:
 @dataclass(frozen=True, slots=True)
 class Leaf:
     """All calls of one place in the tree. `path`: kind of step, layer where any is known, operator, kernel; `counted`:
-    they rest on no assumption; `family` is None for kernels that nothing predicts."""
+    they rest on no assumption; `family` is None for kernels that nothing predicts.
+    """
 
     path: tuple[str, ...]
     family: str | None

@@ -55,7 +55,7 @@ def whole_operators() -> dict[str, Kind]:
 
 
 @lru_cache(maxsize=1)
-def _whole_operators(registry: int) -> dict[str, Kind]:
+def _whole_operators(_registry: int) -> dict[str, Kind]:
     return {name: Kind("", "sample", family.name) for family in registered() for name in family.profile.whole}
 
 
@@ -89,7 +89,7 @@ def _kind_of(name: str, registry: int) -> Kind:
 
 
 @lru_cache(maxsize=1)
-def _patterns(registry: int) -> tuple[tuple[re.Pattern[str], Kind], ...]:
+def _patterns(_registry: int) -> tuple[tuple[re.Pattern[str], Kind], ...]:
     return tuple((re.compile(kind.pattern), kind) for kind in kinds())
 
 

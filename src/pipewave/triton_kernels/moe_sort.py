@@ -28,7 +28,8 @@ class Blocks(NamedTuple):
 
 class Sorted(NamedTuple):
     """`order` [pairs]: pair numbers by expert; `ends` [experts]: first row behind an expert's own; a table of blocks
-    for each block size asked for. All int32."""
+    for each block size asked for. All int32.
+    """
 
     order: Any
     ends: Any

@@ -121,4 +121,5 @@ class Lookup:
 
 
 def up_to_granule(m: int) -> int:
+    """Rows as switch points see them: exact below `FREE`, else rounded up to the granule."""
     return m if m <= FREE else -(-m // GRANULE) * GRANULE

@@ -93,7 +93,8 @@ class Fitted:
 @dataclass(frozen=True, slots=True)
 class Options:
     """What to leave out, for ablation: terms beside `keep`, loss on relative error, the occupancy of a wave, the
-    smoothed residual, the load of a launch (routing histogram, longest sequence)."""  # fmt: skip
+    smoothed residual, the load of a launch (routing histogram, longest sequence).
+    """  # fmt: skip
 
     keep: tuple[int, ...] | None = None
     relative: bool = True

@@ -25,7 +25,8 @@ NAMES = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages")
 
 def ranked(candidates: Sequence[Mapping[str, Any]], m: int, n: int, k: int, table: Any) -> list[int]:
     """Numbers of candidates (`BLOCK_M`, …, `num_stages`) of 16-bit operands, the fastest by our law first; ties in the
-    order given. Those that an SM cannot hold come last: they would cost a compilation and answer nothing."""
+    order given. Those that an SM cannot hold come last: they would cost a compilation and answer nothing.
+    """
     fitted = table.table.fitted
     shape = {name: np.array([[value]]) for name, value in (("m", m), ("n", n), ("k", k))}
     log_us = np.log(fitted.us(shape)[0])

@@ -32,7 +32,7 @@ class Budget:
 
 
 def profile(of: Space, jobs: Sequence[Job], launcher: Launcher, timer: Timer, path: Path, seconds: float,
-            progress: Progress = lambda done, planned, left: None,
+            progress: Progress = lambda _done, _planned, _left: None,
             clock: Callable[[], float] = time.monotonic) -> Rows:  # fmt: skip
     """Time the jobs that `path` does not hold yet until the budget is spent; returns everything timed so far."""
     done = {int(record["job"]): record for record in read(path).records} if path.exists() else {}

@@ -149,7 +149,8 @@ def environment() -> dict[str, Any]:
 @dataclass(frozen=True, slots=True)
 class Checked:
     """A kernel's launcher with what its compiler reports, by compile key, the error of each usable configuration, by
-    index, and the seconds that both took."""
+    index, and the seconds that both took.
+    """
 
     launcher: Any
     built: dict[Any, Any]

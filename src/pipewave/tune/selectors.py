@@ -59,7 +59,6 @@ def _speeds(table: Any, shapes: list[dict[str, Any]]) -> dict[str, float]:
 
 def repeated_us(table: Any, shapes: list[dict[str, Any]], times: int = 50) -> float:
     """Median over shapes of a decision asked again and again."""
-
     select = table.select
 
     def again(sizes: tuple[int, ...]) -> None:
@@ -93,7 +92,7 @@ def as_published(recording: Recording, test: Measured, *, every: bool = False) -
                     {"r2_median": r2["median"], "r2_share_above_0.998": r2["share_above_0.998"]})  # fmt: skip
 
 
-def default(recording: Recording, test: Measured) -> Selector:
+def default(_recording: Recording, test: Measured) -> Selector:
     """Return what a user runs without tuning."""
     rows = zip(*(values.tolist() for values in test.shape.values()), strict=True)
     shapes = [dict(zip(test.shape, row, strict=True)) for row in rows]
@@ -119,12 +118,12 @@ def nearest_m(recording: Recording, test: Measured) -> Selector:
     return Selector(np.array([pick(x) for x in wanted]), median_us(pick, list(wanted)))
 
 
-def at_random(recording: Recording, test: Measured) -> Selector:
+def at_random(_recording: Recording, test: Measured) -> Selector:
     """Draw any configuration."""
     return Selector(np.random.default_rng(0).integers(0, test.us.shape[1], len(test.us)), 0.0)
 
 
-def autotune(recording: Recording, test: Measured) -> Selector:
+def autotune(_recording: Recording, test: Measured) -> Selector:
     """`triton.autotune`: measure everything once a shape. Its cost is upstream's own default of 25 + 100 ms each."""
     each_us = 125e3
     return Selector(np.nanargmin(np.nanmean(test.halves, axis=2), axis=1), each_us * test.us.shape[1])

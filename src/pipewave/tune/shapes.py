@@ -62,7 +62,7 @@ def _gemm(rng: Rng, kernel: str) -> Shape | None:
     return {"m": m, "n": n, "k": k} if 2 * m * n * k <= limit else None
 
 
-def _moe(rng: Rng, kernel: str) -> Shape | None:
+def _moe(rng: Rng, _kernel: str) -> Shape | None:
     if rng.random() < 0.5:
         e, top_k, hidden, inter = MOE_LAYERS[rng.integers(len(MOE_LAYERS))]
     else:

@@ -52,7 +52,7 @@ def legal(names: tuple[str, ...], choices: Mapping[str, tuple[int, ...]], cost: 
 MATMUL = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages", "GROUP_M")
 
 
-def _gemm_default(shape: Shape) -> Config:
+def _gemm_default(_shape: Shape) -> Config:
     """Return vLLM's fixed tile for its persistent bf16 Triton GEMM."""
     return (128, 128, 64, 8, 3, 8)
 
@@ -85,7 +85,7 @@ def _prefill_default(shape: Shape) -> Config:
     return (128, 128, 4 if shape["head_dim"] <= 64 else 8, 1, 0)
 
 
-def _decode_default(shape: Shape) -> Config:
+def _decode_default(_shape: Shape) -> Config:
     """Return the fixed tile of SGLang's Triton decode kernel, with its 8 splits."""
     return (32, 4, 2, 8)
 

@@ -87,7 +87,7 @@ def engine_configs(layers: Iterable[Layer]) -> list[Config]:
 def configurations(up: Table, down: Table) -> Space:
     """The configurations to time, as a space of its own."""
     chosen = tuple(dict.fromkeys(candidates(up, down, LAYERS.values()) + engine_configs(LAYERS.values())))
-    return Space("moe_w13", MATMUL, len(MATMUL), chosen, lambda shape: chosen[0])
+    return Space("moe_w13", MATMUL, len(MATMUL), chosen, lambda _shape: chosen[0])
 
 
 class Launcher:

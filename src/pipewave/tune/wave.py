@@ -87,7 +87,8 @@ def tabulate(law: Floats, sms: int, resident: int) -> Tabulated:
 
 def steps(busiest: Any, law: Any, sms: int, resident: int) -> tuple[Any, Any, Any, Any]:
     """What a law makes of the blocks of the busiest SM: µs, µs a trip, µs a trip and block, µs a longest trip; numbers
-    in, numbers out, arrays in, arrays out."""
+    in, numbers out, arrays in, arrays out.
+    """
     more = -(-busiest // resident) - 1
     more = more * (more > 0)
     share = 0.5 * (busiest + resident - abs(busiest - resident))  # min(busiest, resident)

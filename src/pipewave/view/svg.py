@@ -1,5 +1,6 @@
 """Charts as SVG text: bars, points and lines. Colours are classes (s0, s1, ...) that the page's style sheet defines, so
-that the same drawing serves light, dark and paper; every text is escaped here."""
+that the same drawing serves light, dark and paper; every text is escaped here.
+"""
 
 from __future__ import annotations
 

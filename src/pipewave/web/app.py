@@ -79,7 +79,7 @@ async def _on_http_error(_: Request, error: Exception) -> Response:
     return failure(error.status_code, CODES.get(error.status_code, "bad_request"), str(error.detail))
 
 
-async def _on_lost_process(_: Request, error: Exception) -> Response:
+async def _on_lost_process(_: Request, _error: Exception) -> Response:
     return failure(503, "lost", "the process that worked on this answer ended before it; ask again, or for less")
 
 

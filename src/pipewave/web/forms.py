@@ -89,7 +89,8 @@ def _changed(gpu: GPU, what_if: WhatIf) -> GPU:
 
 def model_of(model: Model) -> ModelSpec:
     """A built-in model (an organisation before its name does not matter), or a config.json: decoded, or as its `text`
-    under the name of its `file`."""
+    under the name of its `file`.
+    """
     if not isinstance(model, str):
         return load(_config(model) if model.keys() == {"file", "text"} else model)
     if model.startswith(OPEN):

@@ -55,6 +55,7 @@ class Server(uvicorn.Server):
     url, opens = "", False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and say where the page is."""
         await super().startup(sockets)
         sys.stderr.write(f"pipewave at {self.url} (Ctrl-C ends it)\n")
         if self.opens:

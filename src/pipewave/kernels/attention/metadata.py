@@ -251,7 +251,7 @@ LENGTHS = {"q_lens": [1] * 32, "kv_lens": [2048] * 32}
 SWEEP = {"field": "kv_lens", "from": 128, "to": 32768}
 
 
-def waves(cols: Columns, ctx: Context, analysis: Analysis) -> Array:
+def waves(_cols: Columns, _ctx: Context, analysis: Analysis) -> Array:
     """Rounds of the thread blocks, as the features have them."""
     return np.asarray(np.exp2(analysis.features["waves"]))
 

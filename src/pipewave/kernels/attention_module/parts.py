@@ -79,7 +79,8 @@ class Module:
     @property
     def separate(self) -> bool:
         """Whether each key-value head caches keys and values of its own. The indexer beside such a cache (MSA's) scores
-        blocks of keys for each of its heads, in the cache's type."""
+        blocks of keys for each of its heads, in the cache's type.
+        """
         return not (self.latent or self.compressed)
 
     @property

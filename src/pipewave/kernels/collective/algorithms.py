@@ -168,7 +168,8 @@ def _seconds(algorithm: NDArray[np.int8], size: Array, world: Array, over: Link,
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """What NCCL takes, per call, 1 where it does; nothing for low-latency rings. `margin`: log2 of the low-latency
-    ring's cost over the best other's."""
+    ring's cost over the best other's.
+    """
 
     ll128: Array
     simple: Array

@@ -42,7 +42,7 @@ ANCHORS = ("all_reduce", "all_gather", "send_recv")
 WIDTHS = {"BFloat16": 2, "Half": 2, "Float": 4, "Byte": 1}
 
 
-def _read(launched: Launched, step: Step | None, given: Given) -> Shaped | None:
+def _read(launched: Launched, _step: Step | None, _given: Given) -> Shaped | None:
     head, family = launched.head, str(launched.family)
     world, dtype = head.arg("Group size"), str(head.arg("dtype"))
     count = head.arg("Out msg nelems" if family == "all_gather" else "In msg nelems")

@@ -118,9 +118,10 @@ ROWS = {
 # The first view of a matrix product, and its waves.
 
 
-def waves(cols: Columns, ctx: Context, analysis: Analysis) -> Array:
+def waves(cols: Columns, ctx: Context, _analysis: Analysis) -> Array:
     """Of one tile for all calls, so that steps are steps of the size and not of the choice: the known tile, else the
-    candidate that does best over all of them. One is resident on an SM."""
+    candidate that does best over all of them. One is resident on an SM.
+    """
     m, n, k = cols["m"], cols["n"], cols["k"]
     at = machine(ctx)
     known = ctx.option("tile")

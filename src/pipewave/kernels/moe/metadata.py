@@ -65,7 +65,7 @@ NAMES = (
 )
 
 
-def _read(launched: Launched, step: Step | None, given: Given) -> Shaped | None:
+def _read(launched: Launched, _step: Step | None, _given: Given) -> Shaped | None:
     """From one operator that sees all weights, or from those around the products."""
     if launched.role != ROLE:
         return None
@@ -143,7 +143,7 @@ ROWS = {
 # What other rooms need to know of routed experts.
 
 
-def waves(cols: Columns, ctx: Context, analysis: Analysis) -> Array:
+def waves(_cols: Columns, _ctx: Context, analysis: Analysis) -> Array:
     """Rounds of the tiles that the stack's rule cuts."""
     return np.asarray(np.exp2(analysis.features["ruled_per_sm"]))
 

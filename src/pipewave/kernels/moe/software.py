@@ -151,7 +151,8 @@ def _flops_per_sm(ctx: Context, kind: str, dtype: str, cycle: float) -> float:
 @dataclass(frozen=True, slots=True)
 class Blocks:
     """Tokens × output features of a block [call], whether the call said so itself, and where (1.0) the stack has a
-    tuned file instead."""
+    tuned file instead.
+    """
 
     rows: Array
     columns: Array
@@ -266,7 +267,8 @@ def _tile(work: Layer, rows: Array, columns: Array | float, at: MoeMachine) -> M
 def _waves_s(product: Product, blocks: Array, rows: Array, columns: Array | float, at: MoeMachine) -> Array:
     """The longest of a tile's tensor work and its operand reads from L2 and from shared memory (or the sum of the two
     on the SM), and a fixed fill and drain, for whole waves. Small tiles starve the tensor cores of newer GPUs: shared
-    memory is no faster there. Block scales follow each partial product; widening weights overlaps with it in part."""
+    memory is no faster there. Block scales follow each partial product; widening weights overlaps with it in part.
+    """
     height = np.maximum(rows, LEAST_MMA_ROWS)
     tensor = 2.0 * height * columns / at.flops_per_sm
     fetched = (rows * at.operand + columns * at.weight) / at.l2_per_sm

@@ -152,7 +152,8 @@ def between(ctx: Context, seqs: Sequences, heads: Heads) -> tuple[Stage, ...]:
 
 def walk(ctx: Context, seqs: Sequences, heads: Heads) -> Stages:
     """One block a request and value head keeps the state and walks the chunks: as long as the longest request, times
-    the waves of blocks."""
+    the waves of blocks.
+    """
     border = _border(seqs, heads)
     full = seqs.chunks / seqs.longest_chunks  # requests as long as the longest that make up the same work
     waves = np.ceil(full * heads.v / ctx.gpu.sms)

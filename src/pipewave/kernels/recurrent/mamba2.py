@@ -104,7 +104,7 @@ def analyse(cols: Columns, ctx: Context) -> Analysis:
     return _analysed(requests, cols, ctx, sequences(requests, chunk), chunk)
 
 
-def _analysed(requests: Requests, cols: Columns, ctx: Context, seqs: Sequences, chunk: float) -> Analysis:
+def _analysed(_requests: Requests, cols: Columns, ctx: Context, seqs: Sequences, chunk: float) -> Analysis:
     states = STATE_BYTES[ctx.option("state_dtype", "fp32")] * cols["heads"] * cols["head_dim"] * cols["state_dim"]
     scanned = ctx.option("phase", "context") == "context"
     stages = (_scan if scanned else _steps)(cols, ctx, seqs, states, chunk)
@@ -144,7 +144,7 @@ def _scan(cols: Columns, ctx: Context, seqs: Sequences, states: Array, chunk: fl
     return Stages(ctx, len(x), parts, border, in_units_of(ctx, least, "bf16"))
 
 
-def _steps(cols: Columns, ctx: Context, seqs: Sequences, states: Array, chunk: float) -> Stages:
+def _steps(cols: Columns, ctx: Context, seqs: Sequences, states: Array, _chunk: float) -> Stages:
     x, shared, steps = _io(cols, seqs)
     kept = seqs.tokens if ctx.option("phase") == "verify" else seqs.batch
     read, written = x + shared + steps, x + kept * states

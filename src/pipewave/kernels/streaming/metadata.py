@@ -50,12 +50,12 @@ def softmax(op: Op, launched: Launched) -> Call:
     return _call(name, prod(shape[:-1]), shape[-1], written=4 * prod(shape))
 
 
-def exponential(op: Op, launched: Launched) -> Call:
+def exponential(op: Op, _launched: Launched) -> Call:
     """Random numbers of a law, one a value."""
     return _call("exponential", 1, prod(op.shape(0)), written=op.bytes(0))
 
 
-def whole(op: Op, launched: Launched) -> Call | None:
+def whole(op: Op, _launched: Launched) -> Call | None:
     """Top-k, sort or a draw over rows as long as a vocabulary."""
     shape = op.shape(0)
     return _call(WHOLE[op.name], prod(shape[:-1]), shape[-1]) if shape and shape[-1] >= LEAST else None
@@ -149,7 +149,7 @@ ELEMENTWISE_NAMES = (
 )
 
 
-def _whole_launch(launched: Launched, step: Step | None, given: Given) -> Shaped | None:
+def _whole_launch(launched: Launched, _step: Step | None, _given: Given) -> Shaped | None:
     """Copies and fills carry their bytes; operators that are one call carry their sizes, samplers their grids."""
     if (op := launched.op(*WHOLE)) and op.dims:
         call = whole(op, launched)
@@ -162,28 +162,28 @@ def _whole_launch(launched: Launched, step: Step | None, given: Given) -> Shaped
     return Shaped(role, Elementwise(size if role == "copy" else 0, size, op=role))
 
 
-def _rope(op: Op, launched: Launched) -> Call:
+def _rope(op: Op, _launched: Launched) -> Call:
     rows, moved = prod(op.shape(0)), op.bytes(1) + op.bytes(2)
     table = op.shape(4)[-1] if op.shape(4) else 0
     return Elementwise(moved, moved, weight_bytes=2 * rows * table, op="rope")
 
 
-def _kv_write(op: Op, launched: Launched) -> Call:
+def _kv_write(op: Op, _launched: Launched) -> Call:
     moved, slots = op.bytes(0) + op.bytes(1), op.bytes(4)
     cache = op.width(2) or 2
     return Elementwise(moved + slots, (prod(op.shape(0)) + prod(op.shape(1))) * cache, op="kv_write")
 
 
-def _topk(op: Op, launched: Launched) -> Call:
+def _topk(op: Op, _launched: Launched) -> Call:
     picks = op.shape(0)[-1] if op.shape(0) else 0
     return Elementwise(op.bytes(3), op.bytes(0) + op.bytes(1), op="topk", rounds=picks)
 
 
-def _argmax(op: Op, launched: Launched) -> Call:
+def _argmax(op: Op, _launched: Launched) -> Call:
     return Elementwise(op.bytes(0), INDEX_BYTES * prod(op.shape(0)[:-1]), op=ARGMAX)
 
 
-def _rows_of_table(op: Op, launched: Launched) -> Call:
+def _rows_of_table(op: Op, _launched: Launched) -> Call:
     """aten::embedding and friends: chosen rows of a table, which come from DRAM."""
     table, index = op.shape(0), max(op.shape(1), op.shape(2), key=prod)
     row = table[-1] * op.width(0) if table else 0
@@ -194,13 +194,13 @@ def _rows_of_table(op: Op, launched: Launched) -> Call:
 def _stream(read: tuple[int, ...], written: int | None, name: str) -> OperatorReader:
     """Arguments that are read, and the one as large as what is written (None: next to nothing is)."""
 
-    def reader(op: Op, launched: Launched) -> Call:
+    def reader(op: Op, _launched: Launched) -> Call:
         return Elementwise(sum(op.bytes(i) for i in read), 8 if written is None else op.bytes(written), op=name)
 
     return reader
 
 
-def _binary(op: Op, launched: Launched) -> Call:
+def _binary(op: Op, _launched: Launched) -> Call:
     sizes = [op.bytes(0), op.bytes(1)]
     return Elementwise(sum(sizes), max(sizes), op="pointwise")
 
@@ -208,7 +208,7 @@ def _binary(op: Op, launched: Launched) -> Call:
 def _quantise(x: int) -> OperatorReader:
     """One byte out for each value in."""
 
-    def reader(op: Op, launched: Launched) -> Call:
+    def reader(op: Op, _launched: Launched) -> Call:
         return Elementwise(op.bytes(x), prod(op.shape(x)), op="quantize")
 
     return reader

@@ -70,7 +70,8 @@ def rowwise_s(gpu: GPU, shape: Blocks, row_s: float, moving: StreamTimes) -> Arr
 
 def scalar_s(gpu: GPU, shape: Blocks, rows: Array, loop: ScalarNorm, moving: StreamTimes, missing: Array) -> Array:
     """The same of a kernel with one element a thread and loop: blocks wait for memory in each, and the start covers
-    none of them; those that share an SM issue one after another (`norm_scalar` of the stack rules)."""
+    none of them; those that share an SM issue one after another (`norm_scalar` of the stack rules).
+    """
     beside = np.clip(np.ceil(rows / gpu.sms), 1.0, shape.per_sm)
     cycles = loop.l2_cycles + loop.dram_cycles * missing + loop.issue_cycles * beside
     rounds = np.maximum(rows / (shape.per_sm * gpu.sms), 1.0)

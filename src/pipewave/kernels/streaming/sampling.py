@@ -68,7 +68,8 @@ HELD = 0.4  # of the L2: logits and what they are made of
 @dataclass(frozen=True, slots=True)
 class Law:
     """`start_us`; `cycles` of a chunk from L2 and `more_cycles` from DRAM; `passes` over DRAM; blocks that an SM holds
-    at full speed. `spread`: many kernels over all SMs. `error_percent`: mean over vocabularies left out of the fit."""
+    at full speed. `spread`: many kernels over all SMs. `error_percent`: mean over vocabularies left out of the fit.
+    """
 
     start_us: float
     cycles: float

@@ -15,7 +15,7 @@ from pipewave.tune.engine.profiling import Profiled, Timer, candidates, profile
 
 
 def write_all(
-    wanted: Sequence[Lookup], timer: Timer, out: Path, most: int = 8192, say: Callable[[str], None] = lambda text: None
+    wanted: Sequence[Lookup], timer: Timer, out: Path, most: int = 8192, say: Callable[[str], None] = lambda _text: None
 ) -> list[dict[str, Any]]:
     """Profile every lookup and write its files below `out`; a row of the report for each kernel.
 

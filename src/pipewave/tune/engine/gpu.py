@@ -66,7 +66,8 @@ class GpuTimer:
     def _recorded(self, launch: Callable[[], Any]) -> Callable[[], Any] | None:
         """A call as a CUDA graph, None where it does not run: an engine's Python around a kernel takes longer than a
         short kernel, and the GPU would wait for it within the time measured. A call that cannot be captured is timed
-        as it is."""  # fmt: skip
+        as it is.
+        """  # fmt: skip
         if not _runs(launch):
             return None
         graph = self._torch.cuda.CUDAGraph()
@@ -153,7 +154,7 @@ class _OnlyCompiled:
 
         self._of, self._run = JITFunction, JITFunction.run
 
-        def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:  # noqa: ARG001
             return self._run(kernel, *args, grid=grid, warmup=True, **kwargs)
 
         JITFunction.run = run

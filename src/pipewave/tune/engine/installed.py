@@ -23,7 +23,8 @@ Context = Callable[[], AbstractContextManager[Any]]
 
 class Installed(ABC):
     """An engine as it is installed: modules, and functions whose arguments differ. `stages`: of its block-scaled
-    product without a file."""
+    product without a file.
+    """
 
     moe: ClassVar[str]
     overrides: ClassVar[str]
@@ -86,15 +87,18 @@ class Vllm(Installed):
     stages = 2
 
     def expert_files(self, of: Lookup, dtype: str | None) -> Mapping[int, Config] | None:
+        """Tuned configurations by tokens, None where the engine has no file."""
         found: Mapping[int, Config] | None = import_module(self.moe).get_moe_configs(
             of.e, of.n, dtype, *(of.blocks or (0, 0))
         )
         return found
 
     def expert_rule(self, of: Lookup, m: int, dtype: str | None) -> Config:
+        """The engine's default configuration for so many tokens."""
         return dict(import_module(self.moe).get_default_config(m, of.e, of.n, of.k, of.top_k, dtype, _blocks(of)))
 
     def experts(self, of: Lookup, tensors: tuple[Any, ...], scales: tuple[Any, ...]) -> Callable[[], Any]:
+        """What launches the layer once."""
         quantised = {"quant_config": self._quantised(of, *scales)} if scales else {}
         return partial(import_module(self.moe).fused_experts, *tensors, **quantised)
 
@@ -120,16 +124,19 @@ class Sglang(Installed):
         settings.set_global_server_args_for_scheduler(settings.ServerArgs(model_path="dummy"))
 
     def expert_files(self, of: Lookup, dtype: str | None) -> Mapping[int, Config] | None:
+        """Tuned configurations by tokens, None where the engine has no file."""
         found: Mapping[int, Config] | None = import_module(self.rules).get_moe_configs(
             of.e, of.n, dtype, *(of.blocks or (None, None))
         )
         return found
 
     def expert_rule(self, of: Lookup, m: int, dtype: str | None) -> Config:
+        """The engine's default configuration for so many tokens."""
         rules = import_module(self.rules)
         return dict(rules.get_default_config(m, of.e, of.n, of.k, of.top_k, dtype, False, _blocks(of)))
 
     def experts(self, of: Lookup, tensors: tuple[Any, ...], scales: tuple[Any, ...]) -> Callable[[], Any]:
+        """What launches the layer once."""
         more: dict[str, Any] = {}
         if scales:
             more = {"use_fp8_w8a8": True, "w1_scale": scales[0], "w2_scale": scales[1], "block_shape": _blocks(of)}

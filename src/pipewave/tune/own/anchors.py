@@ -24,7 +24,8 @@ def usual(resident: Ints) -> Ints:
 @dataclass(frozen=True, slots=True)
 class Anchors:
     """`at` [s, d] sizes of the key; `counts` [s, c, 6]; `us` [s, c] µs, NaN where not timed; `config` name → [c];
-    `resident` [c] blocks an SM holds at once; [s, c] where binaries of the launches differ."""  # fmt: skip
+    `resident` [c] blocks an SM holds at once; [s, c] where binaries of the launches differ.
+    """  # fmt: skip
 
     at: Floats
     counts: Floats

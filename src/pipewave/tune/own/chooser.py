@@ -48,7 +48,8 @@ class Memo(dict[Key, int]):
 
 class Chooser:
     """`inputs`: the numbers of a launch that a key holds, in order; `memo`: what was chosen for keys; `choose`: the
-    number of the configuration for the inputs of a launch."""  # fmt: skip
+    number of the configuration for the inputs of a launch.
+    """  # fmt: skip
 
     def __init__(self, works: Works, sizes: Sizes, model: Model, usable: Ints, seen: Floats) -> None:
         self.works, self.sizes, self.model, self.usable = works, sizes, model, usable
@@ -153,7 +154,8 @@ class Chooser:
 
     def _bounded(self, lost: Floats, blocks: Floats) -> list[int]:
         """Configurations that would lose nothing at some launch if their blocks filled every SM alike, the best first:
-        samples of a cell seldom meet the sizes where that is so."""
+        samples of a cell seldom meet the sizes where that is so.
+        """
         busiest = np.ceil(np.maximum(blocks, 1.0) / self.model.peaks.sms)
         filled = np.where(busiest > 1, blocks / (busiest * self.model.peaks.sms), 1.0)
         bound = lost + np.log(filled)

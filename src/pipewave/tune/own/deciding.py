@@ -71,7 +71,8 @@ class Candidate:
 
 class Deciding:
     """The C function of a kernel's configurations. `halved`, `whole`: places among the inputs of the sizes that cells
-    are told by, in order; cells take sizes in so many `octaves` (0: in one, those `halved` in half of one)."""
+    are told by, in order; cells take sizes in so many `octaves` (0: in one, those `halved` in half of one).
+    """
 
     def __init__(self, candidates: Sequence[Candidate], inputs: Sequence[str], halved: Sequence[int],
                  whole: Sequence[int], octaves: Sequence[int], sms: int) -> None:  # fmt: skip
@@ -98,7 +99,8 @@ class Deciding:
 
     def chooser(self, cells: tuple[Mapping[int, Short], ...]) -> Any:
         """A function of a key: the fastest on the short list of its cell, the first of those that have one; None where
-        none has, or for a launch that takes turns which were not read. No function where nothing can be compiled."""
+        none has, or for a launch that takes turns which were not read. No function where nothing can be compiled.
+        """
         made = module(self._source)
         return None if made is None else partial(made.choose, cells, self._records)
 
@@ -110,7 +112,8 @@ def short(listed: Ints, by: Floats) -> Short:
 
 def _functions(candidates: Sequence[Candidate], inputs: Sequence[str]) -> tuple[list[str], dict[int, Any]]:
     """Text of the functions that count, one for all configurations that count alike; the number of the function of
-    each configuration, and the known numbers that it gets."""
+    each configuration, and the known numbers that it gets.
+    """
     alike: dict[tuple[str, ...], list[tuple[Candidate, list[float]]]] = {}
     for one in candidates:
         lines, values = _counted(one, lambda place, _: f"c[{place}]")
@@ -132,7 +135,8 @@ def _counted(one: Candidate, known: Any) -> tuple[list[str], list[float]]:
 
 def _parameters(values: Sequence[Sequence[float]]) -> tuple[list[str], list[int]]:
     """Names of known numbers by their place, empty where all configurations [n] share them; one name for places that
-    always hold the same; and the place that each name is taken from."""
+    always hold the same; and the place that each name is taken from.
+    """
     columns = list(zip(*values, strict=True))
     varied = list(dict.fromkeys(column for column in columns if len(set(column)) > 1))
     names = [f"c[{varied.index(column)}]" if column in varied else "" for column in columns]
@@ -141,7 +145,8 @@ def _parameters(values: Sequence[Sequence[float]]) -> tuple[list[str], list[int]
 
 def _law_text(sms: int) -> str:
     """`wave.terms` times a law, of counts `w` of a launch: the busiest SM has a block at least, and no block takes
-    fewer trips than the mean."""
+    fewer trips than the mean.
+    """
     trace = Trace()
     blocks, trips, longest, least, moved, resident = (trace.symbol(name, 1.0) for name in (*WORK, "resident"))
     terms = wave.terms(Work(blocks, trips, longest, least, moved, 0.0), sms, resident)

@@ -17,7 +17,8 @@ Kind = tuple[tuple[str, str], ...]  # what of a launch is no size: constants, ty
 @dataclass(frozen=True, slots=True)
 class Described:
     """`fn`: what launches, a `triton.jit` function under any `triton.heuristics`; `configs`: keyword arguments of each
-    configuration, the first being the default; `key`: arguments that upstream would tune anew for."""  # fmt: skip
+    configuration, the first being the default; `key`: arguments that upstream would tune anew for.
+    """  # fmt: skip
 
     fn: Any
     name: str

@@ -24,15 +24,16 @@ class Built:
 @dataclass(frozen=True, slots=True)
 class Launch:
     """One launch of a user's kernel. `before` and `after` run around every timed one, outside its time, with all
-    arguments by name (`reset_to_zero`, `restore_value`, `pre_hook`)."""  # fmt: skip
+    arguments by name (`reset_to_zero`, `restore_value`, `pre_hook`).
+    """  # fmt: skip
 
     fn: Any
     grid: Any
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     configs: Sequence[Mapping[str, Any]]
-    before: Callable[[int], None] = field(default=lambda index: None)
-    after: Callable[[int], None] = field(default=lambda index: None)
+    before: Callable[[int], None] = field(default=lambda _index: None)
+    after: Callable[[int], None] = field(default=lambda _index: None)
 
 
 class Device(Protocol):

@@ -27,7 +27,7 @@ def current() -> Gpu | None:
 
 
 @cache
-def _gpu(device: int) -> Gpu:
+def _gpu(_device: int) -> Gpu:
     """One timer with its buffer serves all kernels on a device."""
     return Gpu()
 

@@ -24,7 +24,8 @@ ELSEWHERE = 128  # launches drawn that the pooled law is asked for
 @dataclass(slots=True)
 class KindState:
     """`numbers`, `counts`, `us`: launches measured; `built` by configuration; `model` and `chooser` once there are;
-    `prior`: the model of another GPU, as it is expected here, and the sizes that it goes by."""
+    `prior`: the model of another GPU, as it is expected here, and the sizes that it goes by.
+    """
 
     works: Works
     numbers: list[Mapping[str, Any]] = field(default_factory=list)

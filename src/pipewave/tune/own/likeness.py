@@ -41,7 +41,8 @@ CHUNK = 2048  # predictions at once
 class Likeness:
     """`mean`, `spread` [d] of log sizes; `alike` [c, c]; learned from: `sizes` [r, d], `marks` [r, 9] or [r, 9 + d],
     `config`, `weights` [r]; `level`: log factor that all share; `twos`: divisions by two that sizes of all launches
-    share [d], [0] where they are no marks."""  # fmt: skip
+    share [d], [0] where they are no marks.
+    """  # fmt: skip
 
     mean: Floats
     spread: Floats
@@ -88,7 +89,8 @@ def marks(counts: Floats, resident: Ints, peaks: Peaks) -> Floats:
 
 def learned(anchors: Anchors, peaks: Peaks, law_us: Floats, scale: Smoother) -> Likeness:
     """Learn what laws [s, c] leave at anchors, from the configurations near the fastest of each; sizes are scaled as
-    another correction found best."""
+    another correction found best.
+    """
     mean, spread = scale.mean, scale.spread
     at = np.stack([np.log2(np.maximum(values, 0.5)) for values in anchors.config.values()], axis=1)
     alike = 1.0 + NEIGHBOURS * _near(at, at, REACH) + OWN * np.eye(len(at))
@@ -129,7 +131,8 @@ def _twos(logs: Floats) -> Floats:
 def rows_of(us: Floats, expected_us: Floats) -> tuple[Ints, Ints]:
     """Launches and configurations to learn from: of each launch those near its fastest, the fastest first if many, and
     those that would be by what is expected [s, c] without learning. Who only learned from the fast ones would take a
-    configuration that is never among them for as fast as its neighbours."""
+    configuration that is never among them for as fast as its neighbours.
+    """
     slower = _slower(np.where(np.isfinite(us), us, np.inf))
     place = np.minimum(_place(slower), _place(_slower(np.where(np.isfinite(us), expected_us, np.inf))))
     launch, config = np.nonzero((slower < NEAR) & (place < max(2, MOST_ROWS // len(us))))

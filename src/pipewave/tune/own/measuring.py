@@ -30,7 +30,8 @@ NARROW = 2.0  # times the FLOPs of bf16 that one-byte operands may reach
 @dataclass(frozen=True, slots=True)
 class Timed:
     """`us` [c] µs, NaN where not timed; `built` of each configuration that was compiled;
-    `seconds` of timing, compilation apart."""  # fmt: skip
+    `seconds` of timing, compilation apart.
+    """  # fmt: skip
 
     us: Floats
     built: dict[int, Built]
@@ -97,7 +98,8 @@ def staged(timed: Timer, usable: Sequence[int], taken: dict[int, list[float]], s
 
 def _twice(timed: Timer, order: Sequence[int]) -> list[float]:
     """Mean µs of two launches of each in one queue, one at an even place and one at an odd: short launches differ by
-    up to half a microsecond there."""
+    up to half a microsecond there.
+    """
     between = order[: 1 - len(order) % 2]
     us = timed([*order, *between, *order])
     return [0.5 * (one + other) for one, other in zip(us, us[len(order) + len(between) :], strict=False)]

@@ -57,7 +57,8 @@ class Pooled:
 @dataclass(frozen=True, slots=True)
 class Beside:
     """The pooled law as a prediction of its own: `smooth` corrects it over sizes; `share` of the mean, as its error at
-    anchors left out deserves against that of the laws."""
+    anchors left out deserves against that of the laws.
+    """
 
     pooled: Pooled
     smooth: Smoother
@@ -74,7 +75,8 @@ class Model:
     error; `margin`: log µs that a choice has to gain over the first configuration; `beside`: the other prediction, with
     which the mean is taken, None where few launches were measured; `likeness`: the third one, in place of the last
     correction, None likewise; `there`: the model of another GPU as it is expected here, which counts as
-    `THERE_LAUNCHES` launches of this one, None where there is none."""  # fmt: skip
+    `THERE_LAUNCHES` launches of this one, None where there is none.
+    """  # fmt: skip
 
     peaks: Peaks
     resident: Ints
@@ -120,7 +122,8 @@ class Model:
 
     def _by_likeness(self, likeness: Likeness, own: Floats, law: Floats, logs: Floats, of: Floats) -> Floats:
         """Log µs [s, c] with what is predicted near the best corrected by launches that are alike; law: log µs of the
-        laws alone, of: their marks [s, c, 9]."""
+        laws alone, of: their marks [s, c, 9].
+        """
         last = min(LEADING, own.shape[1]) - 1
         leading = np.partition(own, last, axis=1)[:, [last]]
         launch, config = np.nonzero(own <= np.minimum(own.min(axis=1, keepdims=True) + np.log(NEAR), leading))
@@ -140,7 +143,8 @@ class Model:
 
 def pooled_terms(counts: Floats, resident: Ints, peaks: Peaks) -> Floats:
     """Terms of the pooled law [s, c, 8], in µs at the GPU's peaks: launch, a block's chain of trips, compute and bytes
-    of the busiest SM and of all SMs together, memory. Ceilings alone would be the physics of the GPU."""  # fmt: skip
+    of the busiest SM and of all SMs together, memory. Ceilings alone would be the physics of the GPU.
+    """  # fmt: skip
     blocks, trips, longest, least_bytes, moved_bytes, flops = (counts[..., i] for i in range(6))
     blocks = np.maximum(blocks, 1.0)
     busiest = np.ceil(blocks / peaks.sms)
@@ -178,7 +182,8 @@ def pooled(anchors: Anchors, peaks: Peaks) -> Pooled:
 @dataclass(frozen=True, slots=True)
 class Prior:
     """What is known of a kernel before it is measured: times by the laws alone; corrections over sizes, which
-    predictions keep; and the whole model of another GPU, as it is expected here."""
+    predictions keep; and the whole model of another GPU, as it is expected here.
+    """
 
     us: Times
     smooth: tuple[Smoother, ...] = ()

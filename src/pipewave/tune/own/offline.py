@@ -100,7 +100,7 @@ def from_shapes(source: Path) -> list[Noted]:
 
 def measure_all(
     kernel: TunedKernel, launches: Sequence[Noted], device: Device, make: TensorFactory, seconds: float = 120.0,
-    progress: Callable[[int, int], None] = lambda done, planned: None, clock: Callable[[], float] = time.monotonic,
+    progress: Callable[[int, int], None] = lambda _done, _planned: None, clock: Callable[[], float] = time.monotonic,
 ) -> Path | None:  # fmt: skip
     """Measure what the store lacks until the time is spent, and write the table; its path, None where nothing ran."""
     end = clock() + seconds

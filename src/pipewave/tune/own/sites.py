@@ -112,7 +112,8 @@ def _numel(value: Any) -> int:
 
 def _picker(parts: Sequence[str], at: tuple[Sequence[Any], Any, Any] | None = None) -> Picker:
     """A function of the arguments; `at`: a launch of the only place that it answers for. The text holds positions and
-    names of parameters, nothing of the user's values."""
+    names of parameters, nothing of the user's values.
+    """
     space: dict[str, Any] = {"__builtins__": {}, "numel": _numel, "int": int, "type": type, "dtype": getattr}
     other = ""
     if at is not None:

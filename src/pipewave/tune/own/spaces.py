@@ -33,7 +33,8 @@ INVALID = "compile"
 class Space:
     """`shapes` sizes by name; `configs` parameters by name; `runs` [s][c] µs of each round, empty where it did not
     compile; `counts` [s, c, 6] as read; `resident` [s, c] or [c]; `default` [s]: the author's choice; `meta`: kernel,
-    project, env, names of the sizes (`key`), seconds of compilation and timing."""  # fmt: skip
+    project, env, names of the sizes (`key`), seconds of compilation and timing.
+    """  # fmt: skip
 
     meta: Mapping[str, Any]
     shapes: tuple[Mapping[str, int], ...]
@@ -70,7 +71,8 @@ class Space:
 
 def undisturbed(runs: Sequence[float]) -> tuple[float, ...]:
     """Rounds that no busy host or other process stretched. What is left is averaged: short launches take one of two or
-    three times, so that a median of few rounds falls on any of them."""
+    three times, so that a median of few rounds falls on any of them.
+    """
     return tuple(us for us in runs if us <= disturbed_from(runs))
 
 

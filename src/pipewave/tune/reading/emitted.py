@@ -91,7 +91,8 @@ def identifier(name: str) -> str:
 
 def compiled(trace: Trace, outputs: Sequence[Any]) -> tuple[tuple[str, ...], Callable[..., Any], Callable[..., Any]]:
     """Inputs used, and two functions of them: one of numbers, None where a guard fails, and one of arrays. Both return
-    the outputs as a tuple."""
+    the outputs as a tuple.
+    """
     guards = [(Traced(trace, ((node, 1),), 0, None), turned) for node, turned in trace.guards]
     text = Emitted(trace, [*(guard for guard, _ in guards), *outputs])
     checks = [f"{'not ' if turned else ''}{text.number(guard)}" for guard, turned in guards]

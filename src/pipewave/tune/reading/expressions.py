@@ -131,6 +131,7 @@ class Expressions(LanguageCalls):
 
 
 def either(one: Any, other: Any) -> Any:
+    """The first where both say the same, else a choice of the two."""
     if type(one) is type(other) and same(one, other):
         return one
     if isinstance(one, Tile | Address) and not isinstance(other, Tile | Address):

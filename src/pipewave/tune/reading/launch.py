@@ -159,9 +159,7 @@ def _sample(grid: tuple[int, ...]) -> list[tuple[int, ...]]:
     else:
         inner = np.random.default_rng(0).integers(1, total - 1, MOST_BLOCKS - 2)
         numbers = np.concatenate(([0, total - 1], inner))
-    axes = [numbers % grid[0]]
-    for at in range(1, len(grid)):
-        axes.append(numbers // int(np.prod(grid[:at])) % grid[at])
+    axes = [numbers // int(np.prod(grid[:at])) % size for at, size in enumerate(grid)]
     return [tuple(int(axis[i]) for axis in axes) for i in range(len(numbers))]
 
 

@@ -62,7 +62,8 @@ def plain(number: float) -> str:
 
 def counted(trace: Trace, outputs: Sequence[Any], known: Known | None = None) -> tuple[list[str], list[float]]:
     """Lines of a C function over variables named as `identifier` names inputs: `w` gets the outputs; it leaves with 0
-    where a launch takes other turns, with 1 else. And the known numbers in it."""
+    where a launch takes other turns, with 1 else. And the known numbers in it.
+    """
     guards = [(Traced(trace, ((node, 1),), 0, None), turned) for node, turned in trace.guards]
     text = Native(trace, [*(guard for guard, _ in guards), *outputs], known)
     checks = [f"{'!' if turned else ''}({text.number(guard)})" for guard, turned in guards]
