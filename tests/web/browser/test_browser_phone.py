@@ -39,11 +39,11 @@ def test_a_complaint_opens_its_group(page: Any) -> None:
 
 def test_models_can_be_browsed(page: Any, api: Callable[..., Any]) -> None:
     show(page, "serve")
-    browse = page.get_by_label("Browse: Model")
+    browse = page.locator("[data-field=model] select")
     assert browse.locator("option").count() == len(api("/api/models")) + 1
     browse.select_option("Qwen3-8B")
     page.wait_for_selector(SETTLED)
-    assert page.get_by_label("Model", exact=True).input_value() == "Qwen3-8B"
+    assert page.locator("[data-field=model] input").input_value() == "Qwen3-8B"
 
 
 def test_the_best_of_each_gpu_has_a_table_and_many_reasons_are_folded(page: Any, api: Callable[..., Any]) -> None:

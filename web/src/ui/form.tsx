@@ -175,7 +175,7 @@ export function TextField({ value, set, options, placeholder, ...field }: TextPr
             </datalist>
           )}
           {options && options.length > 0 && (
-            <select class="browse" aria-label={`Browse: ${field.label}`} value="" onChange={(event) => finish(event.currentTarget.value)}>
+            <select class="browse" aria-label="Browse the list" value="" onChange={(event) => finish(event.currentTarget.value)}>
               <option value="">{`Browse all ${options.length}…`}</option>
               {options.map((option) => (
                 <option key={option} value={option}>
