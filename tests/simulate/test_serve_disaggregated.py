@@ -17,8 +17,8 @@ from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
 from pipewave.published.infer_pools import HEADROOM, MOST_GPUS, _choices, _prompt_s, matched
 from pipewave.published.versions import is_disaggregated
-from pipewave.simulate.disaggregated import HANDOVER_S, Disaggregated, Sender, Side, link_gbps, side_of
-from pipewave.simulate.server import Server
+from pipewave.simulate.disaggregated import Disaggregated, Sender, Side, side_of
+from pipewave.simulate.server import HANDOVER_S, Server, link_gbps
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import Traffic, synthetic
 from pipewave.software.front import INSIDE

@@ -22,7 +22,7 @@ from pipewave.physics.demand import Array
 from pipewave.planning.parts import Parts
 from pipewave.planning.space import Question, Space, Split
 from pipewave.planning.steady import Evaluated, Steady
-from pipewave.simulate.disaggregated import HANDOVER_S, link_gbps
+from pipewave.simulate.server import HANDOVER_S, link_gbps
 from pipewave.step.memory import cache_bytes
 
 BUSY = 0.85  # most of a prefill engine's time that is planned with

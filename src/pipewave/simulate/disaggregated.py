@@ -17,20 +17,18 @@ from typing import Any
 
 from pipewave.errors import BadInput, UnknownField, meant_or_known
 from pipewave.gpus import GPU
-from pipewave.kernels.collective.fabric import joined, network_gbps
 from pipewave.models import ModelSpec
 from pipewave.prediction.said import merged
 from pipewave.simulate.interval import Uncertainty
 from pipewave.simulate.kv_budget import traffic_notes
 from pipewave.simulate.report import ANY, Sla, summary
-from pipewave.simulate.server import Served, Server
+from pipewave.simulate.server import HANDOVER_S, Served, Server, link_gbps
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.simulation import MOST_KEPT, MOST_STEPS, Record, Simulation, Timer
 from pipewave.simulate.step_grids import Pieces, RankBatch, fresh
 from pipewave.simulate.traffic import Traffic
 from pipewave.step.memory import cache_bytes
 
-HANDOVER_S = 1e-3  # set-up of a cache transfer: a message each way and the first descriptors
 LARGEST = 4096
 FRONT_THREADS = 16  # Dynamo's front end, in Rust, runs on all cores; as many requests at once are assumed
 
@@ -214,8 +212,3 @@ class Disaggregated:
 def routed(setup: Setup) -> Setup:
     """The set-up behind a front end that routes requests to pools."""
     return replace(setup, front=replace(setup.front_end, workers=max(setup.front_end.workers, FRONT_THREADS)))
-
-
-def link_gbps(gpu: GPU, gpus: int) -> float:
-    """GB/s between two GPUs of a deployment: NVLink while it joins them all, else the network."""
-    return gpu.link_gbps if gpus <= joined(gpu) else min(network_gbps(gpu), gpu.link_gbps)

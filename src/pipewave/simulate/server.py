@@ -34,7 +34,7 @@ from pipewave.step.memory import Budget, budget, cache_bytes
 TABLES = 64  # kept
 # Step times are worked out up to at least so many requests of so many tokens, for deployments to share them.
 FEWEST, SHORTEST = 256, 16384
-TRANSFER_S = 1e-3  # set-up of a cache transfer between engines
+HANDOVER_S = 1e-3  # set-up of a cache transfer: a message each way and the first descriptors
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +199,12 @@ class Server:
     def transfer_s(self, tokens: int) -> float:
         """Seconds to move a prompt's cache between engines, each rank its own part over its own link."""
         size = cache_bytes(self.runner.deployment, tokens)
-        gpu = self.runner.gpu
-        near = self.setup.engines * self.runner.deployment.parallel.world <= joined(gpu)
-        link = gpu.link_gbps if near else network_gbps(gpu)
-        return TRANSFER_S + size / (1e9 * min(link, gpu.link_gbps))
+        return HANDOVER_S + size / (1e9 * link_gbps(self.runner.gpu, self.gpus))
+
+
+def link_gbps(gpu: GPU, gpus: int) -> float:
+    """GB/s between two GPUs of a deployment: NVLink while it joins them all, else the network."""
+    return gpu.link_gbps if gpus <= joined(gpu) else min(network_gbps(gpu), gpu.link_gbps)
 
 
 class Serves(Protocol):
