@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.nets.card import Interval
+from pipewave.nets.weights_metadata import Interval
 from pipewave.prediction.batch import WIDEST
 from train.__main__ import WEIGHTS
 from train.evaluate import held_out

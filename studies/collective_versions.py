@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.kernels.collective.family import SMALL_ALL_REDUCE
-from pipewave.nets.card import BASES, Interval, half_width, intervals_of
+from pipewave.nets.weights_metadata import BASES, Interval, half_width, intervals_of
 from studies.collective_sizes import answered, show
 from train.evaluate import Errors, held_out, macro, scored, table
 from train.intervals import calibrated, informative

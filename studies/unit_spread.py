@@ -16,7 +16,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.stats import f as fisher
 
-from pipewave.nets.card import BASES
+from pipewave.nets.weights_metadata import BASES
 from train.evaluate import held_out
 from train.intervals import LEVEL, balance, informative, joined
 from train.kept import load, nets

@@ -25,7 +25,7 @@ from pipewave.kernels.attention.family import DECODE, PREFILL
 from pipewave.kernels.gemm.family import NET_OF
 from pipewave.measure.row_files import rows
 from pipewave.nets.calibration.corrections import suspended
-from pipewave.nets.card import BASES
+from pipewave.nets.weights_metadata import BASES
 from studies.another_day import PLACE, SECOND, WIDTHS, answered, known, phase
 from studies.card_blind import DATA
 from train.__main__ import WEIGHTS

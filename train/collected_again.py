@@ -31,7 +31,7 @@ import pipewave as pw
 from pipewave.calls.families import from_dict
 from pipewave.kernels.collective.family import SMALL_ALL_REDUCE, regime
 from pipewave.measure.row_files import rows as measured
-from pipewave.nets.card import AGAIN, BASES, Interval
+from pipewave.nets.weights_metadata import AGAIN, BASES, Interval
 from train import corpus
 from train.__main__ import ROOT, WEIGHTS
 from train.intervals import LEVEL

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import load as parse
 from safetensors.numpy import save as to_safetensors
 
-from pipewave.nets.card import BASES, Interval
 from pipewave.nets.nets import SCHEMA
-from pipewave.software.known import Ran, kind_of, nested
+from pipewave.nets.weights_metadata import BASES, Interval
+from pipewave.software.fallback import TrainingRow, kind_of, nested
 from pipewave.software.stacks import framework, version
 from train.ceilings import shipped_shifts
 from train.evaluate import held_out
@@ -217,7 +217,9 @@ def ran(rows: Rows) -> dict[str, Any]:
     kv_dtype = text.get("kv_dtype", text["dtype"])
     columns = (text["protocol"], text["stack"], text["dtype"], kv_dtype, text["gpu"], text["impl"])
     unique = set(zip(*(column.tolist() for column in columns), strict=True))
-    return nested([Ran(protocol, stack, kind_of(*kinds), gpu, impl) for protocol, stack, *kinds, gpu, impl in unique])
+    return nested(
+        [TrainingRow(protocol, stack, kind_of(*kinds), gpu, impl) for protocol, stack, *kinds, gpu, impl in unique]
+    )
 
 
 def replace_software(card_path: Path, rows: Rows) -> Path:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.nets.card import BASES, Interval, half_width, intervals_of
+from pipewave.nets.weights_metadata import BASES, Interval, half_width, intervals_of
 from train.rows import Ints, Rows
 from train.splits import TWINS, by_name
 from train.two_levels import for_next_unit, weighted_quantile

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from pipewave.gpus import find
-from pipewave.nets.card import Card, card_of
 from pipewave.nets.nets import load
+from pipewave.nets.weights_metadata import WeightsMetadata, metadata_of
 from pipewave.physics.demand import Array
 from pipewave.software.stacks import framework
 from train.export import defaults, trained_software
@@ -65,11 +65,11 @@ def plain(net: str, data: Path | None = None) -> Rows:
     """
     frame = frame_of(net, data)
     frame = frame[frame["counted"]].reset_index(drop=True) if "counted" in frame else frame
-    card = card_of(defaults(_bare(frame)))
+    card = metadata_of(defaults(_bare(frame)))
     return pack(frame, *features_of(net, as_default(frame, card)))
 
 
-def as_default(frame: pd.DataFrame, card: Card) -> pd.DataFrame:
+def as_default(frame: pd.DataFrame, card: WeightsMetadata) -> pd.DataFrame:
     """The frame with each row's software replaced by what its GPU, type and protocol use by default."""
     keys = frame[["protocol", "gpu", "dtype"]].astype(str)
     known = {

@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipewave.nets.card import Interval, half_width
-from pipewave.software.known import LEVELS, Known, from_nested
+from pipewave.nets.weights_metadata import Interval, half_width
+from pipewave.software.fallback import LEVELS, TrainingRows, from_nested
 from pipewave.software.stacks import framework, version
 from train.__main__ import RUNS, WEIGHTS
 from train.intervals import LEVEL, POWERS, TOLERANCE, Floats, balance
@@ -100,7 +100,7 @@ def one_width_of(outcomes: Sequence[Outcome]) -> Interval:
     return one_width(np.array([abs(one.off) for one in outcomes]), [_cell(one) for one in outcomes])
 
 
-def of_one_framework(rows: Known) -> tuple[str, ...]:
+def of_one_framework(rows: TrainingRows) -> tuple[str, ...]:
     """Types of which a single framework has rows: nothing shows how far another's kernels are from them."""
     frameworks: dict[str, set[str]] = defaultdict(set)
     for row in rows.rows:

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.software.known import LEVELS
+from pipewave.software.fallback import LEVELS
 from pipewave.software.stacks import framework
 from train.__main__ import TABLES, WEIGHTS
 from train.evaluate import scored

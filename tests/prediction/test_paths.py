@@ -18,7 +18,7 @@ from pipewave.prediction import jsonl, requests, scalar, tables
 from pipewave.prediction.answers import LATENCIES, Predictions, joined
 from pipewave.prediction.columns import group_key, numeric_fields
 from pipewave.prediction.jsonl import Counts, answer_lines, is_id
-from pipewave.software.known import LEVELS
+from pipewave.software.fallback import LEVELS
 
 GEMM = {"kernel": "gemm", "m": 64, "n": 4096, "k": 4096, "dtype": "bf16"}
 

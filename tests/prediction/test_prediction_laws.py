@@ -17,8 +17,8 @@ from pipewave.calls.families import Gemm
 from pipewave.gpus import find
 from pipewave.kernels import family_of
 from pipewave.kernels.base import Analysis, Columns, Context, Family, register, withdraw
-from pipewave.nets.card import Interval
 from pipewave.nets.nets import Residual
+from pipewave.nets.weights_metadata import Interval
 from pipewave.physics.arith import ARRAY, SCALAR
 from pipewave.physics.demand import demand
 from pipewave.prediction.batch import ceiling_s, combined

@@ -15,7 +15,7 @@ from pipewave.gpus import GPU, find
 from pipewave.physics.arith import SCALAR
 from pipewave.prediction.api import predict_list
 from pipewave.prediction.in_step import write_back_s
-from pipewave.software.known import changes
+from pipewave.software.fallback import changes
 from pipewave.software.rules import table
 from pipewave.software.stacks import nearest
 

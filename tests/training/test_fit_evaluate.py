@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from synthetic import synthetic
 
-from pipewave.nets.card import BASES, Interval, half_width, intervals_of
+from pipewave.nets.weights_metadata import BASES, Interval, half_width, intervals_of
 from train import evaluate
 from train.predictions import save_predictions
 from train.splits import by_name, expand

@@ -8,7 +8,7 @@ from synthetic import synthetic
 
 from pipewave.calls.families import from_dict
 from pipewave.measure.row_files import rows
-from pipewave.nets.card import AGAIN, BASES, Interval, half_width, intervals_of
+from pipewave.nets.weights_metadata import AGAIN, BASES, Interval, half_width, intervals_of
 from pipewave.prediction.api import predict
 from studies import card_blind
 from train import ceilings

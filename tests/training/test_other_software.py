@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import pipewave as pw
-from pipewave.software.known import Known, Ran
+from pipewave.software.fallback import TrainingRow, TrainingRows
 from train.outcomes import Outcome
 from train.software import CELLS, asked_as_others, inside_on_others, of_one_framework, one_width, together
 
@@ -61,7 +61,7 @@ def test_types_of_one_framework_are_told_from_those_of_several() -> None:
         ("trtllm-1.0.0", "int4"),
         ("trtllm-1.2.0rc5", "int4,fp8"),
     ]
-    known = Known(frozenset(Ran("graph", stack, kind, "H200", "default") for stack, kind in rows))
+    known = TrainingRows(frozenset(TrainingRow("graph", stack, kind, "H200", "default") for stack, kind in rows))
     assert of_one_framework(known) == ("int4",)
 
 

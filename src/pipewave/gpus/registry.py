@@ -11,6 +11,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from pipewave.errors import BadInput, UnknownGPU
+from pipewave.gpus.architectures import generation
 from pipewave.gpus.naming import key_of
 from pipewave.gpus.shipped import raw_specs, shipped, spellings, stem_of
 from pipewave.gpus.spec import GPU
@@ -93,3 +94,9 @@ def _unknown(word: str) -> str:
 
 def _short(word: str) -> str:
     return repr(word if len(word) <= 80 else word[:77] + "...")
+
+
+def of_generation(among: Iterable[str], capability: int) -> frozenset[str]:
+    """Of GPUs by name, those that run the same kernels as parts of a compute capability."""
+    wanted = generation(capability)
+    return frozenset(name for name in among if generation(find(name).compute_capability) == wanted)

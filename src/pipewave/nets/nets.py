@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from pipewave.errors import BadFile
 from pipewave.files import packaged
-from pipewave.nets.card import Card, card_of
 from pipewave.nets.inputs import Inputs, Named, inputs_of
 from pipewave.nets.layers import Floats, Layers
+from pipewave.nets.weights_metadata import WeightsMetadata, metadata_of
 from pipewave.physics.arith import ARRAY, Arith
 
 Members = Sequence[float] | NDArray[np.float64]  # of one call, or [member, call]
@@ -133,7 +133,7 @@ class Ceiling:
 
     net: Net
     shifts: Mapping[str, float]
-    plain: Card | None
+    plain: WeightsMetadata | None
 
     def __call__(self, features: Named | Inputs, codes: Mapping[str, str]) -> NDArray[np.float64]:
         """Log of the ceiling over the base time of those features."""
@@ -155,7 +155,7 @@ class Trained:
 
     net: Net
     ceiling: Ceiling | None
-    card: Card
+    card: WeightsMetadata
     sha256: str = ""  # of the weights
 
 
@@ -178,7 +178,7 @@ def load(path: Path) -> Trained:
     card = _json(path)
     tensors = _tensors(path.with_suffix(".safetensors"), card["sha256"])
     ceiling = _ceiling(card, tensors) if card.get("ceiling") else None
-    return Trained(_net(card["net"], tensors, "net/"), ceiling, card_of(card), card["sha256"])
+    return Trained(_net(card["net"], tensors, "net/"), ceiling, metadata_of(card), card["sha256"])
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -218,5 +218,5 @@ def _ceiling(card: Mapping[str, Any], tensors: Mapping[str, Floats]) -> Ceiling:
     """`plain` is the software by default, or true where that is the card's own."""
     spec = card["ceiling"]
     given = spec.get("plain")
-    plain = card_of(card if given is True else given) if given else None
+    plain = metadata_of(card if given is True else given) if given else None
     return Ceiling(_net(spec, tensors, "ceiling/"), dict(spec.get("shifts", {})), plain)

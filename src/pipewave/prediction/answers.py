@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.errors import MissingExtra
-from pipewave.nets.card import BASES
+from pipewave.nets.weights_metadata import BASES
 from pipewave.physics.demand import PIPES, Array
 from pipewave.prediction.resolve import Source
-from pipewave.software.known import furthest
+from pipewave.software.fallback import furthest
 
 SHOWN = 8  # answers of many that are printed
 LATENCIES = ("latency_us", "low_us", "high_us", "floor_us", "ceiling_us")

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.nets.calibration import corrections
-from pipewave.nets.card import Interval, half_width, intervals_of
 from pipewave.nets.nets import UNTRAINED_SCALE, Residual, trained
+from pipewave.nets.weights_metadata import Interval, half_width, intervals_of
 from pipewave.physics.arith import ARRAY, Arith
 from pipewave.physics.cache import COLD
 from pipewave.physics.demand import PIPES, Array, busiest, floor_s

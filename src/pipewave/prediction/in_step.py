@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from pipewave.gpus import GPU, find
-from pipewave.gpus.kindred import of_one_capability
 from pipewave.kernels.base import Context, Family
 from pipewave.physics.arith import Arith
 from pipewave.physics.cache import COLD, SERVING
@@ -24,7 +23,7 @@ from pipewave.physics.demand import Array
 from pipewave.prediction.columns import options_of
 from pipewave.prediction.resolve import Source, resolve
 from pipewave.software import stacks
-from pipewave.software.known import LEVELS
+from pipewave.software.fallback import LEVELS
 from pipewave.software.rules import constant
 
 Rows = Sequence[float] | Array  # of one call, or [row, call]
@@ -65,7 +64,7 @@ def stand_in(family: Family, key: Sequence[Any], gpu: GPU, cold: Source) -> str:
     of which neither was measured is answered as the GPUs of its compute capability are.
     """
     own = resolve(family, gpu, *_replayed(family, key))[1] if family.nets else cold
-    alike = cold.kin and of_one_capability(find(cold.kin), gpu)
+    alike = cold.reference_gpu and find(cold.reference_gpu).compute_capability == gpu.compute_capability
     if not cold.near and (own.near or not alike):
         return REPLAYED
     if cold.software != LEVELS[-1] or key[0] in LIBRARY.get(family.name, ()):

@@ -144,8 +144,8 @@ def _between(
     latency = np.atleast_1d(found.seconds[0])
     apart = np.where(asked, latency, np.inf)
     least, most = (_least(family, cols, key, gpu, protocol, apart), _next(family, cols, key, gpu, protocol, asked))
-    if found.source.kin and ((least > latency) | (most < latency)).any():
-        like, there = (*key[:1], found.ctx.stack, found.ctx.impl, *key[3:]), find(found.source.kin)
+    if found.source.reference_gpu and ((least > latency) | (most < latency)).any():
+        like, there = (*key[:1], found.ctx.stack, found.ctx.impl, *key[3:]), find(found.source.reference_gpu)
         same = _by_size(family, cols, like, there, protocol).seconds[0]  # beyond its rows it keeps order as well
         least = _least(family, cols, key, gpu, protocol, apart, Kin(like, there, same))
         most = most * np.maximum(same / _next(family, cols, like, there, protocol, asked), 1.0)

@@ -9,21 +9,21 @@ from typing import Any, NamedTuple
 
 from pipewave.errors import UnsupportedDtype
 from pipewave.gpus import GPU, find
-from pipewave.gpus.kindred import of_generation
+from pipewave.gpus.registry import of_generation
 from pipewave.kernels.base import Context, Family
-from pipewave.nets.card import Card
 from pipewave.nets.nets import trained
+from pipewave.nets.weights_metadata import WeightsMetadata
 from pipewave.physics.cache import SERVING
 from pipewave.software import stacks
-from pipewave.software.known import (
+from pipewave.software.fallback import (
     FOUR_BIT,
     LEVELS,
     SIXTEEN_BIT,
-    Choice,
-    Known,
+    Candidate,
     Query,
+    TrainingRows,
     alike,
-    choose,
+    fallback_chain,
     furthest,
     kind_of,
 )
@@ -38,10 +38,10 @@ REVEALING = ("config", "tile", "ctas")  # options that say how a call was implem
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a batch of answers rests on. `software`: one of `pipewave.software.known.LEVELS`.
+    """What a batch of answers rests on. `software`: one of `pipewave.software.fallback.LEVELS`.
 
     `near`: rows of the GPU were measured, or of the one it is a copy of, in this type or in the other 16-bit one.
-    `kin`: where they were not, the nearest GPU of its generation of which such rows were.
+    `reference_gpu`: where they were not, the nearest GPU of its generation of which such rows were.
     """
 
     basis: str
@@ -50,7 +50,7 @@ class Source:
     software: str
     notes: tuple[str, ...] = ()
     near: bool = False
-    kin: str = ""
+    reference_gpu: str = ""
 
 
 @lru_cache(maxsize=4096)
@@ -85,14 +85,14 @@ def resolve(
     basis = card.basis(gpu.name, gpu.compute_capability, dtype, seen)
     near = any((gpu.base_gpu, kind, seen) in card.trained for kind in alike(dtype))
     elsewhere = _rows_elsewhere(card, gpu, dtype, protocol) if basis != "measured_gpu" else ""
-    kin = "" if near else _kin(card, gpu, dtype, seen)
+    reference = "" if near else _reference_gpu(card, gpu, dtype, seen)
     notes = tuple(filter(None, (guessed, choice.note, ran.note, elsewhere)))
-    source = Source(basis, ran.impl, choice.stack, ran.level, notes, near, kin)
+    source = Source(basis, ran.impl, choice.stack, ran.level, notes, near, reference)
     used = choice.measured_as
     return Context(gpu, dtype, protocol, used, ran.impl, options, _other_version(stack, used)), source
 
 
-def _kin(card: Card, gpu: GPU, dtype: str, protocol: str) -> str:
+def _reference_gpu(card: WeightsMetadata, gpu: GPU, dtype: str, protocol: str) -> str:
     """The GPU of the same generation nearest to this one of which rows of a type under a protocol were trained on."""
     found = {name for name, kind, under in card.trained if under == protocol and kind in alike(dtype)}
     same = map(find, of_generation(found, gpu.compute_capability))
@@ -106,7 +106,7 @@ def _unlike(one: GPU, other: GPU) -> tuple[float, ...]:
     return abs(one.compute_capability - other.compute_capability), max(rates) / min(rates)
 
 
-def _rows_elsewhere(card: Card, gpu: GPU, dtype: str, protocol: str) -> str:
+def _rows_elsewhere(card: WeightsMetadata, gpu: GPU, dtype: str, protocol: str) -> str:
     """Why the basis of one protocol is not that of another. A step says itself what its kernels are answered as."""
     if protocol == SERVING:
         return ""
@@ -121,7 +121,7 @@ def _other_version(named: str | None, used: str) -> str:
     return named if named and same and stacks.version(named) else ""
 
 
-def _by_name(card: Card, dtype: str, protocol: str) -> frozenset[str]:
+def _by_name(card: WeightsMetadata, dtype: str, protocol: str) -> frozenset[str]:
     """Stacks of which a 4-bit kernel is known by name only: every shape that it was measured at is held out."""
     if dtype not in FOUR_BIT:
         return frozenset()
@@ -139,17 +139,23 @@ class Runs(NamedTuple):
 
 def _software(
     family: Family, gpu: GPU, dtype: str, protocol: str, stack: str | None, impl: str | None, options: tuple[Any, ...]
-) -> tuple[Choice, Runs]:
+) -> tuple[Candidate, Runs]:
     """The stack and the implementation that answer: known by GPU, type, protocol and net."""
     given, net, seen = dict(options), net_name(family, options), measured_protocol(protocol)
     card = trained(net).card  # type: ignore[union-attr]
     query = Query(stack, gpu.base_gpu, kind_of(dtype, given.get("kv_dtype")), seen, net, gpu.compute_capability)
-    choice = choose(card.known, query, card.default_stack.get(seen), _by_name(card, dtype, seen))
+    choice = fallback_chain(card.known, query, card.default_stack.get(seen), _by_name(card, dtype, seen))[0]
     return choice, _runs(net, card, query, choice, impl, gpu, _selected(family, dtype, given))
 
 
 def _runs(
-    net: str, card: Card, query: Query, choice: Choice, impl: str | None, gpu: GPU, selectors: tuple[str, ...]
+    net: str,
+    card: WeightsMetadata,
+    query: Query,
+    choice: Candidate,
+    impl: str | None,
+    gpu: GPU,
+    selectors: tuple[str, ...],
 ) -> Runs:
     """The implementation asked for, or the one the stack runs; types are crossed where none is known, with a note."""
     stack, note = choice.measured_as, _unknown_impl(net, impl)
@@ -166,7 +172,9 @@ def _runs(
     return Runs(found, level, note)
 
 
-def _by_rule(net: str, query: Query, choice: Choice, gpu: GPU, selectors: tuple[str, ...], known: Known) -> str:
+def _by_rule(
+    net: str, query: Query, choice: Candidate, gpu: GPU, selectors: tuple[str, ...], known: TrainingRows
+) -> str:
     """What the code of a version takes by default, where no row of that version on the GPU's generation says it."""
     named = choice.measured_as == query.stack
     rows = known.exactly(query.kind, query.protocol, choice.measured_as).of_generation(gpu.compute_capability)

@@ -16,9 +16,9 @@ import numpy as np
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Context, Family, Sketch
 from pipewave.nets.calibration import corrections
-from pipewave.nets.card import Interval, intervals_of
 from pipewave.nets.nets import merged, trained
 from pipewave.nets.scalar import ScalarNet, alike, scalar_net
+from pipewave.nets.weights_metadata import Interval, intervals_of
 from pipewave.physics import energy
 from pipewave.physics.arith import SCALAR, Arith
 from pipewave.physics.demand import PIPES, pipe_rates

@@ -13,7 +13,7 @@ import numpy as np
 from pipewave.errors import BadFile
 from pipewave.files import packaged
 from pipewave.physics.demand import Array
-from pipewave.software.known import SIXTEEN_BIT
+from pipewave.software.fallback import SIXTEEN_BIT
 from pipewave.software.stacks import version_of
 
 FILE = Path(__file__).with_name("tuned_experts.json")

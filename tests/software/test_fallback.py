@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import pytest
 
-from pipewave.software.known import LEVELS, Known, Query, Ran, alike, choose, from_nested, furthest, kind_of, nested
+from pipewave.software.fallback import (
+    LEVELS,
+    Query,
+    TrainingRow,
+    TrainingRows,
+    alike,
+    fallback_chain,
+    from_nested,
+    furthest,
+    kind_of,
+    nested,
+)
 from pipewave.software.stacks import nearest, spelt, version, versioned
 
 ROWS = (
-    Ran("graph", "vllm-0.19.0", "bf16", "H200", "default"),
-    Ran("graph", "vllm-0.24.0", "bf16", "H200", "cublas"),
-    Ran("graph", "vllm-0.22.0", "bf16", "L40S", "cublas"),
-    Ran("graph", "vllm-0.22.0", "bf16,fp8", "L40S", "flashinfer"),
-    Ran("graph", "trtllm-1.2.0", "int4", "H200", "plugin"),
-    Ran("cold", "vllm-0.22.1", "fp8", "H200", "cutlass"),
-    Ran("graph", "sglang-0.5.9", "fp8", "H200", "cutlass"),
-    Ran("graph", "vllm-0.22.1", "bf16", "H200", "cublas"),
+    TrainingRow("graph", "vllm-0.19.0", "bf16", "H200", "default"),
+    TrainingRow("graph", "vllm-0.24.0", "bf16", "H200", "cublas"),
+    TrainingRow("graph", "vllm-0.22.0", "bf16", "L40S", "cublas"),
+    TrainingRow("graph", "vllm-0.22.0", "bf16,fp8", "L40S", "flashinfer"),
+    TrainingRow("graph", "trtllm-1.2.0", "int4", "H200", "plugin"),
+    TrainingRow("cold", "vllm-0.22.1", "fp8", "H200", "cutlass"),
+    TrainingRow("graph", "sglang-0.5.9", "fp8", "H200", "cutlass"),
+    TrainingRow("graph", "vllm-0.22.1", "bf16", "H200", "cublas"),
 )
-KNOWN = Known(frozenset(ROWS))
+KNOWN = TrainingRows(frozenset(ROWS))
 
 
 @pytest.mark.parametrize(
@@ -38,14 +49,14 @@ KNOWN = Known(frozenset(ROWS))
 def test_the_nearest_rows_answer_and_a_note_says_which(
     stack: str, gpu: str, kind: str, answered: str, level: str
 ) -> None:
-    found = choose(KNOWN, Query(stack, gpu, kind, "graph"), None)
+    found = fallback_chain(KNOWN, Query(stack, gpu, kind, "graph"), None)[0]
     assert (found.stack, found.level) == (answered, level)
     assert (found.note == "") == (level == "measured")
     assert not found.note or found.note.startswith(f"no rows of {stack}")
 
 
 def test_calls_that_name_no_stack_get_no_note() -> None:
-    assert choose(KNOWN, Query(None, "A100", "bf16", "graph"), None).note == ""
+    assert fallback_chain(KNOWN, Query(None, "A100", "bf16", "graph"), None)[0].note == ""
 
 
 def test_what_is_written_is_read_again() -> None:
@@ -129,3 +140,17 @@ def test_a_stack_is_read_as_people_write_it(written: str, stack: str) -> None:
 )
 def test_a_stack_goes_by_the_name_of_its_rows(written: str, stack: str) -> None:
     assert versioned(written, "graph", [*SGLANG, *TRTLLM, "vllm-0.24.0"]) == stack
+
+
+def test_the_chain_goes_from_the_nearest_version_to_another_framework_with_reasons() -> None:
+    rows = TrainingRows(
+        frozenset(
+            TrainingRow("graph", stack, "bf16", gpu, "a")
+            for stack, gpu in (("vllm-0.19.0", "H100"), ("vllm-0.24.0", "B200"), ("sglang-0.5.14", "H200"))
+        )
+    )
+    query = Query("vllm-0.23.0", "H200", "bf16", "graph", "gemm", 90)
+    chain = fallback_chain(rows, query, "sglang-0.5.14")
+    assert [one.stack for one in chain] == ["vllm-0.19.0", "vllm-0.24.0", "sglang-0.5.14"]  # H100 runs H200's kernels
+    assert [one.level for one in chain] == [LEVELS[2], LEVELS[2], LEVELS[3]]
+    assert all("no rows of vllm-0.23.0 bf16 on H200" in one.note for one in chain)

@@ -10,7 +10,7 @@ from typing import Any
 from pipewave.gpus.architectures import generation
 from pipewave.physics.arith import ARRAY, Arith
 from pipewave.software import stacks
-from pipewave.software.known import LEVELS, SIXTEEN_BIT, Known, changes, from_nested
+from pipewave.software.fallback import LEVELS, SIXTEEN_BIT, TrainingRows, changes, from_nested
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,14 @@ class Interval:
         return half if self.most is None else xp.minimum(half, self.most)
 
     def given(self) -> dict[str, float]:
-        """As a card holds it."""
+        """As the metadata of weights hold it."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 BASES = ("measured_gpu", "same_architecture", "new_architecture")  # from the most to the least familiar
 
 
-AGAIN = "collected_again"  # what another day and card of the same model differ by, where a card says it
+AGAIN = "collected_again"  # what another day and GPU of the same model differ by, where the metadata say it
 
 
 def intervals_of(
@@ -67,7 +67,7 @@ def half_width(intervals: Sequence[Interval], scale: Any, xp: Arith = ARRAY) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class WeightsMetadata:
     """What accompanies a net: where it was trained, how wide its intervals are, what stands in when nothing is said."""
 
     trained: frozenset[tuple[str, str, str]]  # (gpu, dtype, protocol)
@@ -76,7 +76,7 @@ class Card:
     stacks: Mapping[str, tuple[str, ...]]  # protocol → stacks with rows
     default_stack: Mapping[str, str]  # protocol → stack when none is named
     default_impl: Mapping[str, str]  # "stack|compute capability|dtype", finer and coarser keys → implementation
-    known: Known = field(default_factory=Known)  # the rows by software
+    known: TrainingRows = field(default_factory=TrainingRows)  # the rows by software
 
     def basis(self, gpu: str, capability: int, dtype: str, protocol: str) -> str:
         """Provenance of an answer, as the contract defines it."""
@@ -137,15 +137,15 @@ class Card:
         return f"{version}|{min(ccs, key=lambda cc: (abs(cc - capability), cc))}" if ccs else ""
 
 
-def card_of(card: Mapping[str, Any]) -> Card:
-    """The parts of a weights card that predictions look at; of a ceiling's defaults, the software alone."""
-    rows = [(str(gpu), int(cc), str(dtype), str(protocol)) for gpu, cc, dtype, protocol in card.get("trained", ())]
-    return Card(
+def metadata_of(document: Mapping[str, Any]) -> WeightsMetadata:
+    """The parts of a weights file's metadata that predictions look at; of a ceiling's defaults, the software alone."""
+    rows = [(str(gpu), int(cc), str(dtype), str(protocol)) for gpu, cc, dtype, protocol in document.get("trained", ())]
+    return WeightsMetadata(
         trained=frozenset((gpu, dtype, protocol) for gpu, _, dtype, protocol in rows),
         capabilities=frozenset((cc, dtype, protocol) for _, cc, dtype, protocol in rows),
-        intervals={basis: Interval(**given) for basis, given in card.get("intervals", {}).items()},
-        stacks={protocol: tuple(names) for protocol, names in card["stacks"].items()},
-        default_stack=dict(card["default_stack"]),
-        default_impl=dict(card["default_impl"]),
-        known=from_nested(card.get("software", {})),
+        intervals={basis: Interval(**given) for basis, given in document.get("intervals", {}).items()},
+        stacks={protocol: tuple(names) for protocol, names in document["stacks"].items()},
+        default_stack=dict(document["default_stack"]),
+        default_impl=dict(document["default_impl"]),
+        known=from_nested(document.get("software", {})),
     )

@@ -1,4 +1,8 @@
-"""Which rows a net was trained on, by software, and which of them answer for a stack that is asked for."""
+"""Which software answers for a stack that is asked for: an ordered list of stacks with the reason of each.
+
+Rows that a net was trained on are of some stacks, types, protocols and GPUs. `fallback_chain` lists what may answer,
+nearest first; the first candidate does.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pipewave.gpus.kindred import of_generation
+from pipewave.gpus.registry import of_generation
 from pipewave.software import stacks
 from pipewave.software.rules import constant
 
@@ -16,7 +20,7 @@ FOUR_BIT = ("nvfp4", "mxfp4", "int4")
 EXAMPLES = 3  # GPUs that a note names
 
 
-class Ran(NamedTuple):
+class TrainingRow(NamedTuple):
     """Rows of one implementation of a stack; `kind` is `kind_of` their types."""
 
     protocol: str
@@ -40,36 +44,36 @@ def alike(kind: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class TrainingRows:
     """Training rows by software; `crossed` where they are of other types than the call."""
 
-    rows: frozenset[Ran] = frozenset()
+    rows: frozenset[TrainingRow] = frozenset()
     crossed: bool = False
 
-    def pool(self, kind: str, protocol: str) -> Known:
+    def pool(self, kind: str, protocol: str) -> TrainingRows:
         """The rows nearest to a kind under a protocol: those themselves, or of its type, or of the protocol.
 
         Kernels of 4-bit weights are their own: rows of other types under the protocol say nothing about them.
         """
         dtype, kinds = kind.partition(",")[0], alike(kind)
         types = tuple({row.kind for row in self.rows if row.kind.partition(",")[0] in alike(dtype)})
-        under = Known(self._of((protocol,)).rows, crossed=True)
+        under = TrainingRows(self._of((protocol,)).rows, crossed=True)
         near = (self._of((protocol,), kinds), self._of((protocol,), types))
         far = (self._of((), kinds), self._of((), types))
         tried = (*near, *far, under) if dtype in FOUR_BIT else (*near, under, *far)
-        return next((found for found in tried if found.rows), Known(self.rows, crossed=True))
+        return next((found for found in tried if found.rows), TrainingRows(self.rows, crossed=True))
 
-    def _of(self, protocols: Collection[str], kinds: Collection[str] | None = None) -> Known:
+    def _of(self, protocols: Collection[str], kinds: Collection[str] | None = None) -> TrainingRows:
         """Rows of these protocols, none standing for all, and of these kinds."""
         kept = (
             r for r in self.rows if (not protocols or r.protocol in protocols) and (kinds is None or r.kind in kinds)
         )
-        return Known(frozenset(kept))
+        return TrainingRows(frozenset(kept))
 
-    def of_generation(self, capability: int) -> Known:
+    def of_generation(self, capability: int) -> TrainingRows:
         """The rows of GPUs that run the same kernels as those of a compute capability."""
         gpus = of_generation({row.gpu for row in self.rows}, capability)
-        return Known(frozenset(row for row in self.rows if row.gpu in gpus))
+        return TrainingRows(frozenset(row for row in self.rows if row.gpu in gpus))
 
     def elsewhere(self, dtype: str, protocol: str) -> frozenset[str]:
         """Stacks with rows of the type, and with rows under the protocol, if not both at once."""
@@ -77,7 +81,7 @@ class Known:
         of_type = {row.stack for row in self.rows if row.kind.partition(",")[0] in kinds}
         return frozenset(of_type & {row.stack for row in self.rows if row.protocol == protocol})
 
-    def exactly(self, kind: str, protocol: str, stack: str, impl: str | None = None) -> Known:
+    def exactly(self, kind: str, protocol: str, stack: str, impl: str | None = None) -> TrainingRows:
         """The rows that tell how near a stack, and an implementation, is: of the kind under the protocol, or under any
         where it has none.
         """
@@ -127,8 +131,9 @@ class Query(NamedTuple):
         return self.kind.partition(",")[0]
 
 
-class Choice(NamedTuple):
-    """The stack that answers under the name it was asked by, the name its rows have, and how near they are."""
+class Candidate(NamedTuple):
+    """A stack that may answer: the name it was asked by, the name its rows have, how near they are (`LEVELS`), and the
+    reason why it answers where it is not what was asked for."""
 
     stack: str
     measured_as: str
@@ -136,40 +141,45 @@ class Choice(NamedTuple):
     note: str = ""
 
 
-def choose(known: Known, query: Query, usual: str | None, by_name: Collection[str] = ()) -> Choice:
-    """The stack to answer from: the one asked for where it has rows of the type, else what is nearest to it.
+def fallback_chain(
+    rows: TrainingRows, query: Query, usual: str | None, by_name: Collection[str] = ()
+) -> tuple[Candidate, ...]:
+    """What may answer a query, nearest first: the stack itself where it has rows of the type; else its nearest version
+    with rows on GPUs of this generation, then on any; else its kernels of other types; else another framework.
 
     `usual` answers for frameworks without rows; `by_name` are stacks of whose kernels of the type the names are known.
     """
-    pool = known.pool(query.dtype, query.protocol)
-    stacked = tuple(sorted({*pool.stacks(), *known.elsewhere(query.dtype, query.protocol), *by_name}))
-    used = query.stack or stacks.default(query.protocol, stacked, usual)
-    name = stacks.measured_as(used, stacked)
-    if query.stack and stacked and name not in stacked:
-        return _own_of_other_types(known, stacked, query) or _substituted(pool, stacked, query, usual)
-    exact = known.exactly(query.kind, query.protocol, name)
+    pool = rows.pool(query.dtype, query.protocol)
+    listed = tuple(sorted({*pool.stacks(), *rows.elsewhere(query.dtype, query.protocol), *by_name}))
+    used = query.stack or stacks.default(query.protocol, listed, usual)
+    name = stacks.measured_as(used, listed)
+    if query.stack and listed and name not in listed:
+        return tuple(_substitutes(rows, pool, listed, query, usual))
+    exact = rows.exactly(query.kind, query.protocol, name)
     level = exact.level(query.gpu, name)
     plain = query.stack is None or level == LEVELS[0]
-    return Choice(used, name, level, "" if plain else _note(query, _where(exact, name)))
+    return (Candidate(used, name, level, "" if plain else _note(query, _where(exact, name))),)
 
 
-def _own_of_other_types(known: Known, of_type: Sequence[str], query: Query) -> Choice | None:
-    """The framework's kernels of other types, where it has none of this one; those of 4-bit weights are their own."""
-    if query.dtype in FOUR_BIT or stacks.nearest(str(query.stack), of_type):
-        return None
-    near = stacks.nearest(str(query.stack), sorted({row.stack for row in known.rows if row.protocol == query.protocol}))
-    return Choice(near, near, LEVELS[3], _note(query, f"{near}: its rows of other types")) if near else None
-
-
-def _substituted(pool: Known, known: Sequence[str], query: Query, usual: str | None) -> Choice:
-    """The nearest version, on GPUs of this generation if any is measured there; else another framework."""
+def _substitutes(
+    rows: TrainingRows, pool: TrainingRows, listed: Sequence[str], query: Query, usual: str | None
+) -> Iterator[Candidate]:
+    """The chain where the stack that is asked for has no rows of the type."""
     here, name = pool.stacks(query.gpu), str(query.stack)
     changed = changes(name, query.dtype, query.net, query.capability)
-    tried = ({*here, *pool.of_generation(query.capability).stacks()}, known)
-    near = next(filter(None, (stacks.nearest(name, sorted(some), changed) for some in tried)), None)
-    used = near or (usual if usual in known else None) or (here or known)[-1]
+    for some in ({*here, *pool.of_generation(query.capability).stacks()}, listed):
+        if near := stacks.nearest(name, sorted(some), changed):
+            yield _substitute(pool, query, near, LEVELS[2])
+    if query.dtype not in FOUR_BIT and not stacks.nearest(name, listed):  # kernels of 4-bit weights are their own
+        under = sorted({row.stack for row in rows.rows if row.protocol == query.protocol})
+        if near := stacks.nearest(name, under):
+            yield Candidate(near, near, LEVELS[3], _note(query, f"{near}: its rows of other types"))
+    yield _substitute(pool, query, (usual if usual in listed else None) or (here or listed)[-1], LEVELS[3])
+
+
+def _substitute(pool: TrainingRows, query: Query, used: str, level: str) -> Candidate:
     text = used if query.gpu in pool.gpus(used) else f"{used}: {_where(pool, used)}"
-    return Choice(used, used, LEVELS[2] if near else LEVELS[3], _note(query, text))
+    return Candidate(used, used, level, _note(query, text))
 
 
 def changes(stack: str, dtype: str, net: str, capability: int) -> tuple[tuple[int, ...], ...]:
@@ -184,25 +194,27 @@ def _note(query: Query, answered: str) -> str:
     return f"no rows of {query.stack} {types} on {query.gpu} were used in training; answered from {answered}"
 
 
-def _where(pool: Known, stack: str) -> str:
+def _where(pool: TrainingRows, stack: str) -> str:
     gpus = pool.gpus(stack)
     more = ", ..." if len(gpus) > EXAMPLES else ""
     return f"its rows on {', '.join(gpus[:EXAMPLES])}{more}" if gpus else "its rows of other types and versions"
 
 
-def from_nested(document: Mapping[str, Any]) -> Known:
+def from_nested(document: Mapping[str, Any]) -> TrainingRows:
     """Read what `nested` wrote: protocol → stack → kind → GPU → implementations."""
-    return Known(frozenset(_rows(document)))
+    return TrainingRows(frozenset(_rows(document)))
 
 
-def _rows(document: Mapping[str, Any]) -> Iterator[Ran]:
+def _rows(document: Mapping[str, Any]) -> Iterator[TrainingRow]:
     for protocol, of_protocol in document.items():
         for stack, of_stack in of_protocol.items():
             for kind, of_kind in of_stack.items():
-                yield from (Ran(protocol, stack, kind, gpu, impl) for gpu, impls in of_kind.items() for impl in impls)
+                yield from (
+                    TrainingRow(protocol, stack, kind, gpu, impl) for gpu, impls in of_kind.items() for impl in impls
+                )
 
 
-def nested(rows: Collection[Ran]) -> dict[str, Any]:
+def nested(rows: Collection[TrainingRow]) -> dict[str, Any]:
     """Rows as nested objects, as cards hold them."""
     document: dict[str, Any] = {}
     for row in sorted(set(rows)):
