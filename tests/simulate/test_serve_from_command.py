@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from pipewave.cli import build
 from pipewave.errors import BadInput, MissingField
 from pipewave.models import load
 from pipewave.models.precision import FP8
-from pipewave.published import client_command, server_command, server_options
+from pipewave.published import client_command, server_command
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import of
 from tests.command_line import CliRunner
@@ -58,7 +59,10 @@ def test_servers_as_pasted(command: str, engine: str, changes: dict[str, Any]) -
 
 def test_what_is_left_out_is_said() -> None:
     found = server_command.read("vllm serve Qwen3-0.6B --enable-lora --served-model-name x")
-    assert found.notes == ("--enable-lora: not modelled; answered as without it",)
+    assert found.notes == (
+        "--enable-lora: not modelled; answered as without it",
+        "without effect on times: --served-model-name",
+    )
     sglang = server_command.read(
         "sglang serve Qwen3-Next-80B-A3B --mamba-scheduler-strategy extra_buffer --disable-radix-cache"
     )
@@ -196,9 +200,70 @@ def test_options_of_an_engine_that_only_look_alike_pass() -> None:
         engine, program = path.name.partition("-")[0], {"vllm": "vllm serve", "trtllm": "trtllm-serve"}
         command = program.get(engine, "python -m sglang.launch_server --model-path")
         for option in (line for line in path.read_text().splitlines() if line.startswith("--")):
-            taken = server_command.options([option], server_options.NAMES)
-            server_command._refuse_misspelt(engine, taken.other)
+            taken = server_command.options([option], server_command._fields(engine))
+            refused = server_command._table(engine)["refused"]
+            told = " ".join(server_command._passed_over(engine, taken)) if option not in refused else option
+            assert taken.said or option in told, f"{engine} {option}: passed over in silence"
         assert server_command.read(f"{command} Qwen3-0.6B --host 0.0.0.0 --port 80 --api-key x").setup.tp == 1
+
+
+EVERY = [
+    ("vllm serve Qwen3-0.6B", "vllm-0.22.1.txt"),
+    ("python -m sglang.launch_server --model-path Qwen3-0.6B", "sglang-0.5.14.txt"),
+    ("trtllm-serve Qwen3-0.6B", "trtllm-1.0.0.txt"),
+]
+VALUED = {
+    "--dtype": "bfloat16",
+    "--kv-cache-dtype": "auto",
+    "--quantization": "fp8",
+    "--speculative-algorithm": "NGRAM",
+}
+
+
+def test_pasted_commands_pass_nothing_over_in_silence() -> None:
+    """Two hundred lines of three options each: every option is a setting, in a note, or refused."""
+    draw = random.Random(0)
+    for _ in range(200):
+        program, file = draw.choice(EVERY)
+        engine, known = file.partition("-")[0], (server_command.FLAGS / file).read_text().splitlines()
+        fields = server_command._fields(engine)
+        chosen = [one for one in draw.sample(known[1:], 3) if one not in fields or one in VALUED]
+        words = [f"{one} {VALUED[one]}" if one in VALUED else one for one in chosen]
+        try:
+            told = " ".join(server_command.read(f"{program} {' '.join(words)}").notes)
+        except BadInput as refused:
+            assert any(one in refused.message for one in chosen), (words, refused.message)
+            continue
+        assert all(one in told or one in fields for one in chosen), (words, told)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["vllm serve Llama-3.1-8B --enforce-eager", "vllm serve Llama-3.1-8B -O0",
+     "python -m sglang.launch_server --model Llama-3.1-8B --disable-cuda-graph"],
+)  # fmt: skip
+def test_without_cuda_graphs_a_token_takes_twice_as_long(line: str) -> None:
+    words = ("--gpu", "H200", "--concurrency", "4", "--requests", "8", "--isl", "100", "--osl", "20", "--from-command")
+    plain = line.replace(" --enforce-eager", "").replace(" -O0", "").replace(" --disable-cuda-graph", "")
+    assert _served(*words, line)["tpot_mean_ms"] > 1.6 * _served(*words, plain)["tpot_mean_ms"]
+
+
+def test_weights_in_32_bits_and_second_nodes_are_refused() -> None:
+    for wrong in ("--dtype float32", "--headless"):
+        with pytest.raises(BadInput):
+            server_command.read(f"vllm serve Qwen3-0.6B {wrong}")
+
+
+@pytest.mark.parametrize("wrong", ["--max-concurency 4", "--num-promts 3", "--random-inputlen 100"])
+def test_a_misspelt_option_of_a_client_is_refused_and_the_right_one_named(wrong: str) -> None:
+    with pytest.raises(BadInput, match="did you mean --"):
+        client_command.read(f"vllm bench serve {wrong}")
+
+
+def test_options_of_a_client_that_change_nothing_are_told() -> None:
+    notes = client_command.read("vllm bench serve --save-result --top-p 0.9 --ramp-up-strategy linear").notes
+    assert "without effect on times: --save-result, --top-p" in notes
+    assert "--ramp-up-strategy: not modelled; answered as without it" in notes
 
 
 @pytest.mark.parametrize(

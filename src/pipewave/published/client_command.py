@@ -9,10 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipewave.calls.fields import Rule
-from pipewave.errors import BadInput
+from pipewave.errors import BadInput, close_to
+from pipewave.files import packaged
 from pipewave.published.server_command import Words, options, split
 from pipewave.simulate.report import Sla
 from pipewave.simulate.traffic import LONGEST, Traffic, datasets, drawn_from, synthetic
@@ -38,6 +42,8 @@ NAMES: Mapping[str, str] = {
     "--dataset-name": "dataset",
     "--sharegpt-output-len": "answer",
 }
+OPTIONS = Path(__file__).with_name("client_options.yaml")
+MISSPELT = 0.85  # likeness of a word to the one that was meant
 AROUND, BELOW = "around", "below"
 
 
@@ -83,7 +89,30 @@ def read(command: str) -> ClientLoad:
         )
     goals, words = _goodput(words)
     taken = options(words, NAMES)
-    return ClientLoad(_traffic(client, taken), Sla(**goals), _notes(taken))
+    notes = _notes(taken) + _passed_over(taken)
+    return ClientLoad(_traffic(client, taken), Sla(**goals), notes)
+
+
+@cache
+def _table() -> Mapping[str, Any]:
+    return dict(packaged.yaml(OPTIONS))
+
+
+def _passed_over(taken: Words) -> tuple[str, ...]:
+    """Notes on options that change no traffic here. Raises BadInput for a misspelt one."""
+    table = _table()
+    quiet, notes = [], []
+    for option in dict.fromkeys(taken.other):
+        plain = option.replace("_", "-")
+        if any(fnmatch(plain, pattern) for pattern in table["no_effect"]):
+            quiet.append(option)
+        elif any(fnmatch(plain, pattern) for pattern in table["not_modelled"]):
+            notes.append(f"{option}: not modelled; answered as without it")
+        elif near := close_to(plain, (*NAMES, "--goodput"), MISSPELT):
+            raise BadInput(f"client: {option} is no option that is known of it;{near}", field="client")
+        else:
+            notes.append(f"{option}: no option that is known of it; answered as without it")
+    return (*notes, *((f"without effect on times: {', '.join(quiet)}",) if quiet else ()))
 
 
 def below(nominal: float, ratio: float) -> tuple[float, float]:

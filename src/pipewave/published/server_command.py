@@ -1,8 +1,8 @@
 """A server's own command line (`vllm serve …`, `sglang.launch_server …`, `trtllm-serve …`) as a deployment.
 
-Options that do not move times (ports, names, logs) are passed over; those that do and are not modelled come back as
-notes, and misspelt ones are refused. Values are the engine's own words: `--data-parallel-size` is attention data
-parallelism for a model with experts, `--enable-dp-attention` divides SGLang's tensor group by `--dp-size`.
+Every option is modelled, noted or refused, as `server_options.yaml` says by engine. Values are the engine's own words:
+`--data-parallel-size` is attention data parallelism for a model with experts, `--enable-dp-attention` divides SGLang's
+tensor group by `--dp-size`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipewave.calls.dtypes import cache_type
 from pipewave.calls.fields import Rule
@@ -22,7 +24,6 @@ from pipewave.files import packaged
 from pipewave.models import ModelSpec, load
 from pipewave.models.expert_parallel import Balance
 from pipewave.models.quantization_config import ONLINE
-from pipewave.published.server_options import DEGREES, IMAGE, NAMES, PROGRAMS, SWITCHES, UNMODELLED
 from pipewave.published.unstated import Stated
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import Speculative
@@ -31,6 +32,48 @@ from pipewave.simulate.speculative import of as speculative_of
 SWITCH = "on"
 MISSPELT = 0.85  # likeness of a word to the one that was meant
 FLAGS = Path(__file__).parent.parent / "software" / "flags"
+OPTIONS = Path(__file__).with_name("server_options.yaml")
+SAME_SPEED = ("auto", "bfloat16", "bf16", "half", "float16", "fp16")  # 16-bit types, by engines' words
+SWITCHES = (
+    "--enable-",
+    "--disable-",
+    "--no-",
+    "--trust-remote-code",
+    "--async-scheduling",
+    "--enforce-eager",
+    "--headless",
+)
+IMAGE = "vllm/vllm-openai"  # starts the server itself; the images of other engines are given a command
+
+
+class Program(NamedTuple):
+    """A program that starts a server: its engine, and whether the word `serve` must follow its name."""
+
+    engine: str
+    needs_serve: bool = False
+
+
+class Degrees(NamedTuple):
+    """How an engine means its degrees of parallelism.
+
+    `dp_within_tp`: data parallelism divides the tensor group where attention has it, else it copies the server.
+    `experts_everywhere`: an option without a number spreads experts over all GPUs.
+    """
+
+    dp_within_tp: bool = False
+    experts_everywhere: bool = False
+
+
+PROGRAMS = {
+    "vllm": Program("vllm"),
+    "sglang": Program("sglang", needs_serve=True),
+    "trtllm-serve": Program("trtllm"),
+}
+DEGREES = {
+    "vllm": Degrees(experts_everywhere=True),
+    "sglang": Degrees(dp_within_tp=True),
+    "trtllm": Degrees(),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +105,8 @@ def read(command: str, version: str | None = None) -> Pasted:
     """The deployment of a command line, as pasted. Raises BadInput or MissingField, and what `load` raises."""
     words = split(command)
     engine, rest, tag = _engine(words)
-    taken = options(rest, NAMES)
-    _refuse_misspelt(engine, taken.other)
+    taken = options(rest, _fields(engine))
+    passed_over = _passed_over(engine, taken)
     version = version or tag
     model = taken.said.get("model") or next(iter(taken.alone), None)
     if model is None:
@@ -71,8 +114,7 @@ def read(command: str, version: str | None = None) -> Pasted:
     spec, loaded = _loaded(model, taken.said.get("weights"))
     name = f"{engine}:{version}" if version else engine
     setup = Setup(engine=name, **_parallel(engine, taken.said, spec), **_limits(taken.said))
-    left_out = (f"{option}: not modelled; answered as without it" for option in taken.other if option in UNMODELLED)
-    return Pasted(engine, model, spec, setup, version, (*loaded, *left_out))
+    return Pasted(engine, model, spec, setup, version, (*loaded, *passed_over))
 
 
 def split(command: str) -> list[str]:
@@ -92,6 +134,8 @@ def options(words: Sequence[str], names: Mapping[str, str]) -> Words:
             taken.alone.append(word)
             continue
         name, equals, value = word.partition("=")
+        if level := re.fullmatch(r"-O(\d)", word):  # as compilers write it
+            name, equals, value = "-O", "=", level[1]
         if not equals and name.replace("_", "-").startswith(SWITCHES):
             value = SWITCH
         elif not equals:
@@ -108,15 +152,48 @@ def _is_option(word: str) -> bool:
     return word.startswith("--") or (word.startswith("-") and not word[1:2].isdigit())
 
 
-def _refuse_misspelt(engine: str, others: Sequence[str]) -> None:
-    """Raise BadInput for an option that no recorded version of the engine has and that looks like one that counts."""
-    known = {line for path in FLAGS.glob(f"{engine}-*.txt") for line in packaged.content(path).decode().splitlines()}
-    for option in others:
-        plain = option.replace("_", "-")
-        if not {option, plain, plain.replace("--no-", "--", 1)} & known and (near := close_to(option, NAMES, MISSPELT)):
+@cache
+def _table(engine: str) -> Mapping[str, Any]:
+    """What each option of an engine does here."""
+    return dict(packaged.yaml(OPTIONS)[engine])
+
+
+@cache
+def _fields(engine: str) -> Mapping[str, str]:
+    """Our name of each option of an engine, in both spellings of its words."""
+    fields = _table(engine)["fields"]
+    named = {option: key for key, listed in fields.items() for option in listed}
+    return named | {
+        "--" + option[2:].replace("-", "_"): key for option, key in named.items() if option.startswith("--")
+    }
+
+
+@cache
+def _recorded(engine: str) -> frozenset[str]:
+    """Options that some recorded version of an engine has."""
+    files = (packaged.content(path).decode().splitlines() for path in sorted(FLAGS.glob(f"{engine}-*.txt")))
+    return frozenset(line for lines in files for line in lines if line.startswith("-"))
+
+
+def _passed_over(engine: str, taken: Words) -> tuple[str, ...]:
+    """Notes on options that change no setting here. Raises BadInput for one that is refused or misspelt."""
+    table = _table(engine)
+    quiet, notes = [], []
+    for option in dict.fromkeys(taken.other):
+        plain = option if engine == "trtllm" else option.replace("_", "-")
+        known = {option, plain, plain.replace("--no-", "--", 1)} & _recorded(engine)
+        if why := table["refused"].get(plain):
+            raise BadInput(f"from_command: {option}: {why}", field="from_command")
+        if any(fnmatch(plain, pattern) for pattern in table["no_effect"]):
+            quiet.append(option)
+        elif not known and (near := close_to(option, (*_fields(engine), *_recorded(engine)), MISSPELT)):
             raise BadInput(
                 f"from_command: {option} is no option that is known of {engine};{near}", field="from_command"
             )
+        else:
+            what = "not modelled" if known else f"no option that is known of {engine}"
+            notes.append(f"{option}: {what}; answered as without it")
+    return (*notes, *((f"without effect on times: {', '.join(quiet)}",) if quiet else ()))
 
 
 def _engine(words: Sequence[str]) -> tuple[str, Sequence[str], str | None]:
@@ -187,10 +264,22 @@ def _limits(said: Mapping[str, str]) -> dict[str, Any]:
         "mixed": ("mixes_phases", lambda word: word == SWITCH),
         "prefix": ("prefix_cache", lambda word: word == SWITCH),
         "no_prefix": ("prefix_cache", lambda word: word != SWITCH),
+        "eager": ("eager", lambda word: word == SWITCH),
+        "level": ("eager", lambda word: _whole(word, "optimization_level") == 0),
+        "graphs": ("graph_limit", lambda word: _whole(word, "max_cudagraph_capture_size")),
+        "overlap": ("overlaps", lambda word: word == SWITCH),
+        "no_overlap": ("overlaps", lambda word: word != SWITCH),
     }
+    _check_type(said.get("dtype", "auto"))
     found = {named: reader(said[key]) for key, (named, reader) in readers.items() if key in said}
     drafts = _drafts(said)
     return found | _experts(said) | ({"speculative": drafts} if drafts else {})
+
+
+def _check_type(word: str) -> None:
+    """Raise BadInput for activations in 32 bits."""
+    if word not in SAME_SPEED:
+        raise BadInput(f"dtype = {word!r}: not modelled; known: {', '.join(SAME_SPEED)}", field="dtype")
 
 
 def _experts(said: Mapping[str, str]) -> dict[str, Any]:

@@ -47,7 +47,8 @@ class Setup:
     mixes_phases: bool | None = None  # decode tokens ride along with prompts (SGLang's mixed chunks)
     message_tokens: int = 1  # tokens of a request that go out in one message after its first
     overlaps: bool | None = None  # the host schedules a step while the one before it runs
-    graph_limit: int | None = None  # largest captured batch size; 0: no CUDA graphs
+    eager: bool = False  # no CUDA graphs and no compiler: every kernel is launched by the host
+    graph_limit: int | None = None  # largest captured batch size
     graph_step: int | None = None  # sizes of decode graphs are multiples of it
     fused_norm_mib: float | None = None  # largest hidden states all-reduced by the kernel that norms them
     wait_steps: int = 0  # prompts wait so many decode steps for company (TensorRT-LLM's batch waiting),
@@ -113,7 +114,8 @@ class Setup:
             "drafts": True if self.speculative and self.speculative.tokens else None,
             "graph_stride": ((1, self.graph_step),) if self.graph_step else None,
         }
-        return engine.what_if(**_said(chosen), **self.kernels())
+        eager = {"graph_limit": 0, "compiled": False, "piecewise_tokens": 0} if self.eager else {}
+        return engine.what_if(**_said(chosen) | eager, **self.kernels())
 
     def kernels(self) -> dict[str, Any]:
         """Choices that change which kernels run."""
