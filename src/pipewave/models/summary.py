@@ -234,7 +234,7 @@ def blocks(model: ModelSpec, parallel: Parallel = ALONE) -> Blocks:
     letters = {id(layer): _letter(number) for number, (layer, _) in enumerate(model.grouped())}
     order = [letters[id(layer)] for layer in model.layers]
     found = tuple(
-        Block(letters[id(layer)], _where(order, letters[id(layer)]), count, tuple(_parts(model, layer, parallel)))
+        Block(letters[id(layer)], _span(model, layer), count, tuple(_parts(model, layer, parallel)))
         for layer, count in model.grouped()
     )
     return Blocks(pattern(order), found)
@@ -243,14 +243,6 @@ def blocks(model: ModelSpec, parallel: Parallel = ALONE) -> Blocks:
 def _letter(number: int) -> str:
     """A, B, … Z, A1, …"""
     return chr(ord("A") + number % 26) + (str(number // 26) if number >= 26 else "")
-
-
-def _where(order: Sequence[str], letter: str) -> str:
-    """The numbers of a kind's layers: a range, or the first few."""
-    places = [index for index, each in enumerate(order) if each == letter]
-    if places[-1] - places[0] + 1 == len(places):
-        return f"{places[0]}-{places[-1]}" if len(places) > 1 else str(places[0])
-    return ",".join(map(str, places[:3])) + ("…" if len(places) > 3 else "")
 
 
 def _parts(model: ModelSpec, layer: Layer, parallel: Parallel) -> Iterator[Part]:
