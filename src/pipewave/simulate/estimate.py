@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.errors import BadInput, DoesNotFit
+from pipewave.errors import BadInput
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
 from pipewave.models import ModelSpec, load
@@ -23,7 +23,7 @@ from pipewave.models.shard import Parallel
 from pipewave.physics.demand import Array
 from pipewave.simulate.drafting import with_drafter
 from pipewave.simulate.interval import Uncertainty, names_version, server_of
-from pipewave.simulate.kv_budget import kv_budget
+from pipewave.simulate.kv_budget import kv_budget, requests_at_once
 from pipewave.simulate.policies import policy_of
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import Speculative
@@ -31,14 +31,13 @@ from pipewave.simulate.speculative import of as speculative_of
 from pipewave.simulate.static_batch import Schedule, StaticBatch, drafted_tpot_ms, queued_times, sample
 from pipewave.software.host import Host, host_of
 from pipewave.step import Engine, Runner
-from pipewave.step.memory import GIB, Budget, budget, held_bytes, requests_in
+from pipewave.step.memory import GIB, Budget, budget, held_bytes
 
 TIMES = ("prefill_ms", "tpot_ms", "e2e_ms")
 PROMPT_SAMPLES, DECODE_SAMPLES = 16, 6
 LARGEST = 1 << 22
 STEP_TOKENS = 8192  # of a step, where nothing says it
 INSIDE_NOTE = "times are inside the engine: `serve` and `plan` add a server's front end and host"
-MOST_QUEUED = 100_000  # requests of a batch of which only a part fits at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,30 +260,6 @@ def image_tokens(model: ModelSpec, images: int) -> int:
     if images and model.tower is None:
         raise BadInput(f"images = {images}: {model.name} has no vision tower", field="images")
     return images * model.tower.tokens if model.tower else 0
-
-
-def requests_at_once(deployment: Deployment, memory: Budget, batch: int, length: int, chunk: int) -> int:
-    """Requests of `length` tokens that the KV cache holds together, up to `batch`.
-
-    Raises DoesNotFit for not one, and for more waiting ones than can be walked through.
-    """
-    fits = int(min(max(requests_in(deployment, memory, length, chunk), 0.0), batch))
-    if not fits or (fits < batch and batch > MOST_QUEUED):
-        check_cache(deployment, memory, batch if fits else 1, length, chunk)
-    return fits
-
-
-def check_cache(deployment: Deployment, memory: Budget, batch: int, length: int, chunk: int) -> None:
-    """Raise DoesNotFit unless `batch` requests of `length` tokens fit the KV cache together."""
-    needed = held_bytes(deployment, memory, batch, length, chunk)
-    fits = requests_in(deployment, memory, length, chunk)
-    if batch > fits:
-        most = max(int(fits), 0)
-        raise DoesNotFit(
-            f"batch = {batch}: the KV cache of {batch} requests of {length} tokens takes {needed / GIB:.1f} GiB "
-            f"a GPU, {memory.kv:.1f} GiB are free; at most {most} such requests fit",
-            field="batch",
-        )
 
 
 class _Timeline:

@@ -24,13 +24,14 @@ from pipewave.software.engine_parts import (
     STEP_ENDS_ON_BLOCK,
 )
 from pipewave.step import Runner
-from pipewave.step.memory import GIB, Budget, cache_bytes, caches_in, held_bytes, states_in
+from pipewave.step.memory import GIB, Budget, cache_bytes, caches_in, held_bytes, requests_in, states_in
 
 PAGES_OF_A_STATE = 1 << 20  # where no layer has any other cache
 ATTENTION_BLOCK, LATENT_BLOCK = 16, 64  # tokens of the smallest block of vLLM's attention, and of latents
 PCIE_SHARE = 0.8  # of the PCIe rate in one direction that copies of pages reach
 SAMPLE_TOKENS = 4096  # over which the bytes of a cached token are counted
 UNLIMITED = 1 << 62
+MOST_QUEUED = 100_000  # requests of a batch of which only a part fits at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,30 @@ def kv_budget(runner: Runner, memory: Budget, longest: int, tokens: int | None =
     if memory.state_pool:
         most, state_pages = min(most, int(states_in(deployment, memory)) // memory.states // lanes), 0
     return KvBudget(pages, engine.memory.page_size, most, _caches_prefixes(engine, deployment), state_pages, checkpoint)
+
+
+def requests_at_once(deployment: Deployment, memory: Budget, batch: int, length: int, chunk: int) -> int:
+    """Requests of `length` tokens that the KV cache holds together, up to `batch`.
+
+    Raises DoesNotFit for not one, and for more waiting ones than can be walked through.
+    """
+    fits = int(min(max(requests_in(deployment, memory, length, chunk), 0.0), batch))
+    if not fits or (fits < batch and batch > MOST_QUEUED):
+        check_cache(deployment, memory, batch if fits else 1, length, chunk)
+    return fits
+
+
+def check_cache(deployment: Deployment, memory: Budget, batch: int, length: int, chunk: int) -> None:
+    """Raise DoesNotFit unless `batch` requests of `length` tokens fit the KV cache together."""
+    needed = held_bytes(deployment, memory, batch, length, chunk)
+    fits = requests_in(deployment, memory, length, chunk)
+    if batch > fits:
+        most = max(int(fits), 0)
+        raise DoesNotFit(
+            f"batch = {batch}: the KV cache of {batch} requests of {length} tokens takes {needed / GIB:.1f} GiB "
+            f"a GPU, {memory.kv:.1f} GiB are free; at most {most} such requests fit",
+            field="batch",
+        )
 
 
 def with_adapters(memory: Budget, runner: Runner) -> Budget:
