@@ -163,7 +163,7 @@ comparison: $(VENV)/.train
 # After weights change: which fused MoE layers lie above their ceilings, and docs/moe-loop.md's tables and figure.
 moe-loop: $(VENV)/.dev
 	$(PIP) -e '.[plot]'
-	$(BIN)/python -m bench.moe_loop.report --write
+	$(BIN)/python -m studies.moe_loop.report --write
 
 # After weights or tables change: what `pipewave accuracy` publishes, and docs/accuracy.md with its figures.
 accuracy: $(VENV)/.train

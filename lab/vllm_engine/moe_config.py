@@ -2,7 +2,7 @@
 
 `python -m lab.vllm_engine.moe_config kernels --files DIR --out ROWS` times `fused_experts` (a CUDA graph, cold
 L2) at many numbers of tokens; `… ttft --model NAME …` starts an engine once and changes files between requests. `DIR`
-holds one folder of files a variant (see `pipewave.tune.vllm_kernel`); variant `own` is what vLLM ships, `default` what
+holds one folder of files a variant (`data/vllm/h200`); variant `own` is what vLLM ships, `default` what
 it runs where it ships nothing. Variants take turns, in shuffled order. Needs vLLM and a GPU; one JSON line a row.
 """
 
@@ -25,7 +25,6 @@ from lab.vllm_engine.drive import Driver
 from lab.vllm_engine.launch import Setup
 from lab.vllm_engine.timing import random_prompts
 from pipewave.tune.export import Layer, vllm_name
-from pipewave.tune.vllm_kernel import LAYERS, binary
 
 TOKENS = (1, 4, 8, 16, 32, 40, 64, 80, 128, 160, 256, 320, 512, 640, 1024, 1280, 2048, 2560, 4096, 5120, 8192, 10240,
           16384)  # fmt: skip
@@ -38,6 +37,20 @@ DEVICE = "NVIDIA_H200"
 FRAME = "Qwen3-30B-A3B"  # whose layers hold the experts of a model that has no other way in
 WHOLE = (FRAME, "Qwen1.5-MoE-A2.7B", "Qwen3-235B-A22B")  # run as they are: this engine build has their attention
 Row = dict[str, Any]
+LAYERS = {
+    "DeepSeek-V2-Lite": Layer(64, 6, 2048, 1408),
+    "Qwen1.5-MoE-A2.7B": Layer(60, 4, 2048, 1408),
+    "Qwen3-235B-A22B": Layer(128, 8, 4096, 1536),
+    "DeepSeek-V3 on 8 GPUs": Layer(256, 8, 7168, 256),
+    "Qwen3-30B-A3B": Layer(128, 8, 2048, 768),  # vLLM ships a file for this one
+}
+
+
+def binary(e: int, top_k: int, m: int, block: int) -> tuple[Any, ...]:
+    """What Triton compiles vLLM's kernels anew for, beside the configuration: which integers are multiples of 16, …"""
+    pairs = m * top_k
+    padded = min(pairs * block, pairs + e * (block - 1))
+    return top_k, pairs * 4 <= e, pairs % 16 == 0, padded % 16 == 0, pairs == 1
 
 
 def variants(files: Path, layer: Layer) -> dict[str, Path | None]:

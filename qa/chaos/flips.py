@@ -38,14 +38,13 @@ def readers() -> dict[str, Read]:
     from pipewave.published import recipes
     from pipewave.simulate import interval
     from pipewave.software import engine, engine_rules, front, rules
-    from pipewave.tune import table
 
     return {
         "data/accuracy/figures.json": packaged.document,
         "data/corrections/*.safetensors": calibration.load,
         "data/models/*.json": lambda path: load(path.stem),
         "data/prices.json": lambda _: prices(),
-        "data/tables/*.safetensors": table.read,
+        "data/tables/*.safetensors": _table,
         "data/weights/*": lambda path: nets.trained(path.stem),
         "gpus/architectures.json": lambda _: architectures.shipped(),
         "gpus/data/*.json": lambda _: shipped.raw_specs(),
@@ -80,7 +79,6 @@ def written(folder: Path) -> dict[Path, Read]:
     """Files as pipewave writes them for a user, with their readers."""
     from pipewave.files import store
     from pipewave.nets.calibration import file as calibration
-    from pipewave.tune import table
     from qa.chaos import made
 
     made.calibration(folder / "h200.safetensors")
@@ -88,9 +86,15 @@ def written(folder: Path) -> dict[Path, Read]:
     made.measurements(folder / "rows.jsonl")
     return {
         folder / "h200.safetensors": calibration.load,
-        folder / "gemm.safetensors": table.read,
+        folder / "gemm.safetensors": _table,
         folder / "rows.jsonl": lambda path: _whole(store.read(path)),
     }
+
+
+def _table(path: Path) -> object:
+    from pipewave.tune import load_table
+
+    return load_table(path.stem, path=path, env={})
 
 
 def _whole(contents: Any) -> object:

@@ -168,13 +168,13 @@ def calibrations(pick: random.Random, folder: Path) -> Iterator[Question]:
 
 def tables(pick: random.Random, folder: Path) -> Iterator[Question]:
     """Bytes of a tuning table."""
-    from pipewave.tune.table import read
+    from pipewave.tune import load_table
 
     whole = made.tune_table(folder / "gemm.safetensors").read_bytes()
     path = folder / "changed.safetensors"
     while True:
         path.write_bytes(damaged(whole, pick))
-        yield lambda: read(path) and None
+        yield lambda: load_table("gemm", path=path, env={}) and None
 
 
 AREAS: dict[str, Callable[[random.Random, Path], Iterator[Question]]] = {

@@ -52,13 +52,12 @@ def measuring(folder: Path) -> Victim:
 def profiling(folder: Path) -> Victim:
     """`pipewave tune profile` with a launcher whose times are a formula."""
     from pipewave.files import store
-    from pipewave.tune import record
-    from pipewave.tune.profile import profile
+    from pipewave.tune.profile import plan, profile
     from pipewave.tune.space import space
     from qa.chaos.launcher import Formula
 
     of, path = space("gemm"), folder / "gemm.profile"
-    jobs = record.plan(of, range(len(of.configs)), seed=1, tests=0, anchors=4000, sms=132)
+    jobs = plan(of, range(len(of.configs)), seed=1, tests=0, anchors=4000, sms=132)
     device = Formula(of)
     return Victim(
         lambda: profile(of, jobs, device, device.time, path, 1e9),

@@ -9,7 +9,8 @@ import pipewave as pw
 from pipewave.calibrate.run import calibrate
 from pipewave.files.packaged import ROOT
 from pipewave.files.store import Store
-from pipewave.tune import table
+from pipewave.tune.store import read_table, write_table
+from pipewave.tune.tables import description
 
 GPU = "H200"
 SOFTWARE = {"stack": "torch-2.11", "impl": "cublas"}
@@ -35,5 +36,7 @@ def calibration(path: Path) -> Path:
 
 def tune_table(path: Path) -> Path:
     """A table as `pipewave tune table` writes it."""
-    table.write(table.read(ROOT / "data" / "tables" / "h200" / "gemm.safetensors"), path)
+    of = description("gemm")
+    meta, kinds = read_table(ROOT / "data" / "tables" / "h200" / "gemm.safetensors", of)
+    write_table(path, of, meta["env"], kinds, meta["canary"])
     return path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.moe_loop import shapes
+from studies.moe_loop import shapes
 
 
 def test_the_list_is_what_the_seed_draws() -> None:

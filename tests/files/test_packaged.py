@@ -51,7 +51,7 @@ def watch(event, arguments):
 sys.addaudithook(watch)
 import pipewave as pw
 from pipewave.traces import explain_trace
-from pipewave.tune.load import load_table
+from pipewave.tune import load_table
 for gpu in ("H200", "MI300X"):
     pw.predict([pw.gemm(64, 4096, 4096), pw.attention([1], [900], 32, 8, 128)], gpu)
 pw.estimate("Mixtral-8x7B", "H200", batch=4, input_len=64, output_len=4, tp=2, engine="sglang").to_dict()

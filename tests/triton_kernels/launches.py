@@ -7,7 +7,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from pipewave.tune.reading.inspect import Shaped
+from pipewave.tune.source.inspect import Shaped
 
 CDIV = triton.cdiv
 

@@ -12,10 +12,10 @@ import triton
 import triton.language as tl
 
 from pipewave.tune import autotune
-from pipewave.tune.own.device import Built, Launch
-from pipewave.tune.own.peaks import peaks_of
-from pipewave.tune.own.sites import named
-from pipewave.tune.own.tuned import TunedKernel
+from pipewave.tune.law.peaks import peaks_of
+from pipewave.tune.user_kernels.call_sites import named
+from pipewave.tune.user_kernels.device import Built, Launch
+from pipewave.tune.user_kernels.tuned import TunedKernel
 
 CONFIGS = [triton.Config({"BM": m, "BN": n, "BK": k}, num_warps=w, num_stages=3)
            for m, n, k, w in ((64, 64, 32, 4), (16, 64, 64, 4), (32, 32, 32, 2), (128, 64, 32, 8), (128, 128, 32, 8))]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The kernels of `bench.any_kernel`: read from their source without surprises, and compiled for a card nobody needs."""
+"""The kernels of `studies.any_kernel`: read from their source without surprises, and compiled for a card nobody needs."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ import pytest
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-from bench.any_kernel import first_use, record  # noqa: E402
-from bench.any_kernel.__main__ import scored, table  # noqa: E402
-from bench.any_kernel.listed import subjects  # noqa: E402
-from bench.any_kernel.paper import on_paper  # noqa: E402
-from bench.any_kernel.subjects import Subject  # noqa: E402
-from bench.any_kernel.wheels import CACHE  # noqa: E402
 from lab import in_turns, vllm_block_files  # noqa: E402
-from pipewave.tune.own import spaces  # noqa: E402
-from pipewave.tune.own.described import described, jit  # noqa: E402
-from pipewave.tune.own.device import Built, Launch  # noqa: E402
-from pipewave.tune.own.peaks import peaks_of  # noqa: E402
-from pipewave.tune.own.works import Works  # noqa: E402
-from pipewave.tune.reading.formula import inputs_of  # noqa: E402
+from pipewave.tune.law.peaks import peaks_of  # noqa: E402
+from pipewave.tune.source.formula import inputs_of  # noqa: E402
+from pipewave.tune.user_kernels.device import Built, Launch  # noqa: E402
+from pipewave.tune.user_kernels.kernel import described, jit  # noqa: E402
+from pipewave.tune.user_kernels.launch_formulas import LaunchFormulas  # noqa: E402
+from studies.any_kernel import (  # noqa: E402
+    first_use,
+    record,
+    spaces,
+)
+from studies.any_kernel.__main__ import scored, table  # noqa: E402
+from studies.any_kernel.listed import subjects  # noqa: E402
+from studies.any_kernel.paper import on_paper  # noqa: E402
+from studies.any_kernel.subjects import Subject  # noqa: E402
+from studies.any_kernel.wheels import CACHE  # noqa: E402
 
 TYPES = {
     torch.bfloat16: "*bf16",
@@ -53,7 +56,7 @@ def launch_of(subject: Subject, seed: int) -> tuple[Any, dict[str, Any], dict[st
 @pytest.mark.parametrize("subject", here(), ids=lambda one: one.name)
 def test_every_kernel_is_read_and_its_work_is_plausible(subject: Subject) -> None:
     of = described(subject.kernel(), subject.configs, subject.key, subject.trips)
-    works = Works(of)
+    works = LaunchFormulas(of)
     for seed in range(3):
         grid, named, _ = launch_of(subject, seed)
         numbers = inputs_of(grid, named, of.constants)
@@ -72,7 +75,7 @@ def test_a_products_flops_are_those_of_its_formula() -> None:
         if subject.name in ("matmul", "flag_gems_mm", "vllm_block_fp8", "persistent_matmul"):
             of = described(subject.kernel(), subject.configs, subject.key, subject.trips)
             grid, named, s = launch_of(subject, 1)
-            works = Works(of)
+            works = LaunchFormulas(of)
             numbers = inputs_of(grid, named, of.constants)
             works.read(grid, named, numbers)
             flops = works.counts(numbers)[:, 5]

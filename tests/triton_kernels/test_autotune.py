@@ -13,6 +13,7 @@ triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
 
 from pipewave.tune import autotune, decorate  # noqa: E402
+from pipewave.tune.user_kernels.tuned import TunedKernel  # noqa: E402
 
 CONFIGS = [triton.Config({"BLOCK": size}, num_warps=warps) for size, warps in ((16, 1), (64, 2), (128, 4))]
 
@@ -121,5 +122,15 @@ def test_threads_share_a_decorated_kernels_choice() -> None:
     assert [found[i]["BLOCK"] for i in range(8)] == [16, 128] * 4
 
 
-def test_shape_fields_of_our_own_kernels_are_known() -> None:
-    assert decorate.ARGUMENTS["gemm"] == {"m": "M", "n": "N", "k": "K"}
+def test_our_own_kernel_is_known_by_its_source_and_no_other_by_its_name() -> None:
+    from pipewave.triton_kernels import gemm as ours
+
+    assert decorate.shipped(ours.gemm) == "gemm"
+    assert decorate.shipped(gemm) is None
+    assert isinstance(autotune(CONFIGS, ["M"])(gemm), TunedKernel)
+
+
+@triton.jit
+def gemm(x, out, M, N, K, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, mask=at < M) + N * K, mask=at < M)

@@ -13,10 +13,10 @@ triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
 
 from pipewave.triton_kernels import gemm, prefill  # noqa: E402
-from pipewave.tune.mapping import mapper  # noqa: E402
-from pipewave.tune.reading.formula import Formula, constants_of, follows, formula, inputs_of, values_of  # noqa: E402
-from pipewave.tune.reading.inspect import Shaped  # noqa: E402
-from pipewave.tune.reading.launch import count  # noqa: E402
+from pipewave.tune.law.launch_counts import stated  # noqa: E402
+from pipewave.tune.source.formula import Formula, constants_of, follows, formula, inputs_of, values_of  # noqa: E402
+from pipewave.tune.source.inspect import Shaped  # noqa: E402
+from pipewave.tune.source.launch import count  # noqa: E402
 from tests.triton_kernels.launches import CDIV, dense, two_ways  # noqa: E402
 
 
@@ -76,7 +76,7 @@ def test_causal_rows_are_counted_whichever_way_blocks_are_numbered(first: int) -
     made = formula(prefill.prefill, *launch(shape), c, constants_of(prefill.prefill))
     for q in (640, 2048, 9000):
         s = shape | {"q_len": q, "kv_len": q + 320}
-        found, wanted = worked_out(made, *launch(s), prefill.prefill), mapper("prefill_causal_128")(s, c)
+        found, wanted = worked_out(made, *launch(s), prefill.prefill), stated("prefill_causal_128")(s, c)
         assert found is not None
         assert found[0] == wanted.blocks
         assert found[1] == pytest.approx(wanted.trips, rel=0.1)

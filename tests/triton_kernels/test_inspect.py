@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 
 from pipewave.cli import build
 from pipewave.errors import BadFile, BadInput, PipewaveError
-from pipewave.tune.reading.inspect import arguments, grid_of, load
+from pipewave.tune.source.inspect import arguments, grid_of, load, understood
 from tests.command_line import CliRunner
 
 FILE = """
@@ -78,3 +78,15 @@ def test_files_that_are_none(tmp_path: Path, kernel: str) -> None:
             load(named)
     with pytest.raises(BadFile, match="RuntimeError"):
         load(f"{broken}:f")
+
+
+def test_heuristics_are_worked_out_as_at_a_launch(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.py"
+    path.write_text(
+        FILE.replace(
+            "@triton.jit", '@triton.heuristics({"BLOCK": lambda args: 64 if args["n"] > 500 else 16})\n@triton.jit'
+        )
+    )
+    given = arguments(["n=1000", "x=fp32[1000]", "y=fp32[1000]", "out=fp32[1000]"])
+    found = understood(load(f"{path}:add"), "16", given, {})
+    assert [loop["turns"] for loop in found["loops"]] == [16.0]  # of 64 each

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from pipewave.tune import build, layer_operands, operands, verify  # noqa: E402
-from pipewave.tune.mapping import mapper  # noqa: E402
+from pipewave.tune.law.launch_counts import stated  # noqa: E402
 from pipewave.tune.shapes import draw  # noqa: E402
 from pipewave.tune.space import space  # noqa: E402
 
@@ -44,9 +44,9 @@ def test_spaces_are_distinct_and_hold_the_default(kernel: str) -> None:
 
 
 def test_work_of_the_layer() -> None:
-    shape = {"m": 256, "e": 8, "top_k": 2, "hidden": 1024, "inter": 512, "active": 8, "rows": 8}
+    shape = {"m": 256, "e": 8, "top_k": 2, "hidden": 1024, "inter": 512, "active": 8, "rows_64": 8}
     tile = {"BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 64}
-    up, down = (mapper(kernel)(shape, tile) for kernel in KERNELS)
+    up, down = (stated(kernel)(shape, tile) for kernel in KERNELS)
     assert (up.blocks, up.trips) == (8 * 4, 16)  # gate and up share a tile
     assert (down.blocks, down.trips) == (8 * 8, 8)
     assert up.dram == 2 * (8 * 2 * 512 * 1024 + 256 * 1024 + 512 * 512)

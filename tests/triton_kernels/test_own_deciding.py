@@ -16,14 +16,13 @@ torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
 from pipewave.triton_kernels import gemm, prefill  # noqa: E402
-from pipewave.tune import wave  # noqa: E402
-from pipewave.tune.own import deciding  # noqa: E402
-from pipewave.tune.own.anchors import Floats  # noqa: E402
-from pipewave.tune.own.chooser import Chooser  # noqa: E402
-from pipewave.tune.own.deciding import CELL_BITS, Candidate, Deciding, short  # noqa: E402
-from pipewave.tune.own.model import TERMS  # noqa: E402
-from pipewave.tune.reading.formula import constants_of, formula, inputs_of, values_of  # noqa: E402
-from pipewave.tune.reading.inspect import Shaped  # noqa: E402
+from pipewave.tune.choose import compiled as deciding  # noqa: E402
+from pipewave.tune.choose.chooser import Chooser  # noqa: E402
+from pipewave.tune.choose.compiled import CELL_BITS, Candidate, CompiledChooser, law_function, short  # noqa: E402
+from pipewave.tune.law import wave  # noqa: E402
+from pipewave.tune.law.anchors import Floats  # noqa: E402
+from pipewave.tune.source.formula import constants_of, formula, inputs_of, values_of  # noqa: E402
+from pipewave.tune.source.inspect import Shaped  # noqa: E402
 from tests.triton_kernels.launches import dense, two_ways  # noqa: E402
 
 SMS = 132
@@ -38,8 +37,8 @@ def causal(batch: int, q_len: int, heads: int) -> tuple[Any, Any, dict[str, Any]
 
 def drawn_law(pick: random.Random) -> Floats:
     """A law with a few of its terms, as a fit leaves it."""
-    return np.array([pick.uniform(0.1, 2.0) if i in TERMS and pick.random() < 0.6 else 0.0
-                     for i in range(len(wave.TERMS))])  # fmt: skip
+    return np.array([pick.uniform(0.1, 2.0) if pick.random() < 0.6 else 0.0
+                     for _ in range(len(wave.TERMS))])  # fmt: skip
 
 
 def drawn_dense(pick: random.Random) -> tuple[Any, Any, dict[str, Any]]:
@@ -56,7 +55,7 @@ needs_compiler = pytest.mark.skipif(not (shutil.which("gcc") or shutil.which("cl
 def chooser(every: Sequence[Candidate], by: Sequence[float]) -> tuple[tuple[str, ...], Any]:
     """The inputs of a key, and a function of keys: all launches lie in one cell, whose list has all candidates."""
     inputs = tuple(dict.fromkeys(name for one in every for name in one.counted.inputs))
-    return inputs, Deciding(every, inputs, (), (), (0,), SMS).chooser(({0: short(np.arange(len(every)), by)},))
+    return inputs, CompiledChooser(every, inputs, (), (), (0,), SMS).chooser(({0: short(np.arange(len(every)), by)},))
 
 
 @needs_compiler
@@ -80,7 +79,7 @@ def test_a_written_short_list_chooses_as_its_laws_do_one_by_one(draw: Any, block
         if any(work is None for work in works):
             assert found is None
             continue
-        us = [factor * wave.predict_us((*work[:5], 0), SMS, wave.tabulate(one.law, SMS, one.resident))
+        us = [factor * law_function(SMS)(*work[:5], 0, one.resident, *one.law)[0]
               for factor, work, one in zip(by, works, every, strict=True)]  # fmt: skip
         assert us[found] == pytest.approx(min(us), rel=1e-9)
 
@@ -104,7 +103,7 @@ def test_the_narrowest_cell_that_has_a_list_answers() -> None:
     inputs = every[0].counted.inputs
     at = [inputs.index(name) for name in ("grid:m", "K")]
     cells: tuple[dict[int, bytes], ...] = ({}, {}, {})
-    choose = Deciding(every, inputs, at[:1], at[1:], (0, 1, 2), SMS).chooser(cells)
+    choose = CompiledChooser(every, inputs, at[:1], at[1:], (0, 1, 2), SMS).chooser(cells)
 
     def chosen(m: int, k: int) -> Any:
         return choose(tuple(m if name == "grid:m" else k if name == "K" else 4096 for name in inputs))

@@ -16,11 +16,13 @@ triton = pytest.importorskip("triton")
 from own_card import Device, at_size, best, tuned  # noqa: E402
 
 from pipewave.errors import BadFile  # noqa: E402
-from pipewave.tune.own import kept, log, offline  # noqa: E402
-from pipewave.tune.own.device import Launch  # noqa: E402
-from pipewave.tune.own.peaks import peaks_of  # noqa: E402
-from pipewave.tune.own.tuned import Options, TunedKernel  # noqa: E402
-from pipewave.tune.table import TableMismatch  # noqa: E402
+from pipewave.tune import store  # noqa: E402
+from pipewave.tune.law.peaks import peaks_of  # noqa: E402
+from pipewave.tune.store import TableMismatch  # noqa: E402
+from pipewave.tune.user_kernels import launch_log as log  # noqa: E402
+from pipewave.tune.user_kernels import offline  # noqa: E402
+from pipewave.tune.user_kernels.device import Launch  # noqa: E402
+from pipewave.tune.user_kernels.tuned import Options, TunedKernel  # noqa: E402
 
 KERNEL_FILE = """
 import triton, triton.language as tl
@@ -125,10 +127,10 @@ def test_a_table_of_another_source_is_refused_with_the_remedy(tmp_path: Path) ->
     (tmp_path / "mine.py").write_text(KERNEL_FILE.replace("2 * tl.load", "3 * tl.load"))
     linecache.checkcache()
     with pytest.raises(TableMismatch, match="another source"):
-        kept.read_table(path, offline.kernel_of(named_kernel, Rows(), tmp_path).of)
+        store.read_table(path, offline.kernel_of(named_kernel, Rows(), tmp_path).of)
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(BadFile):
-        kept.read_table(path, kernel.of)
+        store.read_table(path, kernel.of)
 
 
 def test_a_log_of_a_real_run_is_measured_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,6 +146,6 @@ def test_a_log_of_a_real_run_is_measured_later(tmp_path: Path, monkeypatch: pyte
     launches = offline.from_log(tmp_path / "log.jsonl", kernel)
     path = offline.measure_all(kernel, launches, device, lambda told: torch.empty(told["shape"]))
     assert path is not None
-    assert len(kept.launches(path.with_suffix(""), kernel.of, device.env)) == 3
+    assert len(store.launches(path.with_suffix(""), kernel.of, device.env)) == 3
     with pytest.raises(BadFile, match="PIPEWAVE_TUNE_LOG"):
         log.read(tmp_path / "log.jsonl", "other")

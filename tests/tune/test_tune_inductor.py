@@ -25,8 +25,8 @@ def members(count: int) -> list[dict[str, int]]:
 def test_members_of_the_space_rank_as_the_table_predicts_them() -> None:
     table, some = load_table("gemm", env={}), members(20)
     order = ranked(some, 300, 4096, 4096, table)
-    us = table.table.fitted.us({"m": np.array([[300]]), "n": np.array([[4096]]), "k": np.array([[4096]])})[0]
-    every = [{name: int(values[i]) for name, values in table.table.fitted.config.items()} for i in range(len(us))]
+    us = table.us({"m": np.array([300]), "n": np.array([4096]), "k": np.array([4096])})[0]
+    every = [{name: int(values[i]) for name, values in table.config.items()} for i in range(len(us))]
     best = [min(us[i] for i, one in enumerate(every) if all(one[name] == c[name] for name in NAMES)) for c in some]
     assert [best[i] for i in order] == sorted(best)
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipewave.tune.own.anchors import Anchors, Floats
-from pipewave.tune.own.likeness import MOST_ROWS, NEAR, learned, marks, rows_of
-from pipewave.tune.own.model import fit
-from pipewave.tune.own.peaks import peaks_of
-from pipewave.tune.smooth import Smoother
+from pipewave.tune.law.anchors import Anchors, Floats
+from pipewave.tune.law.gp_correction import MOST_ROWS, NEAR, learned, marks, rows_of
+from pipewave.tune.law.model import fit
+from pipewave.tune.law.peaks import peaks_of
+from pipewave.tune.law.smooth import Smoother
 
 H200 = peaks_of("NVIDIA H200")
 CONFIG = {"BLOCK": np.array([64, 128])}
@@ -40,16 +40,20 @@ def error(some: Floats, other: Floats) -> float:
 def test_how_a_wave_fills_is_learned() -> None:
     anchors, test = launches(60, 1), launches(60, 2)
     made = fit(anchors, H200)
-    assert made.likeness is not None
-    with_it, without = (error(one.us(test.counts, test.logs), test.us) for one in (made, replace(made, likeness=None)))
+    assert made.gp_correction is not None
+    with_it, without = (
+        error(one.us(test.counts, test.logs), test.us) for one in (made, replace(made, gp_correction=None))
+    )
     assert with_it < 0.8 * without
 
 
 def test_few_launches_leave_it_out_and_more_let_it_in() -> None:
-    assert fit(launches(10, 1), H200).likeness is None
+    assert fit(launches(10, 1), H200).gp_correction is None
     some = fit(launches(12, 1), H200)
     test = launches(20, 2)
-    moved = np.abs(np.log(some.us(test.counts, test.logs) / replace(some, likeness=None).us(test.counts, test.logs)))
+    moved = np.abs(
+        np.log(some.us(test.counts, test.logs) / replace(some, gp_correction=None).us(test.counts, test.logs))
+    )
     assert 0 < moved.max() < 0.1
 
 
@@ -57,7 +61,7 @@ def test_what_is_far_from_the_best_is_not_corrected() -> None:
     anchors, test = launches(60, 1), launches(20, 2)
     slow = replace(anchors, us=anchors.us * np.array([1.0, 5 * NEAR]))
     made = fit(slow, H200)
-    with_it, without = (np.log(one.us(test.counts, test.logs)) for one in (made, replace(made, likeness=None)))
+    with_it, without = (np.log(one.us(test.counts, test.logs)) for one in (made, replace(made, gp_correction=None)))
     np.testing.assert_array_equal(with_it[:, 1], without[:, 1])
     assert np.abs(with_it[:, 0] - without[:, 0]).max() > 0
 
@@ -91,10 +95,10 @@ def phased(count: int, seed: int) -> Anchors:
 def test_how_often_a_size_divides_by_two_is_learned_where_it_tells() -> None:
     anchors, test = phased(100, 1), phased(60, 2)
     made = fit(anchors, H200)
-    assert made.likeness is not None
-    assert made.likeness.twos.tolist() == [0.0, 6.0]
+    assert made.gp_correction is not None
+    assert made.gp_correction.twos.tolist() == [0.0, 6.0]
     assert error(made.us(test.counts, test.logs), test.us) < 0.05
-    plain = fit(launches(100, 1), H200).likeness
+    plain = fit(launches(100, 1), H200).gp_correction
     assert plain is not None
     assert plain.twos.size == 0
 

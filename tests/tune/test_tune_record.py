@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pipewave.errors import BadFile, BadInput, UnknownKernel
-from pipewave.tune import record
-from pipewave.tune.join import join
+from pipewave.errors import BadFile
+from pipewave.tune.profile import plan, profile
 from pipewave.tune.recording import ANCHOR, TEST, Recording
 from pipewave.tune.shapes import FIELDS, draw, family, lengths
 from pipewave.tune.space import kernels, space
@@ -41,8 +40,9 @@ class MadeUp:
 def recorded(kernel: str, budget_s: float) -> tuple[Recording, int]:
     of = space(kernel)
     device = MadeUp(of.configs)
-    jobs = record.plan(of, range(len(of.configs)), seed=5, tests=4, anchors=3, sms=132)
-    rows = record.record(of, jobs, device, device.time, budget_s, clock=lambda: device.clock)
+    jobs = plan(of, range(len(of.configs)), seed=5, tests=4, anchors=3, sms=132)
+    with TemporaryDirectory() as folder:
+        rows = profile(of, jobs, device, device.time, Path(folder) / "p", budget_s, clock=lambda: device.clock)
     built = [(0, 0, 0)] * len(of.configs)
     return rows.freeze({"kernel": kernel}, list(of.configs), built), len(jobs)
 
@@ -117,33 +117,9 @@ def test_sequence_lengths_keep_their_mean_and_repeat() -> None:
     assert set(lengths(shape | {"spread": 0})) == {1000}
 
 
-def test_kernel_names_expand_and_unknown_ones_are_named() -> None:
-    names = [name for name, _ in record.wanted("prefill:5,gemm", 40)]
-    assert names == ["prefill_causal_128", "prefill_full_128", "prefill_causal_64", "prefill_full_64", "gemm"]
-    with pytest.raises(UnknownKernel, match="gem"):
-        list(record.wanted("gemn", 1))
-
-
 def test_anchors_and_tests_share_no_shape() -> None:
     of = space("gemm")
-    jobs = record.plan(of, [0], seed=20261121, tests=64, anchors=400, sms=132)
+    jobs = plan(of, [0], seed=20261121, tests=64, anchors=400, sms=132)
     tests = {tuple(job.shape.values()) for job in jobs if job.role == TEST}
     others = {tuple(job.shape.values()) for job in jobs if job.role == ANCHOR}
     assert not tests & others
-
-
-def test_joined_recordings_keep_the_firsts_tests_and_gain_the_seconds_anchors() -> None:
-    first, second = recorded("moe_w13", 1e9)[0], recorded("moe_w13", 1e9)[0]
-    env = {"timed_s": 1.0, "seed": 5, "env": {"gpu": "H200"}, "fields": list(FIELDS["moe"]), "order": "shuffled",
-           "names": space("moe_w13").names}  # fmt: skip
-    first, second = replace(first, meta=first.meta | env), replace(second, meta=second.meta | env)
-    other = replace(second, shapes=second.shapes + 1)
-    joined = join(first, other)
-    assert np.array_equal(joined.shapes[joined.role == TEST], first.shapes[first.role == TEST])
-    assert len(joined.shapes) == 2 * len(first.shapes)
-    at = len(first.shapes)  # the second's rows follow the first's
-    assert np.array_equal(joined.row_us[joined.row_shape == at], other.row_us[other.row_shape == 0])
-    tested = int(np.sum(first.role == TEST))
-    assert len(join(first, second).shapes) == 2 * len(first.shapes) - tested  # a tested shape is no anchor
-    with pytest.raises(BadInput, match="configuration spaces"):
-        join(first, replace(second, configs=second.configs[::-1]))

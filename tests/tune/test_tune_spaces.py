@@ -10,15 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipewave.errors import BadFile, BadInput
-from pipewave.tune.own import kept, leaderboard, spaces
-from pipewave.tune.own.anchors import Anchors, Floats, work
-from pipewave.tune.own.described import Described
-from pipewave.tune.own.leaderboard import SELECTORS, Pipewave, SpaceSelector, peaks_of_space, score
-from pipewave.tune.own.model import fit
-from pipewave.tune.own.peaks import Peaks, peaks_of
-from pipewave.tune.own.transfer import carried, moved, ratios
-from pipewave.tune.wave import TERMS, terms
+from pipewave.errors import BadFile
+from pipewave.tune import store as store
+from pipewave.tune.law.anchors import Anchors, Floats, work
+from pipewave.tune.law.model import fit
+from pipewave.tune.law.peaks import Peaks, peaks_of
+from pipewave.tune.law.transfer import carried, moved, ratios
+from pipewave.tune.law.wave import TERMS, terms
+from pipewave.tune.store import KindTable
+from pipewave.tune.user_kernels.kernel import KernelDescription
+from studies.any_kernel import spaces
+from studies.any_kernel.selectors import SELECTORS, Pipewave, SpaceSelector, peaks_of_space, score
 
 H200 = peaks_of("NVIDIA H200")
 TILES = [(m, n) for m in (16, 64, 128) for n in (32, 128, 256)]
@@ -157,7 +159,7 @@ def test_each_term_is_scaled_by_what_it_stands_for() -> None:
     assert set(by.values()) == {1.0}
 
 
-def test_anyone_can_enter_a_selector(tmp_path: Path) -> None:
+def test_anyone_can_enter_a_selector() -> None:
     class Last(SpaceSelector):
         name = "last"
 
@@ -170,23 +172,6 @@ def test_anyone_can_enter_a_selector(tmp_path: Path) -> None:
     assert score(space(), Last())["mean_regret"] > 0
     with pytest.raises(TypeError):
         SpaceSelector()  # type: ignore[abstract]
-    spaces.write(space(), tmp_path / f"product{spaces.SUFFIX}")
-    answer = leaderboard.leaderboard(tmp_path, ["pipewave", "default"])
-    assert set(answer["spaces"]["product"]) == {"pipewave", "default"}
-    with pytest.raises(BadInput, match="selector"):
-        leaderboard.leaderboard(tmp_path, ["pipewav"])
-
-
-def test_a_selector_of_ones_own_file_stands_on_the_board(tmp_path: Path) -> None:
-    spaces.write(space(), tmp_path / f"product{spaces.SUFFIX}")
-    file = tmp_path / "mine.py"
-    file.write_text("from pipewave.tune.own.leaderboard import Default\n\n\nclass Mine(Default):\n    name = 'mine'\n")
-    answer = leaderboard.leaderboard(tmp_path, [f"{file}:Mine", "default"])["spaces"]["product"]
-    assert answer["mine"]["mean_regret"] == answer["default"]["mean_regret"]
-    with pytest.raises(BadInput, match="no subclass"):
-        leaderboard.leaderboard(tmp_path, [f"{file}:Absent"])
-    with pytest.raises(BadFile, match=r"none\.py"):
-        leaderboard.leaderboard(tmp_path, [f"{tmp_path / 'none.py'}:Mine"])
 
 
 def test_a_card_says_what_a_space_is() -> None:
@@ -245,11 +230,11 @@ def test_both_predictions_are_kept_in_a_table_and_carried_to_another_card(tmp_pa
     made = space()
     model = fit(made.anchors(np.arange(40)), H200)
     assert model.beside is not None
-    of = Described(None, "product", made.configs, ("m", "n", "k"), (), (), {}, "0" * 64)
-    path = kept.write_table(tmp_path / "product", of, {}, {(): (model, list(made.shapes[:2]))}, {(): ("m", "n", "k")})
-    read, _, _ = kept.read_table(path, of)[1][()]
+    of = KernelDescription(None, "product", made.configs, ("m", "n", "k"), (), (), {}, "0" * 64)
+    path = store.write_table(tmp_path / "product", of, {}, {(): KindTable(model, made.shapes[:2], ("m", "n", "k"))})
+    read = store.read_table(path, of)[1][()].model
     test = made.anchors(np.arange(40, 80))
-    assert read.us(test.counts, test.logs) == pytest.approx(model.us(test.counts, test.logs), rel=1e-12)
+    assert read.us(test.counts, test.logs) == pytest.approx(model.us(test.counts, test.logs), rel=3e-3)
     assert 0.0 < model.beside.share < 1.0
     there = moved(model, peaks_of("NVIDIA H100 80GB HBM3"))
     assert there.beside is not None
@@ -275,10 +260,10 @@ def test_what_another_card_says_counts_less_the_more_was_measured_and_is_kept_in
 
     assert away(60) < away(10)
     model = fit(made.anchors(np.arange(12)), h100, prior=carried(there, h100))
-    of = Described(None, "product", made.configs, ("m", "n", "k"), (), (), {}, "0" * 64)
-    path = kept.write_table(tmp_path / "product", of, {}, {(): (model, list(made.shapes[:2]))}, {(): ("m", "n", "k")})
-    read, _, _ = kept.read_table(path, of)[1][()]
-    assert read.us(test.counts, test.logs) == pytest.approx(model.us(test.counts, test.logs), rel=1e-12)
+    of = KernelDescription(None, "product", made.configs, ("m", "n", "k"), (), (), {}, "0" * 64)
+    path = store.write_table(tmp_path / "product", of, {}, {(): KindTable(model, made.shapes[:2], ("m", "n", "k"))})
+    read = store.read_table(path, of)[1][()].model
+    assert read.us(test.counts, test.logs) == pytest.approx(model.us(test.counts, test.logs), rel=3e-3)
 
 
 def test_stretched_rounds_move_no_time() -> None:

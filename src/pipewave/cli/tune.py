@@ -31,7 +31,7 @@ def inspect(
     --arg K=512 --arg a=bf16[512,512] --config BM=64,BN=64,BK=32`. Runs the file, as an import would.
     """
     from pipewave.cli.streams import show
-    from pipewave.tune.reading.inspect import arguments, load, understood
+    from pipewave.tune.source.inspect import arguments, load, understood
 
     words = [word for word in config.split(",") if word]
     found = understood(load(kernel), grid, arguments(args), arguments(words))
@@ -62,9 +62,9 @@ def profile(
         print(own_profile(kernel, shapes, log, out, seconds))
         return
     from pipewave.tune import profile as profiling
-    from pipewave.tune.making import write_table
+    from pipewave.tune.making import table_of
     from pipewave.tune.space import space
-    from pipewave.tune.table import user_tables
+    from pipewave.tune.store import user_tables
 
     of, folder = space(kernel), out or user_tables()
     need_gpu()
@@ -75,33 +75,19 @@ def profile(
     recording = profiling.run(of.kernel, folder / f"{of.kernel}.profile", profiling.Budget(seconds),
                               say, progress)  # fmt: skip
     recording.save(folder / f"{of.kernel}.npz")
-    print(f"\n{write_table(recording, folder)}")
+    print(f"\n{table_of(recording, folder)}")
 
 
 def table(
     recording: Annotated[Path, Argument(help="A recording (.npz).")],
     out: Annotated[Path | None, Option(help="Folder of tables; default: your own.")] = None,
-    published: Annotated[bool, Option("--published", help="Show WaveTune's R² by macro and wave instead.")] = False,
 ) -> None:
-    """Fit a recording and write its table, or show the published method's fit."""
-    from pipewave.cli.streams import show
-    from pipewave.tune.making import write_table
+    """Fit a recording and write its table."""
+    from pipewave.tune.making import table_of
     from pipewave.tune.recording import Recording
-    from pipewave.tune.table import user_tables
+    from pipewave.tune.store import user_tables
 
-    loaded = Recording.load(recording)
-    if not published:
-        print(write_table(loaded, out or user_tables()))
-        return
-    from pipewave.tune.published import r2_table
-    from pipewave.tune.selectors import published_table
-
-    found = r2_table(published_table(loaded))
-    show(
-        [{**row["macro"], "wave": row["wave"], "samples": row["samples"], "r2": row["r2"]} for row in found["every"]],
-        "table",
-    )
-    print(f"{found['buckets']} fits, median R² {found['median']:.5f}, above 0.998: {found['share_above_0.998']:.1%}")
+    print(table_of(Recording.load(recording), out or user_tables()))
 
 
 def explain(
@@ -144,11 +130,11 @@ def export(
 ) -> None:
     """Write fused-MoE configuration files whose nearest-M look-up is right at every M."""
     from pipewave.tune import export as exporting
-    from pipewave.tune.table import locate, read
+    from pipewave.tune import load_table
 
     if not vllm and not sglang:
         raise BadInput("say --vllm or --sglang", field="vllm")
-    up, down = (read(locate(name, gpu)) for name in ("moe_w13", "moe_w2"))
+    up, down = (load_table(name, gpu=gpu, env={}) for name in ("moe_w13", "moe_w2"))
     layer = exporting.Layer(experts, top_k, hidden, inter)
     device, triton = up.meta["env"]["gpu"], up.meta["env"]["triton"]
     if vllm:
@@ -207,15 +193,15 @@ def check(
         own = own_check(kernel, file, log)
         print_json(asdict(own)) if as_json else print(verdict_text(own))
         return
+    from pipewave.tune import load_table, machine
     from pipewave.tune.check import check as canary
     from pipewave.tune.check import gpu_timer
-    from pipewave.tune.record import environment
-    from pipewave.tune.table import check_environment, locate, read
+    from pipewave.tune.store import check_environment
 
-    loaded = read(file or locate(kernel, gpu))
+    loaded = load_table(kernel, gpu=gpu, path=file, env={})
     need_gpu()
-    check_environment(loaded, environment())
-    verdict = canary(loaded, gpu_timer(loaded.kernel))
+    check_environment(loaded.meta, machine.current())
+    verdict = canary(loaded.meta, gpu_timer(loaded.kernel))
     print_json(asdict(verdict)) if as_json else print(verdict_text(verdict))
 
 
@@ -244,31 +230,16 @@ def reachable(
 
 def evaluate(
     kernels: Annotated[str, Option("--kernels", help="Kernels, or all that are recorded.")] = "all",
-    selectors: Annotated[str, Option(help="Selectors, separated by commas; of spaces also FILE.py:CLASS.")] = "all",
     recordings: Annotated[Path, Option(help="Folder of recordings.")] = RECORDINGS,
-    spaces: Annotated[Path | None, Option(help="Folder of spaces of any kernel (T4 JSON), instead.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay recorded spaces: regret of every selector against the exhaustive optimum. No GPU."""
+    """Replay recordings: regret of the shipped tables' choices against the exhaustive optimum. No GPU."""
     from pipewave.cli.streams import show
-
-    if spaces is not None:
-        from pipewave.tune.own.leaderboard import leaderboard
-
-        board = leaderboard(spaces, None if selectors == "all" else selectors.split(","))
-        if as_json:
-            print_json(board)
-            return
-        for space, figures in board["spaces"].items():
-            show([{"selector": each, **row} for each, row in figures.items()], "table", title=space)
-        for each, why in board["skipped"].items():
-            say(f"skipped {each}: {why}")
-        return
     from pipewave.cli.tuning import pairs_line, regret_rows
     from pipewave.tune.evaluate import evaluate_all, recorded
 
     wanted = recorded(recordings) if kernels == "all" else kernels.split(",")
-    answer: dict[str, Any] = evaluate_all(recordings, wanted, None if selectors == "all" else selectors.split(","))
+    answer: dict[str, Any] = evaluate_all(recordings, wanted)
     if as_json:
         print_json(answer)
         return

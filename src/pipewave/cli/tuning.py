@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pipewave.errors import BadInput, MissingExtra
-from pipewave.tune.explain import PARTS
+from pipewave.tune.law.wave import PARTS
 from pipewave.tune.reachable import reachable, trade_off
 
 MOST_POINTS = 1_000_000  # of a range: each is a choice of some microseconds
@@ -82,7 +82,7 @@ def reach_rows(
             for config, intervals in found.items()]  # fmt: skip
     some = np.unique(np.geomspace(points.start, points[-1], 200).astype(int))
     columns = {vary: some[:, None], **{name: np.full((len(some), 1), value) for name, value in fixed.items()}}
-    return rows, trade_off(table.table.fitted.us(columns))
+    return rows, trade_off(table.us(columns))
 
 
 def compact(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def own_profile(kernel: str, shapes: Path | None, log: Path | None, out: Path | 
     Raises:
         BadInput: neither shapes nor a log. MissingExtra: no GPU. BadFile: what is named cannot be read.
     """
-    from pipewave.tune.own import offline
+    from pipewave.tune.user_kernels import offline
 
     device = _device()
     found = offline.kernel_of(kernel, device, out or True)
@@ -146,7 +146,7 @@ def own_profile(kernel: str, shapes: Path | None, log: Path | None, out: Path | 
 
 def own_check(kernel: str, table: Path | None, log: Path | None) -> Any:
     """Time a few launches of a table of the user's own again; raises as `own_profile` does."""
-    from pipewave.tune.own import offline
+    from pipewave.tune.user_kernels import offline
 
     device = _device()
     found = offline.kernel_of(kernel, device)
@@ -157,13 +157,13 @@ def own_check(kernel: str, table: Path | None, log: Path | None) -> Any:
 
 def _device() -> Any:
     need_gpu()
-    from pipewave.tune.own import gpu
+    from pipewave.tune.user_kernels import gpu
 
     return gpu.current()
 
 
 def _launches(kernel: Any, shapes: Path | None, log: Path | None) -> list[Any]:
-    from pipewave.tune.own import offline
+    from pipewave.tune.user_kernels import offline
 
     if (shapes is None) == (log is None):
         raise BadInput("say --shapes FILE or --from-log FILE: which launches to measure", field="shapes")

@@ -133,7 +133,8 @@ class Query(NamedTuple):
 
 class Candidate(NamedTuple):
     """A stack that may answer: the name it was asked by, the name its rows have, how near they are (`LEVELS`), and the
-    reason why it answers where it is not what was asked for."""
+    reason why it answers where it is not what was asked for.
+    """
 
     stack: str
     measured_as: str

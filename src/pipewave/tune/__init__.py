@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipewave.tune.load import load_table
+from pipewave.tune.tables import load_table
 
 __all__ = ["autotune", "load_table"]
 

@@ -16,7 +16,6 @@ import numpy as np
 from pipewave.errors import BadFile
 from pipewave.tune.measured import measured
 from pipewave.tune.recording import ANCHOR, Recording
-from pipewave.tune.table import Table
 
 COUNT = 10
 SAME, MOST_SPREAD = 0.05, 0.06  # of the common factor; of the spread around it. Launch noise is 1 to 2 %.
@@ -60,15 +59,16 @@ def judge(old: Sequence[float], new: Sequence[float]) -> Verdict:
     return Verdict(answer, math.exp(middle), spread, tuple(np.exp(logs).tolist()))
 
 
-def check(table: Table, timer: Timer) -> Verdict:
+def check(meta: Mapping[str, Any], timer: Timer) -> Verdict:
     """Time the table's canary again.
 
     Raises:
         BadFile: the table carries none.
     """
-    rows = table.meta.get("canary") or []
+    rows = meta.get("canary") or []
     if not rows:
-        raise BadFile(f"the {table.kernel} table carries no anchors to time again; profile it anew", field="canary")
+        name = meta["kernel"]["name"]
+        raise BadFile(f"the {name} table carries no anchors to time again; profile it anew", field="canary")
     return judge([row["us"] for row in rows], [timer(row["shape"], tuple(row["config"])) for row in rows])
 
 

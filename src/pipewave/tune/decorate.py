@@ -1,7 +1,6 @@
-"""`@pipewave.tune.autotune` where `@triton.autotune` stood: choose by table, or hand over to upstream.
+"""`@pipewave.tune.autotune` where `@triton.autotune` stood: any kernel, or one of ours by its shipped table.
 
-The choice is made from the launch's own integers: no benchmark, no GPU call, nothing kept but a memo, so it is safe
-under CUDA-graph capture and from several threads.
+Kernels are told by their source, not by their name: a user's kernel that is called `gemm` is any other kernel.
 """
 
 from __future__ import annotations
@@ -13,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from pipewave.errors import BadInput, PipewaveError
-from pipewave.tune.own.described import jit
-from pipewave.tune.own.tuned import BUDGET_S, Options, TunedKernel
-from pipewave.tune.reading.formula import constants_of
+from pipewave.tune.source.formula import constants_of
+from pipewave.tune.tables import load_table, source_sha256
+from pipewave.tune.user_kernels.kernel import jit, source_hash
+from pipewave.tune.user_kernels.tuned import BUDGET_S, Options, TunedKernel
 
-ARGUMENTS: dict[str, dict[str, str]] = {  # shape field → argument of our kernels, by function name
+SHIPPED: dict[str, dict[str, str]] = {  # of kernels whose arguments tell their shape: shape field → argument
     "gemm": {"m": "M", "n": "N", "k": "K"},
 }
 
@@ -38,19 +38,31 @@ def autotune(configs: Sequence[Any], key: Sequence[str], *args: Any, table: Any 
         trips: loop trips of a block where the source does not tell them: their mean, (mean, longest), or a function of
             the arguments by name that gives either.
         cache: folder of what was measured instead of the user's own; False keeps nothing.
-        device: what measures (`own.device.Device`); default: the GPU in use.
+        device: what measures (`user_kernels.device.Device`); default: the GPU in use.
     """
 
     def decorate(fn: Any) -> Any:
-        ours = shape is not None or hasattr(table, "select") or getattr(fn, "__name__", "") in ARGUMENTS
-        options = Options(budget_s, trips, table, cache, device)
-        own = None if ours else _own(fn, configs, (key, *args), upstream, options)
-        return own or Tuned(fn, configs, (key, *args), upstream, table, shape)
+        named = table if table is not None or shape is not None else shipped(fn)
+        if shape is None and not hasattr(named, "select") and named not in SHIPPED:
+            options = Options(budget_s, trips, table, cache, device)
+            tuned = _tuned(fn, configs, (key, *args), upstream, options)
+            if tuned is not None:
+                return tuned
+        return TableKernel(fn, configs, (key, *args), upstream, named, shape)
 
     return decorate
 
 
-def _own(fn: Any, configs: Sequence[Any], positional: tuple[Any, ...], keywords: Mapping[str, Any],
+def shipped(fn: Any) -> str | None:
+    """The name of the shipped kernel that has this source; None for any other."""
+    try:
+        found = source_hash(jit(fn))
+    except (BadInput, AttributeError, TypeError):
+        return None
+    return next((name for name in SHIPPED if source_sha256(name) == found), None)
+
+
+def _tuned(fn: Any, configs: Sequence[Any], positional: tuple[Any, ...], keywords: Mapping[str, Any],
          options: Options) -> TunedKernel | None:  # fmt: skip
     """A kernel of the user's own; None where its source cannot be read."""
     try:
@@ -63,7 +75,7 @@ def _own(fn: Any, configs: Sequence[Any], positional: tuple[Any, ...], keywords:
         return None
 
 
-class Tuned:
+class TableKernel:
     """A kernel whose configuration comes from a table. `provenance` counts sources; `reason` says why not a table."""
 
     def __init__(self, fn: Any, configs: Sequence[Any], positional: tuple[Any, ...], upstream: Mapping[str, Any],
@@ -73,7 +85,7 @@ class Tuned:
         self.reason = ""
         self.provenance: Counter[str] = Counter()
         self.arg_names: list[str] = list(fn.arg_names)
-        self._shape = shape or ARGUMENTS.get(getattr(fn, "__name__", ""))
+        self._shape = shape or (SHIPPED.get(table) if isinstance(table, str) else None)
         self._allowed = {_values(config): config for config in self.configs}
         self._table = self._load(table)
         self._fallback: Any = None
@@ -82,9 +94,7 @@ class Tuned:
         if hasattr(table, "select"):
             found = table
         else:
-            from pipewave.tune.load import load_table
-
-            name = table or getattr(self.fn, "__name__", "")
+            name = table or shipped(self.fn) or getattr(self.fn, "__name__", "")
             try:
                 is_file = str(name).endswith(".safetensors")
                 found = load_table("", path=name) if is_file else load_table(name)

@@ -1,35 +1,33 @@
-"""Replay recorded spaces: the regret of every selector against the exhaustive optimum, with no GPU.
+"""Replay recordings through the shipped tables: regret of `load_table(kernel).select` at shapes never fitted. No GPU.
 
-The optimum of a shape is the configuration that was fastest in one half of the repeats; every selector, the optimum
-too, is then scored on the other half. Both ways round, averaged. Selectors see anchors only, all the same ones. The
-timer's own rhythm is taken out first (`alternation`); `mean_regret_as_recorded` is the figure with it left in, where
-the recorded optimum is partly a lucky one and every selector looks better than it is.
+The optimum of a shape is the configuration that was fastest in one half of the repeats; the choice, the optimum too, is
+then scored on the other half. Both ways round, averaged. The timer's own rhythm is taken out first (`alternation`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.errors import BadFile, BadInput
+from pipewave.errors import BadFile
 from pipewave.tune import load_table
-from pipewave.tune.margin import defaults
+from pipewave.tune.law.launch_counts import SHAPE_FIELDS
+from pipewave.tune.law.margin import SLOWER, defaults
 from pipewave.tune.measured import Measured, measured
-from pipewave.tune.pairs import choices_of, compare
 from pipewave.tune.recording import TEST, Recording
-from pipewave.tune.selector import Selector
-from pipewave.tune.selectors import SELECTORS
-from pipewave.tune.shapes import family
+from pipewave.tune.shapes import Shape, family, lengths
 from pipewave.tune.space import kernels, space
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
-def regrets(halves: Floats, chosen: NDArray[np.int64]) -> Floats:
+def regrets(halves: Floats, chosen: Ints) -> Floats:
     """Regret [s] of chosen configurations [s] from halves [s, c, 2]: optimum on one half, both scored on the other.
 
     A choice that was timed in one half only (an anchor's slow ones are) is scored on that half.
@@ -48,25 +46,6 @@ def summary(lost: Floats) -> dict[str, float]:
             "worst_regret": float(lost.max()), "share_of_optimum": float(np.mean(1 / (1 + lost)))}  # fmt: skip
 
 
-def evaluate(recording: Recording, names: Sequence[str]) -> dict[str, Any]:
-    """Score selectors on the test shapes of one recording."""
-    test, as_recorded = measured(recording, TEST), measured(recording, TEST, settled=False)
-    out: dict[str, Any] = {}
-    skipped: dict[str, str] = {}
-    for name in names:
-        made: Selector | str = SELECTORS[name](recording, test)
-        if isinstance(made, str):
-            skipped[name] = made
-            continue
-        lost = regrets(test.halves, made.chosen)
-        default = defaults(test.kernel, test.config, test.shape)
-        out[name] = summary(lost) | {"decision_us": made.decision_us} | speed_up(test, made.chosen, default)
-        out[name] |= {"keeps_default": float(np.mean(made.chosen == default))} | made.extra
-        out[name]["mean_regret_as_recorded"] = float(regrets(as_recorded.halves, made.chosen).mean())
-    return {"shapes": len(test.us), "configurations": test.us.shape[1], "noise": noise(test.halves), "selectors": out,
-            "skipped": skipped}  # fmt: skip
-
-
 def noise(halves: Floats) -> dict[str, float]:
     """How far the repeats alone are from agreeing: regret of one half's optimum against the other half's own."""
     at = np.arange(len(halves))
@@ -77,11 +56,7 @@ def noise(halves: Floats) -> dict[str, float]:
 
 
 def recorded(folder: Path) -> list[str]:
-    """Return the kernels recorded in a folder.
-
-    Raises:
-        BadFile: there is none.
-    """
+    """Return the kernels recorded in a folder. BadFile where there is none."""
     found = [kernel for kernel in kernels() if (folder / f"{kernel}.npz").exists()]
     if not found:
         raise BadFile(
@@ -90,23 +65,73 @@ def recorded(folder: Path) -> list[str]:
     return found
 
 
-def evaluate_all(folder: Path, names: Sequence[str], selectors: Sequence[str] | None = None) -> dict[str, Any]:
-    """Score recordings of a folder: {"kernels": {kernel: {"shapes", "selectors": {selector: figures}}}}.
+def evaluate_all(folder: Path, names: Sequence[str]) -> dict[str, Any]:
+    """Score the shipped tables on recordings of a folder: {"kernels": {kernel: {"shapes", "selectors": …}}}.
 
     Raises:
-        BadInput: an unknown selector. BadFile: no such recording.
+        BadFile: no such recording.
     """
-    unknown = sorted(set(selectors or ()) - set(SELECTORS))
-    if unknown:
-        raise BadInput(f"selector {unknown[0]!r} is not known; known: {', '.join(SELECTORS)}", field="selectors")
-    chosen = list(selectors or SELECTORS)
     found = {}
     for kernel in names:
-        found[kernel] = evaluate(Recording.load(folder / f"{kernel}.npz"), chosen)
+        found[kernel] = evaluate(Recording.load(folder / f"{kernel}.npz"))
         pairs = folder / f"pairs_{kernel}.npz"
         if pairs.exists():
             found[kernel]["against_default"] = against_default(Recording.load(pairs))
     return {"kernels": found}
+
+
+def evaluate(recording: Recording, table: Any = None) -> dict[str, Any]:
+    """Score a table (default: that of the GPU) at the test shapes of one recording, with its load known and unknown."""
+    test = measured(recording, TEST)
+    used = table or load_table(test.kernel, gpu=recording.meta["env"]["gpu"], env={})
+    shapes, routed = _shapes(recording, TEST)
+    scored = {}
+    for name, known in (("pipewave", True), ("pipewave_load_unknown", False)):
+        if known or test.load:
+            every = zip(shapes, routed, strict=True)
+            scored[name] = _scored(used, test, [asked(test.kernel, *one, known_load=known) for one in every])
+    return {"shapes": len(test.us), "configurations": test.us.shape[1], "noise": noise(test.halves),
+            "selectors": scored, "skipped": {}}  # fmt: skip
+
+
+def _shapes(recording: Recording, role: int) -> tuple[list[Shape], list[list[int]]]:
+    """Drawn shapes of a role, and the tokens that each expert got there."""
+    rows = np.flatnonzero(recording.role == role)
+    shapes = [dict(zip(recording.meta["fields"], row, strict=True)) for row in recording.shapes[rows].tolist()]
+    return shapes, recording.counts[rows].tolist()
+
+
+def asked(kernel: str, shape: Shape, routed: Sequence[int], *, known_load: bool) -> dict[str, Any]:
+    """Return a drawn shape as the arguments of `select`, `known_load` with tokens `routed` or the longest sequence."""
+    fields: dict[str, Any] = {name: shape[name] for name in SHAPE_FIELDS[family(kernel)]}
+    if family(kernel) == "decode":  # an engine knows how many tokens it has cached, hence their mean
+        drawn = lengths(shape)
+        fields["kv_len"] = mean = int(np.rint(drawn.mean()))
+        return fields | ({"longest": max(mean, int(drawn.max()))} if known_load else {})
+    return fields | ({"counts": tuple(routed)} if known_load and family(kernel) == "moe" else {})
+
+
+def _scored(table: Any, test: Measured, wanted: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Regret, speed-up over the default, and µs of a decision for shapes not seen before."""
+    chosen = np.array([table.configs.index(table.select(**one)) for one in wanted])
+    default, at = defaults(test.kernel, test.config, test.shape), np.arange(len(test.us))
+    gain = test.us[at, default] / test.us[at, chosen]
+    return {**summary(regrets(test.halves, chosen)), "decision_us": median_us(table, wanted),
+            "speed_up_geomean": float(np.exp(np.log(gain).mean())), "speed_up_max": float(gain.max()),
+            "keeps_default": float(np.mean(chosen == default))}  # fmt: skip
+
+
+def median_us(table: Any, wanted: Sequence[dict[str, Any]], rounds: int = 9) -> float:
+    """Median µs of one decision on shapes that were forgotten again."""
+    deciding = [(*table.key(one), one) for one in wanted]
+    decide: Callable[[Any], Any] = lambda one: one[0].decide(one[1])  # noqa: E731
+    taken = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        for one in deciding:
+            decide(one)
+        taken.append((time.perf_counter() - start) / len(deciding) * 1e6)
+    return float(np.median(taken))
 
 
 def against_default(recording: Recording) -> dict[str, Any]:
@@ -114,18 +139,39 @@ def against_default(recording: Recording) -> dict[str, Any]:
 
     Beside the figures without the load, `load_known` has those with it, where a launch has one and it was recorded.
     """
-    kernel, names = recording.meta["kernel"], recording.meta["fields"]
-    of, table = space(kernel), load_table(kernel, gpu=recording.meta["env"]["gpu"], env={})
-    shapes = [dict(zip(names, row, strict=True)) for row in recording.shapes.tolist()]
-    routed = recording.counts.tolist() or [[]] * len(shapes)
-    found: dict[str, Any] = {**compare(recording, choices_of(table, of, shapes, routed))}
+    kernel = recording.meta["kernel"]
+    table, (shapes, routed) = load_table(kernel, gpu=recording.meta["env"]["gpu"], env={}), _shapes(recording, TEST)
+    routed = routed or [[]] * len(shapes)
+
+    def choices(*, known_load: bool) -> list[int]:
+        every = (asked(kernel, *one, known_load=known_load) for one in zip(shapes, routed, strict=True))
+        return [table.configs.index(table.select(**one)) for one in every]
+
+    found: dict[str, Any] = {**compare(recording, choices(known_load=False))}
     if family(kernel) == "decode" or recording.counts.any():
-        found["load_known"] = compare(recording, choices_of(table, of, shapes, routed, known_load=True))
+        found["load_known"] = compare(recording, choices(known_load=True))
     return found
 
 
-def speed_up(test: Measured, chosen: NDArray[np.int64], default: NDArray[np.int64]) -> dict[str, float]:
-    """Geometric mean and maximum of default µs over chosen µs."""
-    at = np.arange(len(test.us))
-    gain = test.us[at, default] / test.us[at, chosen]
-    return {"speed_up_geomean": float(np.exp(np.log(gain).mean())), "speed_up_max": float(gain.max())}
+def compare(recording: Recording, choices: Sequence[int]) -> dict[str, float]:
+    """Return how often choices [s] are slower than the default by over 2 %, and the speed-up.
+
+    Shapes where the choice was not timed are left out, and counted.
+    """
+    of = space(recording.meta["kernel"])
+    shapes, _ = _shapes(recording, TEST)
+    medians = [_medians(recording, i) for i in range(len(shapes))]
+    timed = [(us[of.configs.index(of.default(shape))], us[choice])
+             for us, shape, choice in zip(medians, shapes, choices, strict=True) if choice in us]  # fmt: skip
+    default, chosen = np.array(timed).T
+    gain = default / chosen
+    return {"shapes": len(timed), "untimed": len(medians) - len(timed), "same": float(np.mean(default == chosen)),
+            "slower_share": float(np.mean(chosen > (1 + SLOWER) * default)),
+            "worst_slowdown": float((1 / gain).max() - 1),
+            "speed_up_geomean": float(np.exp(np.log(gain).mean())), "speed_up_max": float(gain.max())}  # fmt: skip
+
+
+def _medians(recording: Recording, shape: int) -> dict[int, float]:
+    here = recording.row_shape == shape
+    config, us = recording.row_config[here], recording.row_us[here]
+    return {index: float(np.median(us[config == index])) for index in np.unique(config).tolist()}

@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 
 from pipewave.errors import BadInput
 from pipewave.files import whole
-from pipewave.tune.choosing import FREE, GRANULE
 from pipewave.tune.engine.lookups import Lookup, file_name
-from pipewave.tune.fitted import Fitted
-from pipewave.tune.table import Table
+from pipewave.tune.tables import KernelTable
 
 Floats = NDArray[np.float64]
 NAMES = {"BLOCK_M": "BLOCK_SIZE_M", "BLOCK_N": "BLOCK_SIZE_N", "BLOCK_K": "BLOCK_SIZE_K", "GROUP_M": "GROUP_SIZE_M",
          "num_warps": "num_warps", "num_stages": "num_stages"}  # fmt: skip
+GRANULE, FREE = 16, 64  # above FREE rows, M is looked at in multiples of GRANULE: no block is smaller
 SLACK = 0.02  # a configuration is kept while within this of the best: fewer switches, no noise followed
 
 
@@ -58,11 +57,9 @@ def tokens(most: int) -> NDArray[np.int64]:
     return np.array([*range(1, FREE + 1), *range(FREE + GRANULE, most + 1, GRANULE)])
 
 
-def _predicted(fitted: Fitted, layer: Layer, m: NDArray[np.int64]) -> Floats:
+def _predicted(table: KernelTable, layer: Layer, m: NDArray[np.int64]) -> Floats:
     shape = {"m": m, "e": layer.e, "top_k": layer.top_k, "hidden": layer.hidden, "inter": layer.inter}
-    return fitted.upper_us(
-        {name: np.full((len(m), 1), value) if name != "m" else m[:, None] for name, value in shape.items()}
-    )
+    return table.us({name: np.broadcast_to(value, len(m)) for name, value in shape.items()}, sigmas=1.0)
 
 
 def steady(us: Floats, slack: float = SLACK) -> list[tuple[int, int, int]]:
@@ -79,7 +76,7 @@ def steady(us: Floats, slack: float = SLACK) -> list[tuple[int, int, int]]:
     return found
 
 
-def both(up: Fitted, down: Fitted, layer: Layer, most: int) -> tuple[NDArray[np.int64], Floats, Floats]:
+def both(up: KernelTable, down: KernelTable, layer: Layer, most: int) -> tuple[NDArray[np.int64], Floats, Floats]:
     """Return (M, µs of w13 [M, c], µs of w2 [M, c]).
 
     Raises:
@@ -104,29 +101,23 @@ def entries(
     return body
 
 
-def body(up: Fitted, down: Fitted, layer: Layer, most: int, least: int = 1) -> dict[str, dict[str, int]]:
-    """Return configurations by number of tokens, least … most, of two fits that share their configurations."""
-    m, first, second = both(up, down, layer, most)
-    from_least = m >= least
-    return entries(m[from_least], steady((first + second)[from_least]), up.config, least)
-
-
-def vllm(up: Table, down: Table, layer: Layer, most: int = 8192) -> dict[str, Any]:
+def vllm(up: KernelTable, down: KernelTable, layer: Layer, most: int = 8192) -> dict[str, Any]:
     """Return the body of vLLM's file for a layer."""
-    return {"triton_version": up.meta["env"]["triton"], **body(up.fitted, down.fitted, layer, most)}
+    m, first, second = both(up, down, layer, most)
+    return {"triton_version": up.meta["env"]["triton"], **entries(m, steady(first + second), up.config)}
 
 
-def sglang(up: Table, down: Table, layer: Layer, most: int = 8192) -> tuple[dict[str, Any], dict[str, Any]]:
+def sglang(up: KernelTable, down: KernelTable, layer: Layer, most: int = 8192) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the bodies of SGLang's file and of its `_down` file; both have the same BLOCK_SIZE_M at every M."""
-    m, first, second = both(up.fitted, down.fitted, layer, most)
-    block = up.fitted.config["BLOCK_M"]
+    m, first, second = both(up, down, layer, most)
+    block = up.config["BLOCK_M"]
     partner = np.stack([np.where(block == size, second, np.inf).argmin(axis=1) for size in block], axis=1)
     total = first + np.take_along_axis(second, partner, axis=1)
     picked = steady(total)
     follow = [
         (a, b, int(np.where(block == block[c], second[a : b + 1].sum(axis=0), np.inf).argmin())) for a, b, c in picked
     ]
-    return entries(m, picked, up.fitted.config), entries(m, follow, down.fitted.config)
+    return entries(m, picked, up.config), entries(m, follow, down.config)
 
 
 def write(body: dict[str, Any], path: Path) -> Path:

@@ -27,10 +27,9 @@ def ranked(candidates: Sequence[Mapping[str, Any]], m: int, n: int, k: int, tabl
     """Numbers of candidates (`BLOCK_M`, …, `num_stages`) of 16-bit operands, the fastest by our law first; ties in the
     order given. Those that an SM cannot hold come last: they would cost a compilation and answer nothing.
     """
-    fitted = table.table.fitted
     shape = {name: np.array([[value]]) for name, value in (("m", m), ("n", n), ("k", k))}
-    log_us = np.log(fitted.us(shape)[0])
-    members = np.stack([np.log2(np.maximum(fitted.config[name], 0.5)) for name in NAMES], axis=1)
+    log_us = np.log(table.us(shape)[0])
+    members = np.stack([np.log2(np.maximum(table.config[name], 0.5)) for name in NAMES], axis=1)
     score: list[float] = []
     for one in candidates:
         if matmul({name: int(one[name]) for name in NAMES}, OPERAND_BYTES).smem_bytes > SMEM_PER_BLOCK:
@@ -80,6 +79,6 @@ def fewer(keep: int = KEEP, table: Any = None, gpu: str | None = None) -> Any:
 
         def uuid(self) -> str:
             """Names what is chosen by, so that compiled graphs are not shared with other choices."""
-            return f"pipewave-{keep}-{used.table.sha256}"
+            return f"pipewave-{keep}-{used.gpu}-{used.of.source_sha256}"
 
     return Fewer()

@@ -22,8 +22,8 @@ class Measured:
 
     `shape`: field → [s]; `config`: parameter → [c]; `halves` [s, c, 2] µs, median of each half, NaN where not timed;
     `us` [s, c]: both halves together without disturbed launches; `resident` [c]: blocks an SM holds at once.
-    `load`: what is known of a launch beyond its shape, as columns. MoE: `rows` [s, c] and `active` [s, 1], blocks of
-    rows and experts in use by the routing that was drawn. Decode: `longest` [s, 1] sequence.
+    `load`: what is known of a launch beyond its shape, as columns [s]. MoE: `active` experts and `rows_16`, …: blocks
+    of so many rows, by the routing that was drawn. Decode: `longest` sequence.
     """
 
     kernel: str
@@ -33,11 +33,6 @@ class Measured:
     us: Floats
     resident: NDArray[np.int64]
     load: dict[str, Floats]
-
-    def columns(self, *, load: bool = True) -> dict[str, NDArray[np.float64]]:
-        """Shape fields as [s, 1] columns for `mapping`, with the load if asked and known."""
-        columns = {name: values[:, None] for name, values in self.shape.items()}
-        return columns | (self.load if load else {})  # type: ignore[return-value]
 
     def take(self, index: NDArray[np.int64]) -> Measured:
         """Keep some shapes."""
@@ -98,7 +93,7 @@ def measured(recording: Recording, *roles: int, settled: bool = True) -> Measure
         load = routed_rows(recording.counts[chosen], config["BLOCK_M"])
     elif family(kernel) == "decode":
         mean, longest = cached(shape)
-        shape["kv_len"], load = np.rint(mean).astype(np.int64), {"longest": longest[:, None]}
+        shape["kv_len"], load = np.rint(mean).astype(np.int64), {"longest": longest}
     return Measured(kernel, shape, config, halves, undisturbed(halves), resident, load)
 
 
@@ -110,7 +105,6 @@ def cached(shape: dict[str, NDArray[np.int64]]) -> tuple[Floats, Floats]:
 
 
 def routed_rows(counts: NDArray[np.integer], block_m: NDArray[np.int64]) -> dict[str, Floats]:
-    """Load columns of routings, tokens of each expert [s, experts], for blocks of `block_m` [c] rows."""
-    by_size = {int(size): np.sum(-(-counts // size), axis=1) for size in np.unique(block_m)}
-    rows = np.stack([by_size[int(size)] for size in block_m], axis=1).astype(float)
-    return {"rows": rows, "active": np.sum(counts > 0, axis=1)[:, None].astype(float)}
+    """Load columns [s] of routings, tokens of each expert [s, experts], for blocks of `block_m` rows."""
+    rows = {f"rows_{size}": np.sum(-(-counts // size), axis=1).astype(float) for size in np.unique(block_m).tolist()}
+    return {"active": np.sum(counts > 0, axis=1).astype(float)} | rows

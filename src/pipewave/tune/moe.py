@@ -13,7 +13,7 @@ from typing import Any
 
 from pipewave.errors import BadInput
 from pipewave.triton_kernels import moe_experts, moe_few, moe_sort
-from pipewave.tune.load import load_table
+from pipewave.tune.tables import load_table
 
 REREAD = 32e6  # bytes of weights that few tokens may read again before sorting, two launches more, is quicker
 FEW_UP = {"BLOCK_N": 4, "BLOCK_K": 512, "num_warps": 1}

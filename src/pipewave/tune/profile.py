@@ -6,29 +6,114 @@ spent. Every timed shape is appended to a store as it is done: a killed run goes
 
 from __future__ import annotations
 
+import math
 import os
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pipewave.files.store import Store, read
-from pipewave.tune.record import Job, Launcher, Timer, plan, time_job
-from pipewave.tune.recording import Recording, Rows
-from pipewave.tune.shapes import FIELDS, family
-from pipewave.tune.space import Space, space
+from pipewave.tune import machine
+from pipewave.tune.recording import ANCHOR, TEST, WAVE, Recording, Rows
+from pipewave.tune.shapes import FIELDS, Shape, draw, family, wave_anchors
+from pipewave.tune.space import Config, Space, space
 
+Calls = Sequence[Callable[[], Any]]
+Timer = Callable[[Sequence[Calls]], list[float]]
+ANCHOR_SEED = 1_000_003  # another stream than any test seed
 Progress = Callable[[int, int, float], None]  # jobs done, jobs planned, seconds left
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """`seconds` of timing in all, those of earlier runs included; `anchors` drawn at random; `seed` of the draw."""
+    """What to time."""
 
-    seconds: float = 120.0
-    anchors: int = 1000
-    seed: int = 1
+    seconds: float = 120.0  # of timing in all, those of earlier runs included
+    anchors: int = 1000  # shapes drawn at random to fit to
+    seed: int = 1  # of the draw
+    tests: int = 0  # shapes to score on, timed first
+
+
+class Launcher(Protocol):
+    """What the recorder needs of a device; `operands.Operands` is the real one."""
+
+    def prepare(self, shape: Shape) -> None:
+        """Set up one shape."""
+
+    def calls(self, config: Config) -> Calls:
+        """Return the launches of one configuration at that shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One shape and the configurations (by index) to time there."""
+
+    shape: Shape
+    role: int
+    configs: tuple[int, ...]
+
+
+# (rounds, within): so many more rounds of the configurations within that factor of the fastest seen so far.
+Stages = tuple[tuple[int, float], ...]
+STAGES: dict[int, Stages] = {
+    TEST: ((2, math.inf), (2, 1.6), (8, 1.2), (8, 1.06)),
+    ANCHOR: ((1, math.inf), (1, 2.0), (2, 1.4)),  # what is twice as slow as the best is hardly worth a second look
+    WAVE: ((2, math.inf),),
+}
+
+
+def plan(of: Space, usable: Sequence[int], seed: int, tests: int, anchors: int, sms: int) -> list[Job]:
+    """Test shapes first, then anchors of both kinds, shuffled so that a spent budget leaves a fair sample."""
+    every = tuple(usable)
+    jobs = [Job(shape, TEST, every) for shape in draw(of.kernel, seed, tests)]
+    held_out = {_identity(job.shape) for job in jobs}
+    drawn = [shape for shape in draw(of.kernel, seed + ANCHOR_SEED, anchors) if _identity(shape) not in held_out]
+    rest = [Job(shape, ANCHOR, every) for shape in drawn]
+    by_block: dict[tuple[int, ...], list[int]] = {}
+    for index in usable:
+        config = of.as_dict(of.configs[index])
+        key = tuple(config.get(name, 0) for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"))
+        by_block.setdefault(key, []).append(index)
+    for members in by_block.values():
+        block = of.as_dict(of.configs[members[0]])
+        placed = wave_anchors(of.kernel, block, sms)
+        rest += [Job(shape, WAVE, tuple(members)) for shape in placed if _identity(shape) not in held_out]
+    random.Random(seed).shuffle(rest)
+    return jobs + rest
+
+
+def _identity(shape: Shape) -> tuple[int, ...]:
+    """Name a shape apart from the random state of its routing or lengths."""
+    return tuple(value for name, value in shape.items() if name != "seed")
+
+
+def time_job(
+    job: Job, launcher: Launcher, configs: Sequence[Config], timer: Timer
+) -> tuple[list[int], list[int], list[float]]:
+    """Time one job; returns parallel lists (configuration, half, µs). Rounds shuffle the configurations."""
+    launcher.prepare(job.shape)
+    launches = {index: launcher.calls(configs[index]) for index in job.configs}
+    best = dict.fromkeys(job.configs, math.inf)
+    order: list[int] = []
+    halves: list[int] = []
+    us: list[float] = []
+    shuffle, before = random.Random(len(job.configs)).sample, 0
+    for rounds, within in STAGES[job.role]:
+        limit = math.inf if math.isinf(within) else within * min(best.values())
+        near = [index for index in job.configs if best[index] <= limit]
+        # Another order each round: a timer's own rhythm (see `alternation`) must not look like a configuration's.
+        batch = [index for _ in range(rounds) for index in shuffle(near, len(near))]
+        halves += [(before + done) % 2 for done in range(rounds) for _ in near]
+        before += rounds
+        taken = timer([launches[index] for index in batch])
+        for index, value in zip(batch, taken, strict=True):
+            best[index] = min(best[index], value)
+        order += batch
+        us += taken
+    return order, halves, us
 
 
 def profile(of: Space, jobs: Sequence[Job], launcher: Launcher, timer: Timer, path: Path, seconds: float,
@@ -88,7 +173,6 @@ def _timed(of: Space, built: dict[Any, Any], path: Path, budget: Budget, progres
 
     from pipewave.tune import build, verify
     from pipewave.tune.operands import Operands
-    from pipewave.tune.record import environment
     from pipewave.tune.timing import ColdTimer
 
     loaded = {key: build.compile_binary(of.kernel, key) for key, report in built.items() if not report.error}
@@ -97,11 +181,11 @@ def _timed(of: Space, built: dict[Any, Any], path: Path, budget: Budget, progres
     found = verify.errors(launcher, [of.configs[i] for i in usable])
     right = [i for i, error in zip(usable, found, strict=True) if error <= verify.TOLERANCE]
     sms = torch.cuda.get_device_properties(0).multi_processor_count
-    jobs = plan(of, right, budget.seed, 0, budget.anchors, sms)
+    jobs = plan(of, right, budget.seed, budget.tests, budget.anchors, sms)
     timed = profile(of, jobs, launcher, timer, path, budget.seconds, progress)
     meta = {"schema": 1, "kernel": of.kernel, "names": of.names, "compiled": of.compiled,
             "fields": FIELDS[family(of.kernel)], "seed": budget.seed, "method": "cuda events, cold L2",
-            "order": "shuffled", "flush_mb": timer.flush.numel() >> 20, "env": environment(),
+            "order": "shuffled", "flush_mb": timer.flush.numel() >> 20, "env": machine.timed_on(),
             "empty_us": timer.empty_us(launcher.bind(build.compile_nothing(), (1, 1, 1), [0]))}  # fmt: skip
     report = [built[config[: of.compiled]] for config in of.configs]
     return timed.freeze(meta, list(of.configs), [(b.smem_bytes, b.registers, b.spill_bytes) for b in report])

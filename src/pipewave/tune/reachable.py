@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.tune.mapping import check_shape
+from pipewave.tune.law.launch_counts import check_shape
 
 Floats = NDArray[np.float64]
 Config = Mapping[str, int]

@@ -141,7 +141,7 @@ _SPACES: dict[str, Callable[[], Space]] = {
     "decode_128": lambda: Space("decode_128", _SPLIT, 3, _decode(128), _decode_default),
     "decode_64": lambda: Space("decode_64", _SPLIT, 3, _decode(64), _decode_default),
 }
-# The products of the fused layer: spaces of their own, profiled together by `bench.moe_loop`.
+# The products of the fused layer: spaces of their own, profiled together by `studies.moe_loop`.
 _LAYER: dict[str, Callable[[], Space]] = {
     "moe_up": lambda: Space("moe_up", layer_space.UP_NAMES, layer_space.UP_COMPILED, layer_space.up(),
                             layer_space.up_default),

@@ -10,7 +10,6 @@ from pipewave.calls.families import Attention, Call, FusedMoe, Gemm
 from pipewave.errors import BadFile
 from pipewave.gpus import find
 from pipewave.tune import load_table
-from pipewave.tune.mapping import mapper
 from pipewave.tune.reachable import runs as merged
 
 Shape = dict[str, int]
@@ -91,6 +90,7 @@ def _runs(found: Any, shapes: dict[int, Shape], x: list[int]) -> list[dict[str, 
 
 def _waves(found: Any, shape: Shape, config: Any) -> float:
     """Thread blocks of a launch over the places its residency gives."""
-    resident = int(found.table.fitted.resident[found.configs.index(config)])
-    blocks = float(mapper(found.kernel)(shape, config).blocks)
-    return blocks / float(found.sms * resident)
+    chooser, key = found.key(shape)
+    index = found.configs.index(config)
+    blocks = chooser.formulas.counts(dict(zip(chooser.inputs, key, strict=True)))[index, 0]
+    return float(blocks) / float(chooser.model.peaks.sms * chooser.model.resident[index])

@@ -15,8 +15,8 @@ from pipewave.errors import MissingExtra
 from pipewave.tune import machine
 from pipewave.tune.engine.installed import INSTALLED, KEYS
 from pipewave.tune.engine.lookups import BLOCK, Lookup
-from pipewave.tune.own.gpu import Gpu
-from pipewave.tune.own.peaks import peaks_of
+from pipewave.tune.law.peaks import peaks_of
+from pipewave.tune.user_kernels.gpu import Gpu
 
 
 class GpuTimer:

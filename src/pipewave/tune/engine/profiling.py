@@ -7,20 +7,20 @@ routed experts, the one of a dense layer) gets laws of its own over the launches
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.tune import mapping
 from pipewave.tune.engine.lookups import Lookup, rules, second_file
 from pipewave.tune.export import entries, steady, tokens
+from pipewave.tune.law.anchors import Anchors, Floats, columns
+from pipewave.tune.law.model import fit
+from pipewave.tune.law.peaks import Peaks
 from pipewave.tune.measured import HICCUP
-from pipewave.tune.own.anchors import Anchors, Floats, columns
-from pipewave.tune.own.measuring import staged
-from pipewave.tune.own.model import fit
-from pipewave.tune.own.peaks import Peaks
+from pipewave.tune.tables import description, formulas
+from pipewave.tune.user_kernels.measuring import staged
 
 Config = Mapping[str, int]
 ANCHORS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192)
@@ -118,18 +118,15 @@ def _timed(of: Lookup, m: int, configs: Sequence[Config], timer: Timer, default:
 
 
 def counts(of: Lookup, product: int, m: NDArray[np.int64], configs: Sequence[Config]) -> Floats:
-    """Counts [m, c, 6] of one product at numbers of tokens, as `own.anchors` has them."""
-    config = {name.replace("SIZE_", ""): values for name, values in columns(configs).items()}
-    if of.kind == "moe":
-        shape = {"m": m[:, None], "e": of.e, "top_k": of.top_k, "hidden": of.k, "inter": of.n}
-        work, width, depth = mapping.moe(shape, config, up=product == 0), *((2 * of.n, of.k), (of.k, of.n))[product]
-        rows = m[:, None] * of.top_k
-    else:
-        work = mapping.gemm({"m": m[:, None], "n": of.n, "k": of.k}, config, 1)
-        width, depth, rows = of.n, of.k, m[:, None]
-    flops = 2.0 * np.maximum(rows, work.blocks * config["BLOCK_M"] / -(-width // config["BLOCK_N"])) * width * depth
-    every = (work.blocks, work.trips, work.longest, work.dram, work.l2, flops)
-    return np.stack([np.broadcast_to(np.asarray(x, float), (len(m), len(configs))) for x in every], axis=-1)
+    """Counts [m, c, 7] of one product at numbers of tokens, as those of a shipped kernel that is alike."""
+    kernel = ("moe_w13", "moe_w2")[product] if of.kind == "moe" else "gemm_fp8"
+    sizes = (
+        {"e": of.e, "top_k": of.top_k, "hidden": of.k, "inter": of.n} if of.kind == "moe" else {"n": of.n, "k": of.k}
+    )
+    named = tuple({name.replace("SIZE_", ""): value for name, value in config.items()} for config in configs)
+    described = replace(description(kernel), configs=named)
+    made = formulas(kernel, {"m": 1, **sizes}, described)
+    return made.many({"m": m.astype(float), **{name: np.full(len(m), float(size)) for name, size in sizes.items()}})
 
 
 def product_counts(of: Lookup, product: int, m: NDArray[np.int64], configs: Sequence[Config], *, whole: bool) -> Floats:

@@ -1,0 +1,37 @@
+"""Record configuration spaces of our own kernels on a GPU: `python -m lab.tune_record --kernel gemm --out DIR`.
+
+Everything is compiled and checked, then timed at random test shapes and, until the budget is spent, at anchors. One
+file a kernel; a kernel whose file exists is skipped, a killed run goes on where it was. Needs torch and triton.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipewave.tune.profile import Budget, run
+from pipewave.tune.space import kernels, space
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kernel", default=",".join(kernels()))
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--tests", type=int, default=64)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args(argv)
+    options.out.mkdir(parents=True, exist_ok=True)
+    budget = Budget(options.seconds, seed=options.seed, tests=options.tests)
+    for kernel in (space(name).kernel for name in options.kernel.split(",")):
+        path = options.out / f"{kernel}.npz"
+        if not path.exists():
+            run(kernel, path.with_suffix(".profile"), budget, lambda text: print(text, file=sys.stderr),
+                lambda *_: None).save(path)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

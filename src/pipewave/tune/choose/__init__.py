@@ -1,0 +1,1 @@
+"""Choosing a configuration: short lists by size cell, evaluated in microseconds."""

@@ -1,0 +1,301 @@
+"""Choosing for launches of one kind: a dictionary hit where a launch came before, else the few laws of its cell.
+
+No GPU call, no lock, the same answer everywhere. A cell is the bit lengths of the sizes less one, the leading sizes in
+half octaves; where no launch was drawn into it, wider cells answer. Candidates are those of whole octaves or more, so
+that they hold for several ways to fill the last wave; their corrections are the cell's own.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from pipewave.tune.choose.compiled import CELL_BITS, IDLE, Candidate, CompiledChooser, Short, law_function, short
+from pipewave.tune.law.anchors import Floats, Ints
+from pipewave.tune.law.model import Model
+from pipewave.tune.user_kernels.launch_formulas import LaunchFormulas
+from pipewave.tune.user_kernels.sizes import Sizes, drawn
+
+SAMPLES, BEYOND = 4096, 2048  # launches drawn to work out short lists: within the sizes seen, and around them
+CHUNK = 512  # of them at once
+LEAST = 4  # of them that a short list is worked out from
+WIDTHS = (1, 2, 4)  # octaves of the cells that answer where no launch was drawn into a narrower one
+MOST = 16  # candidates of a cell that win at its samples: each costs a twentieth of a microsecond
+ENOUGH, WORST = 0.002, 0.03  # mean and worst loss at which a short list ends
+FEW = 8  # samples that are hardly enough
+KEEP_DEFAULT = 1.1  # the default stays a candidate wherever it is predicted within this factor
+BOUNDED = 32  # candidates more, that would win if they filled every SM alike
+SHARED = 2  # samples that the mean correction of a wider cell counts for in a narrower one
+HALVED = 2  # leading sizes that cells take in half octaves
+CELLED = 8  # leading sizes that cells are distinguished by
+MEMO = 1 << 16
+Key = tuple[Any, ...]
+Lists = tuple[dict[int, Short], ...]  # of cells in half octaves, then of those of `WIDTHS`
+Default = Callable[[Mapping[str, Floats]], Ints]  # numbers of launches as columns → the default of each
+
+
+class Memo(dict[Key, int]):
+    """What was chosen for keys; a new one is decided on and kept."""
+
+    def __init__(self, decide: Callable[[Key], int]) -> None:
+        super().__init__()
+        self._decide = decide
+
+    def __missing__(self, key: Key) -> int:
+        if len(self) >= MEMO:
+            self.clear()
+        found = self[key] = self._decide(key)
+        return found
+
+
+def first_configuration(numbers: Mapping[str, Floats]) -> Ints:
+    """The default of launches whose author names none: the first configuration."""
+    return np.zeros(len(next(iter(numbers.values()))), np.int64)
+
+
+class Chooser:
+    """`inputs`: the numbers of a launch that a key holds, in order; `memo`: what was chosen for keys; `choose`: the
+    number of the configuration for the inputs of a launch.
+    """  # fmt: skip
+
+    def __init__(self, formulas: LaunchFormulas, sizes: Sizes, model: Model, usable: Ints, seen: Floats,
+                 default: Default = first_configuration, lists: Lists | None = None) -> None:  # fmt: skip
+        self.formulas, self.sizes, self.model, self.usable, self.default = formulas, sizes, model, usable, default
+        self.inputs = tuple(dict.fromkeys((*sizes.names, *formulas.inputs)))
+        self._size_at = tuple(self.inputs.index(name) for name in sizes.names)
+        self.memo = Memo(self.decide)
+        self.choose: Callable[[Key], int] = self.memo.__getitem__
+        self.lists: Lists = lists or tuple({} for _ in (0, *WIDTHS))
+        self._compiled: Callable[[Key], int | None] | None = None
+        self._seen: Floats | None = seen if len(seen) and lists is None else None
+        self._grows = lists is None  # lists of a table are whole: choices do not depend on what was asked before
+        self._rows: dict[Short, list[Any]] = {}
+        self._law = law_function(model.peaks.sms)
+        self._lock = threading.RLock()
+        self._compiles = True
+
+    def remember(self, key: Key, config: int) -> int:
+        """Keep a choice."""
+        self.memo[key] = config
+        return config
+
+    def decide(self, key: Key) -> int:
+        """Evaluate the short list of the cell."""
+        index = None if self._compiled is None else self._compiled(key)
+        return self._uncompiled(key) if index is None else index
+
+    def _uncompiled(self, key: Key) -> int:
+        """The same without the C function, or where that has no answer."""
+        with self._lock:
+            self.prepare()
+            listed = self._listed(key)
+            if listed is None and self._grows:
+                listed = self.lists[0][self._cell(key)] = self._new(key)
+        return self._whole(key) if listed is None else self._evaluated(key, listed)
+
+    def prepare(self) -> None:
+        """Work out the short lists and compile the C function that evaluates them, once; takes seconds."""
+        with self._lock:
+            if self._seen is not None:
+                at = np.concatenate([drawn(self._seen, SAMPLES, wider=1.0), drawn(self._seen, BEYOND)])
+                self._seen = None
+                self.sample(self.sizes.numbers(at), at)
+            if self._compiles and "triton" in sys.modules:
+                self._compiles, self._compiled = False, self._compile()
+
+    def _compile(self) -> Callable[[Key], int | None] | None:
+        every = [self._candidate(index) for index in self.usable.tolist()]
+        celled = self._size_at[:CELLED]
+        made = CompiledChooser(every, self.inputs, celled[:HALVED], celled[HALVED:], (0, *WIDTHS), self.model.peaks.sms)
+        found: Callable[[Key], int | None] | None = made.chooser(self.lists)
+        return found
+
+    def _listed(self, key: Key) -> Short | None:
+        for octaves, lists in zip((0, *WIDTHS), self.lists, strict=True):
+            found = lists.get(self._cell(key, octaves))
+            if found is not None:
+                return found
+        return None
+
+    def is_listed(self, key: Key) -> bool:
+        """Whether launches like this one were foreseen: within the sizes measured, or near them."""
+        return self._listed(key) is not None
+
+    def _cell(self, key: Key, octaves: int = 0) -> int:
+        """As `_packed(_bits(...))` of one launch."""
+        packed = 0
+        for i, at in enumerate(self._size_at[:CELLED]):
+            less = float(key[at]) - 1.0
+            bits = math.frexp(less * less if not octaves and i < HALVED else less)[1]
+            packed = packed << CELL_BITS | bits // (octaves or 1)
+        return packed
+
+    def _evaluated(self, key: Key, listed: Short) -> int:
+        """The least of a short list."""
+        rows = self._rows.get(listed) or self._rows.setdefault(listed, self._rows_of(listed))
+        best, least = rows[0][0], math.inf
+        for index, factor, count, at, law in rows if len(rows) > 1 else ():
+            found = count(*(key[i] for i in at))
+            if found is None:
+                return self._whole(key)
+            blocks, trips = max(found[0], 1.0), found[1]
+            idle = found[IDLE] if len(found) > IDLE else 0.0
+            us = factor * self._law(blocks, trips, max(found[2], trips), found[3], found[4], idle, *law)[0]
+            if us < least:
+                best, least = index, us
+        return int(best)
+
+    def _rows_of(self, listed: Short) -> list[tuple[int, float, Any, tuple[int, ...], tuple[float, ...]]]:
+        """A short list with what counts its launches and what a law needs."""
+        found = []
+        for index, factor in np.frombuffer(listed).reshape(-1, 2).tolist():
+            formula = self.formulas.formulas[int(self.formulas.group[int(index)])][0]
+            law = (float(self.model.resident[int(index)]), *self.model.law[int(index)].tolist())
+            at = tuple(self.inputs.index(name) for name in formula.inputs)
+            found.append((int(index), factor, formula.one, at, law))
+        return found
+
+    def _whole(self, key: Key) -> int:
+        """Choose by the whole model, for a launch that nobody foresaw."""
+        numbers = dict(zip(self.inputs, key, strict=True))
+        default = self.default({name: np.array([value], float) for name, value in numbers.items()})
+        ranked = self.model.ranked(self.formulas.counts(numbers)[None], self._logs(key), default)[0]
+        return int(self.usable[ranked[self.usable].argmin()])
+
+    def _logs(self, key: Key) -> Floats:
+        return np.log(np.maximum([[float(key[at]) for at in self._size_at]], 1.0))
+
+    def _new(self, key: Key) -> Short:
+        """The short list of a cell that no sample fell into, by its first launch."""
+        numbers = dict(zip(self.inputs, key, strict=True))
+        counts = self.formulas.counts(numbers)[None]
+        columns = {name: np.array([value], float) for name, value in numbers.items()}
+        ranked, factor = self._judged(counts, self._logs(key), self.default(columns))
+        return self._decide(self._short(ranked, counts, self.default(columns)), factor)
+
+    def sample(self, numbers: Mapping[str, Floats], at: Floats, bounded: int = BOUNDED) -> None:
+        """Keep of each cell the few configurations that lose nothing at launches given as columns, of sizes [s, d]."""
+        counts, logs, default = self.formulas.many(numbers), np.log(np.maximum(at, 1.0)), self.default(numbers)
+        parts = [self._judged(counts[i : i + CHUNK], logs[i : i + CHUNK], default[i : i + CHUNK])
+                 for i in range(0, len(at), CHUNK)]  # fmt: skip
+        ranked, factor = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+        fine = _packed(_bits(at))
+        wider: dict[int, tuple[int, ...]] = {}
+        for octaves, wide in zip(reversed(WIDTHS), reversed(self.lists[1:]), strict=True):
+            for name, index in _grouped(_packed(_bits(at, octaves))):
+                if len(index) < LEAST:
+                    continue
+                beyond = wider.get(int(_packed(_bits(at[index[:1]], 2 * octaves))[0]), ())
+                listed = self._with(self._short(ranked[index], counts[index], default[index], bounded), beyond)
+                wider[name] = tuple(listed)
+                wide[name] = self._decide(listed, factor[index])
+                shared = np.repeat(factor[index].mean(axis=0, keepdims=True), SHARED, axis=0)
+                for cell, inside in _grouped(fine[index]) if octaves == 1 else ():
+                    self.lists[0][cell] = self._decide(listed, np.concatenate([factor[index[inside]], shared]))
+
+    def _with(self, listed: Ints, beyond: tuple[int, ...]) -> Ints:
+        """A short list with what wins in the wider cell around it: few samples of a cell do not tell what else does."""
+        more = [one for one in beyond if one not in listed][: max(MOST - len(listed), 0)]
+        return np.array([*listed, *more], np.int64)
+
+    def _judged(self, counts: Floats, logs: Floats, default: Ints) -> tuple[Floats, Floats]:
+        """What choices go by (log µs), and how far it is above the laws alone: each [s, c]."""
+        ranked = self.model.ranked(counts, logs, default)
+        return ranked, ranked - np.log(np.maximum(self.model.law_us(counts), 1e-3))
+
+    def _short(self, ranked: Floats, counts: Floats, default: Ints, bounded: int = BOUNDED) -> Ints:
+        """The few configurations that lose nothing at some launches [s, c], and those that could win near them."""
+        only = ranked[:, self.usable]
+        position = np.minimum(np.searchsorted(self.usable, default), len(self.usable) - 1)
+        lost = only - only.min(axis=1, keepdims=True)
+        chosen = self.usable[shortlist(lost, position, MOST)].tolist()
+        more = [one for one in self._bounded(lost, counts[:, self.usable, 0]) if one not in chosen]
+        return np.array([*chosen, *more[:bounded]], np.int64)
+
+    def _bounded(self, lost: Floats, blocks: Floats) -> list[int]:
+        """Configurations that would lose nothing at some launch if their blocks filled every SM alike, the best first:
+        samples of a cell seldom meet the sizes where that is so.
+        """
+        busiest = np.ceil(np.maximum(blocks, 1.0) / self.model.peaks.sms)
+        filled = np.where(busiest > 1, blocks / (busiest * self.model.peaks.sms), 1.0)
+        bound = lost + np.log(filled)
+        order = np.argsort(bound.mean(axis=0), kind="stable")
+        return [int(one) for one in self.usable[order[(bound.min(axis=0) <= 0.0)[order]]]]
+
+    def _decide(self, chosen: Ints, factor: Floats) -> Short:
+        """The choice among these with their mean correction [s, c] over some launches."""
+        chosen = np.sort(chosen)
+        return short(chosen, np.exp(factor[:, chosen].mean(axis=0)))
+
+    def _candidate(self, index: int) -> Candidate:
+        counted = self.formulas.formulas[int(self.formulas.group[index])][0]
+        return Candidate(index, counted, self.model.law[index], int(self.model.resident[index]))
+
+    def expected_us(self, key: Key) -> Floats:
+        """Predicted µs [c] of every configuration at a launch."""
+        counts = self.formulas.counts(dict(zip(self.inputs, key, strict=True)))[None]
+        return np.asarray(self.model.us(counts, self._logs(key))[0])
+
+
+def shortlist(lost: Floats, default: Ints, most: int, keep_default: float = KEEP_DEFAULT) -> Ints:
+    """Pick configurations greedily until their best loses little anywhere (`lost` [s, c] = log µs over the best's).
+
+    The default keeps a place where it is predicted near the best.
+    """
+    near = [int(d) for d, row in zip(default, lost, strict=True) if row[d] < np.log(keep_default)]
+    kept = sorted(set(near))[:1]
+    chosen: list[int] = []
+    left = np.full(len(lost), np.inf)
+    least = 1 if len(lost) >= FEW else 2  # few samples do not tell that one is enough
+    while len({*chosen, *kept}) < most and (len(chosen) < least or left.mean() > ENOUGH or left.max() > WORST):
+        score = (np.minimum(left[:, None], lost) + 1e-6 * lost).sum(axis=0)
+        score[chosen] = np.inf
+        chosen.append(int(score.argmin()))
+        left = np.minimum(left, lost[:, chosen[-1]])
+    return np.array(chosen + [config for config in kept if config not in chosen], np.int64)
+
+
+def _bits(at: Floats, octaves: int = 0) -> Ints:
+    """Bit lengths [s, d] of sizes [s, d] less one, in so many octaves; by default of the leading ones' squares."""
+    less = at[:, :CELLED] - 1
+    if not octaves:
+        less[:, :HALVED] **= 2
+    return np.frexp(less)[1].astype(np.int64) // max(octaves, 1)
+
+
+def _packed(bits: Ints) -> Ints:
+    """Cells [s] by bit lengths [s, d]."""
+    packed = np.zeros(len(bits), np.int64)
+    for column in bits.T:
+        packed = packed << CELL_BITS | column
+    return packed
+
+
+def _grouped(names: Ints) -> Iterator[tuple[int, Ints]]:
+    """Each name [s], and where it stands."""
+    order = np.argsort(names, kind="stable")
+    distinct, start = np.unique(names[order], return_index=True)
+    yield from zip(distinct.tolist(), np.split(order, start[1:]), strict=True)
+
+
+class FixedChoice:
+    """The one choice for a kind of launch that nothing is known of and nothing will be measured of."""
+
+    inputs: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self.memo: dict[Key, int] = {}
+
+    def remember(self, key: Key, config: int) -> int:
+        """Keep the choice."""
+        self.memo[key] = config
+        return config
+
+    def decide(self, key: Key) -> int:
+        """The choice that was kept."""
+        return self.memo[()]

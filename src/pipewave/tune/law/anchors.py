@@ -1,0 +1,73 @@
+"""What was measured of a kernel of the user's own: launches as counts, and the µs of configurations there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipewave.tune.law.launch_counts import LaunchCounts
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+COUNTS = 6  # of a launch, idle blocks apart, as `reading.formula.OUTPUTS` names them
+
+
+def usual(resident: Ints) -> Ints:
+    """Blocks [c] that an SM holds of most launches' binaries, of those of each [s, c] or of all [c]."""
+    return np.asarray(np.median(np.atleast_2d(resident), axis=0), np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Anchors:
+    """`at` [s, d] sizes of the key; `counts` [s, c, 6]; `us` [s, c] µs, NaN where not timed; `config` name → [c];
+    `resident` [c] blocks an SM holds at once; [s, c] where binaries of the launches differ.
+    """  # fmt: skip
+
+    at: Floats
+    counts: Floats
+    us: Floats
+    config: Mapping[str, Ints]
+    resident: Ints
+
+    def take(self, index: Ints) -> Anchors:
+        """Keep some launches."""
+        held = self.resident[index] if self.resident.ndim > 1 and len(index) else self.usual
+        return Anchors(self.at[index], self.counts[index], self.us[index], self.config, held)
+
+    @property
+    def usual(self) -> Ints:
+        """Blocks [c] that an SM holds of most launches' binaries."""
+        return usual(self.resident)
+
+    @property
+    def logs(self) -> Floats:
+        """Logarithms of the sizes [s, d]."""
+        return np.asarray(np.log(np.maximum(self.at, 1.0)))
+
+
+def work(counts: Floats) -> LaunchCounts:
+    """Counts [..., 6] as the launches that laws are made of."""
+    blocks, trips, longest, least_bytes, moved_bytes = (counts[..., i] for i in range(5))
+    idle = counts[..., COUNTS] if counts.shape[-1] > COUNTS else 0.0
+    return LaunchCounts(np.maximum(blocks, 1.0), trips, np.maximum(longest, trips), least_bytes, moved_bytes, idle)
+
+
+def columns(configs: Sequence[Mapping[str, Any]]) -> dict[str, Ints]:
+    """Parameters of configurations as numbers [c]: words count by their first use, what is absent as 0."""
+    names = list(dict.fromkeys(name for config in configs for name in config))
+    return {name: _numbers(config.get(name) for config in configs) for name in names}
+
+
+def _numbers(values: Iterable[Any]) -> Ints:
+    words: dict[str, int] = {}
+
+    def number(value: Any) -> int:
+        if value is None or isinstance(value, int):
+            return int(value or 0)
+        return words.setdefault(str(value), len(words) + 1)
+
+    return np.array([number(value) for value in values], np.int64)

@@ -1,0 +1,152 @@
+"""What a launch is made of, as counts; and the counts of our own shipped kernels as functions of their shapes.
+
+Counts of other kernels are read from their source (`tune.source`). Ours are stated here: routing and cache lengths are
+hidden in tensors, which no source tells, and reading 90 tiles takes 0.2 s at each load and needs triton. The functions
+run on traced numbers (`source.traced`), so that they become the same formulas as those that are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from pipewave.errors import MissingField, UnknownField, did_you_mean
+from pipewave.tune.shapes import family, is_up
+from pipewave.tune.source.traced import greatest, least
+
+
+class LaunchCounts(NamedTuple):
+    """One launch; each field is a number or an array."""
+
+    blocks: Any  # thread blocks that do work
+    trips: Any  # main-loop trips of a block, mean
+    longest: Any  # of the longest block
+    dram: Any  # bytes that come from or go to memory once
+    l2: Any  # bytes that the blocks ask of the L2
+    idle: Any = 0.0  # blocks that start and leave at once, or rows of a second pass
+
+
+Numbers = Mapping[str, Any]
+LINE = 128  # bytes of a cache line
+SUMMED = 1024  # values that the sum over experts moves at once
+PARTS = (0.1, 0.3, 0.5, 0.7, 0.9)  # of the range of sequence lengths: where splits of decode are counted
+SHAPE_FIELDS: dict[str, tuple[str, ...]] = {
+    "gemm": ("m", "n", "k"),
+    "moe": ("m", "e", "top_k", "hidden", "inter"),
+    "prefill": ("batch", "q_len", "kv_len", "heads", "kv_heads"),
+    "decode": ("batch", "kv_len", "heads", "kv_heads"),
+}
+LOAD_FIELDS = {"decode": ("longest",), "moe": ("counts",)}  # what may be said of a launch beyond its shape
+
+
+def check_shape(kernel: str, names: Iterable[str]) -> None:
+    """Refuse a shape by the first of its field names that the kernel has not, or by the first that is missing.
+
+    Raises:
+        UnknownField, MissingField: named in the error.
+    """
+    given, needed = list(names), SHAPE_FIELDS[family(kernel)]
+    known = needed + LOAD_FIELDS.get(family(kernel), ())
+    for name in given:
+        if name not in known:
+            raise UnknownField(
+                f"{kernel} has no field {name!r};{did_you_mean(name, known)} fields: {', '.join(known)}", field=name
+            )
+    for name in needed:
+        if name not in given:
+            raise MissingField(f"{kernel} needs {name!r}; its shape is {', '.join(needed)}", field=name)
+
+
+def _ceil(x: Any, y: Any) -> Any:
+    return -(-x // y)
+
+
+def gemm(s: Numbers, c: Numbers, width: int) -> LaunchCounts:
+    """Dense GEMM of operands of `width` bytes: one block an output tile, one trip a slice of K."""
+    m, n, k = s["m"], s["n"], s["k"]
+    rows, cols, trips = _ceil(m, c["BLOCK_M"]), _ceil(n, c["BLOCK_N"]), _ceil(k, c["BLOCK_K"])
+    row_bytes = k * width + (k * width % LINE > 0) * LINE * trips  # rows that start inside a line ask for one more
+    dram = (m * k + n * k) * width + 2 * m * n
+    return LaunchCounts(rows * cols, trips, trips, dram, (rows * n + cols * m) * row_bytes)
+
+
+def active_experts(m: Any, e: Any, top_k: Any) -> Any:
+    """Experts that at least one of m tokens chooses, in expectation, every expert being as likely."""
+    return e * (1.0 - (1.0 - top_k / (e + 1e-9)) ** m)
+
+
+def expert_rows(pairs: Any, active: Any, block_m: Any) -> Any:
+    """Blocks of rows that `pairs` rows over `active` experts fill: a part-filled block each, half on average."""
+    return active + greatest(pairs / block_m - 0.5 * active, 0.0)
+
+
+def routed(counts: Iterable[int], sizes: Iterable[int]) -> dict[str, int]:
+    """The load of a routing, from the tokens that each expert got, for blocks of some sizes."""
+    used = [count for count in counts if count > 0]
+    return {"active": len(used)} | {f"rows_{size}": sum(_ceil(count, size) for count in used) for size in sizes}
+
+
+def moe(s: Numbers, c: Numbers, kernel: str) -> LaunchCounts:
+    """A product of experts, rows padded to whole blocks: by the routing where `s` has it, else in expectation.
+
+    `moe_up` holds gate and up in one tile; `idle` of `moe_down` counts what the sum over experts moves.
+    """
+    m, e, top_k, up = s["m"], s["e"], s["top_k"], is_up(kernel)
+    n, k = (2 * s["inter"], s["hidden"]) if up else (s["hidden"], s["inter"])
+    pairs, block = m * top_k, c["BLOCK_M"]
+    active = s["active"] if "active" in s else active_experts(m, e, top_k)
+    rows = s[f"rows_{block}"] if "active" in s else expert_rows(pairs, active, block)
+    wide = s["inter"] if kernel == "moe_up" else n
+    cols, trips = _ceil(wide, c["BLOCK_N"]), _ceil(k, c["BLOCK_K"])
+    bound = (pairs + least(pairs, e) * (block - 1)) // block + 1
+    dram = 2 * (active * n * k + m * (k if up else top_k * k) + pairs * n)
+    idle = (bound - rows) * cols
+    if kernel == "moe_up":
+        dram, idle = dram - pairs * n, (bound - rows) * _ceil(n, c["BLOCK_N"])
+    elif kernel == "moe_down":
+        dram, idle = dram - 2 * pairs * n, (pairs + m) * n / SUMMED
+    return LaunchCounts(rows * cols, trips, trips, dram, 2 * (rows * n + cols * pairs) * k, idle)
+
+
+def prefill(s: Numbers, c: Numbers, head_dim: int, causal: bool) -> LaunchCounts:
+    """FlashAttention forward: a block attends BLOCK_M queries of one head, a trip BLOCK_N keys."""
+    q, kv, block_m, block_n = s["q_len"], s["kv_len"], c["BLOCK_M"], c["BLOCK_N"]
+    blocks, longest = s["batch"] * s["heads"] * _ceil(q, block_m), _ceil(kv, block_n)
+    trips, masked = longest, (kv % block_n > 0) * 1
+    if causal:  # row i sees the prefix and (i + 1) blocks of queries, the last one what is left
+        first = least(q, block_m)
+        trips, masked = (kv - q + 0.5 * (first + q)) / block_n + 0.5, first / block_n + 0.5
+    dram = 4 * head_dim * s["batch"] * (q * s["heads"] + kv * s["kv_heads"])
+    return LaunchCounts(blocks, trips, longest, dram, 0, blocks * masked)
+
+
+def decode(s: Numbers, c: Numbers, head_dim: int) -> LaunchCounts:
+    """Paged decode: a block attends one KV head's queries to one split of one sequence; `idle` counts reduced rows.
+
+    `kv_len` is the mean of the lengths, `longest` the longest: lengths are taken as spread evenly about the mean.
+    """
+    kv, splits, step, groups = s["kv_len"], c["SPLITS"], c["BLOCK_N"], s["batch"] * s["kv_heads"]
+    last = s.get("longest", kv)
+    each = [_ceil(greatest(kv + (2 * part - 1) * (last - kv), 1), step) for part in PARTS]
+    used = sum(_ceil(trips, _ceil(trips, splits)) for trips in each) / len(each)
+    trips = sum(each) / len(each) / used
+    dram = 4 * head_dim * groups * kv
+    idle = s["batch"] * s["heads"] * splits if splits > 1 else 0
+    return LaunchCounts(groups * used, trips, _ceil(last, splits * step), dram, groups * splits, idle)
+
+
+def stated(kernel: str) -> Callable[[Numbers, Numbers], LaunchCounts]:
+    """Counts of one of our own kernels from the numbers of a launch and a configuration's parameters."""
+    kind = family(kernel)
+    if kind == "gemm":
+        return lambda s, c: gemm(s, c, 1 if kernel == "gemm_fp8" else 2)
+    if kind == "moe":
+        return lambda s, c: moe(s, c, kernel)
+    dim = int(kernel.rsplit("_", 1)[1])
+    return lambda s, c: prefill(s, c, dim, "causal" in kernel) if kind == "prefill" else decode(s, c, dim)
+
+
+def flops(kernel: str, c: Numbers, counts: LaunchCounts) -> Any:
+    """FLOPs of a launch of one of our own kernels, padding included."""
+    per_row = 4 * int(kernel.rsplit("_", 1)[1]) if family(kernel) in ("prefill", "decode") else 2 * c["BLOCK_K"]
+    return per_row * c.get("BLOCK_M", 16) * c["BLOCK_N"] * counts.blocks * counts.trips

@@ -1,0 +1,299 @@
+"""Laws of all configurations of a kernel of the user's own, from as few launches as there are.
+
+Each configuration has the law of `wave`. Few launches do not determine it, so that it leans on a `Prior`: times at
+launches nobody measured, which count as much as `PRIOR_LAUNCHES` measured ones together. A prior is one law for all
+configurations (`Pooled`: what a trip, a byte and a wave cost, whatever the tile), fitted to the same launches; the
+physics of the GPU alone, where nothing was measured; or the table of another GPU, carried over.
+
+Laws of single configurations err where a few launches bent them; the pooled law errs where configurations differ.
+Predictions are a mean of both (of logarithms), weighed by their errors, each with what it leaves smoothed over sizes.
+The more launches were measured, the more a third one counts where times are near the best: `gp_correction`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipewave.tune.law import wave
+from pipewave.tune.law.anchors import Anchors, Floats, Ints, work
+from pipewave.tune.law.gp_correction import LEADING, NEAR, GpCorrection, learned, marks
+from pipewave.tune.law.margin import FEW, folds, is_slower, margin, with_margin
+from pipewave.tune.law.peaks import Peaks
+from pipewave.tune.law.smooth import ALIKE, Smoother, alike, smoothed, smoother, soft_regret, spread
+
+PRIOR_LAUNCHES = 6.0  # measured launches that a prior counts for
+PHYSICS = 0.2  # of a measured launch: what the physics of the GPU counts for, at each
+THERE_LAUNCHES = 20.0  # measured launches that another GPU's whole model counts for
+SHRINK = 1.0  # launches that "like all others" counts for, in how much slower a configuration is than the pooled law
+SMOOTHED = 6  # launches from which on residuals are smoothed over sizes
+ALIKE_FROM, ALIKE_ALONE = 10, 50  # launches up to which gp_correction says nothing, from which on it alone decides
+JUDGED, SEARCHED = 8, 20  # launches from which on the margin, and how to smooth, are found by leaving some out
+MANY = 150  # launches from which on laws and smoothing alone predict best: on our own kernels, docs/studies
+STRETCHES = (2.0, 4.0, 8.0)  # how much shorter the length of the smoothing may be in one size
+UNJUDGED = 0.05  # margin where too few launches were measured to find one
+SIGMA = 0.1  # relative error to expect of a law that nothing was measured for
+Times = Callable[[Floats, Ints], Floats]  # counts [s, c, 6], resident [c] or [s, c] → µs [s, c]
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """One law over what hardware does, [8], and how much slower [c] each configuration is than it says (log)."""
+
+    peaks: Peaks
+    law: Floats
+    offset: Floats
+
+    def us(self, counts: Floats, resident: Ints) -> Floats:
+        """Predict launches [s, c, 6]: [s, c] µs."""
+        return np.asarray(pooled_terms(counts, resident, self.peaks) @ self.law * np.exp(self.offset))
+
+
+@dataclass(frozen=True, slots=True)
+class PooledPrediction:
+    """The pooled law as a prediction of its own: `smooth` corrects it over sizes; `share` of the mean, as its error at
+    anchors left out deserves against that of the laws.
+    """
+
+    pooled: Pooled
+    smooth: Smoother
+    share: float
+
+    def log_us(self, counts: Floats, resident: Ints, logs: Floats) -> Floats:
+        """Predict launches: [s, c] log µs."""
+        return np.asarray(np.log(np.maximum(self.pooled.us(counts, resident), 1e-3)) + self.smooth.log_factor(logs))
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """`law` [c, terms]; `smooth`: corrections, in turn (of the prior's GPU, then of this one); `sigma` [c] relative
+    error; `margin`: log µs that a choice has to gain over the first configuration; `beside`: the other prediction, with
+    which the mean is taken, None where few launches were measured; `gp_correction`: the third one, in place of the last
+    correction, None likewise; `there`: the model of another GPU as it is expected here, which counts as
+    `THERE_LAUNCHES` launches of this one, None where there is none.
+    """  # fmt: skip
+
+    peaks: Peaks
+    resident: Ints
+    law: Floats
+    smooth: tuple[Smoother, ...]
+    sigma: Floats
+    margin: float
+    launches: int
+    beside: PooledPrediction | None = None
+    gp_correction: GpCorrection | None = None
+    there: Model | None = None
+
+    def law_us(self, counts: Floats, resident: Ints | None = None) -> Floats:
+        """Predict launches [s, c, 6] by the laws alone, `resident` [s, c] if it is known of each: [s, c] µs."""
+        held = self.resident if resident is None else resident
+        return np.asarray(np.einsum("scp,cp->sc", wave.design(work(counts), self.peaks.sms, held), self.law))
+
+    def log_factor(self, logs: Floats) -> Floats:
+        """Return the log of the correction [s, c] at log sizes [s, d]."""
+        out = np.zeros((len(logs), len(self.law)))
+        for each in self.smooth:
+            out += each.log_factor(logs)
+        return out
+
+    def us(self, counts: Floats, logs: Floats, resident: Ints | None = None) -> Floats:
+        """Predict launches: [s, c] µs."""
+        here = self._here_us(counts, logs, resident)
+        if self.there is None:
+            return here
+        share = THERE_LAUNCHES / (THERE_LAUNCHES + self.launches)
+        return np.asarray(here ** (1.0 - share) * self.there.us(counts, logs, resident) ** share)
+
+    def _here_us(self, counts: Floats, logs: Floats, resident: Ints | None) -> Floats:
+        held = self.resident if resident is None else resident
+        law = np.log(np.maximum(self.law_us(counts, held), 1e-3))
+        own = law + self.log_factor(logs)
+        if self.beside is not None:
+            own += self.beside.share * (self.beside.log_us(counts, held, logs) - own)
+        if self.gp_correction is None:
+            return np.asarray(np.exp(own))
+        of = marks(counts, held, self.peaks)
+        return np.asarray(np.exp(self._by_gp_correction(self.gp_correction, own, law, logs, of)))
+
+    def _by_gp_correction(
+        self, gp_correction: GpCorrection, own: Floats, law: Floats, logs: Floats, of: Floats
+    ) -> Floats:
+        """Log µs [s, c] with what is predicted near the best corrected by launches that are alike; law: log µs of the
+        laws alone, of: their marks [s, c, 9].
+        """
+        last = min(LEADING, own.shape[1]) - 1
+        leading = np.partition(own, last, axis=1)[:, [last]]
+        launch, config = np.nonzero(own <= np.minimum(own.min(axis=1, keepdims=True) + np.log(NEAR), leading))
+        for each in self.smooth[:-1]:
+            law = law + each.log_factor(logs)
+        alike = law[launch, config] + gp_correction.log_factor(logs[launch], of[launch, config], config)
+        share = min(1.0, (self.launches - ALIKE_FROM) / (ALIKE_ALONE - ALIKE_FROM))
+        out = own.copy()
+        out[launch, config] += share * (alike - own[launch, config])
+        return out
+
+    def ranked(self, counts: Floats, logs: Floats, default: Ints | int = 0, resident: Ints | None = None) -> Floats:
+        """Log µs [s, c] that choices go by: one sigma up, the default (of all, or of each) lowered by the margin."""
+        log_us = np.log(self.us(counts, logs, resident)) + self.sigma
+        return with_margin(log_us, np.broadcast_to(default, len(log_us)), self.margin)
+
+
+def pooled_terms(counts: Floats, resident: Ints, peaks: Peaks) -> Floats:
+    """Terms of the pooled law [s, c, 8], in µs at the GPU's peaks: launch, a block's chain of trips, compute and bytes
+    of the busiest SM and of all SMs together, memory. Ceilings alone would be the physics of the GPU.
+    """  # fmt: skip
+    blocks, trips, longest, least_bytes, moved_bytes, flops = (counts[..., i] for i in range(6))
+    blocks = np.maximum(blocks, 1.0)
+    busiest = np.ceil(blocks / peaks.sms)
+    waves = np.ceil(busiest / resident)
+    each_flops, each_bytes = flops / blocks / peaks.sm_flops_us, moved_bytes / blocks / peaks.sm_bytes_us
+    one = np.ones(np.broadcast_shapes(blocks.shape, resident.shape))
+    return np.stack([one * x for x in (1.0, longest, waves * trips, busiest * each_flops, busiest * each_bytes,
+                                       flops / peaks.sm_flops_us / peaks.sms,
+                                       moved_bytes / peaks.sm_bytes_us / peaks.sms,
+                                       least_bytes / peaks.bytes_us)], axis=-1)  # fmt: skip
+
+
+# µs of each pooled term where nothing was measured: a launch, a trip's latency, and peaks as they are usually reached.
+USUAL = np.array([2.5, 0.25, 0.1, 1.2, 0.3, 0.2, 0.1, 1.15])
+
+
+def physics(peaks: Peaks, configurations: int) -> Pooled:
+    """The law of a GPU before anything was measured on it."""
+    return Pooled(peaks, USUAL, np.zeros(configurations))
+
+
+def pooled(anchors: Anchors, peaks: Peaks) -> Pooled:
+    """Fit the pooled law, leaning on the physics of the GPU, and the offset of each configuration."""
+    terms = pooled_terms(anchors.counts, anchors.resident, peaks)
+    timed = np.isfinite(anchors.us)
+    x, us = terms[timed][:, None, :], anchors.us[timed][:, None]
+    physics = (terms[timed] @ USUAL)[:, None], np.sqrt(PHYSICS)
+    sums = [wave.moments(x, us), wave.moments(x, *physics)]
+    gram, right = (np.sum([pair[i] for pair in sums], axis=0) for i in (0, 1))
+    law = wave.nonnegative(gram, right)[0]
+    off = np.where(timed, np.log(np.where(timed, anchors.us, 1.0) / np.maximum(terms @ law, 1e-3)), 0.0)
+    return Pooled(peaks, law, off.sum(axis=0) / (timed.sum(axis=0) + SHRINK))
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """What is known of a kernel before it is measured: times by the laws alone; corrections over sizes, which
+    predictions keep; and the whole model of another GPU, as it is expected here.
+    """
+
+    us: Times
+    smooth: tuple[Smoother, ...] = ()
+    there: Model | None = None
+
+
+def fit(
+    anchors: Anchors, peaks: Peaks, elsewhere: Floats | None = None, prior: Prior | None = None,
+    default: Ints | None = None, slower: float = FEW,
+) -> Model:  # fmt: skip
+    """Fit everything.
+
+    Args:
+        anchors: launches measured; may be none, with a prior.
+        peaks: where they were measured.
+        elsewhere: counts [v, c, 6] of launches like those to choose for; default: the anchors'.
+        prior: what to expect there; default: the pooled law of the anchors.
+        default: the choice [s] to beat at each launch; default: the first configuration.
+        slower: share of left-out anchors that may be slower than that choice by over 2 %.
+    """
+    made = _without_margin(anchors, peaks, elsewhere, prior)
+    if len(anchors.us) < JUDGED:
+        return made
+    predicted = np.empty_like(anchors.us)
+    for out, rest in folds(len(anchors.us)):
+        fitted, test = _without_margin(anchors.take(rest), peaks, elsewhere, prior), anchors.take(out)
+        predicted[out] = np.log(fitted.us(test.counts, test.logs, test.resident)) + fitted.sigma
+    at, default = np.arange(len(anchors.us)), np.zeros(len(anchors.us), np.int64) if default is None else default
+    predicted = np.where(np.isfinite(anchors.us), predicted, np.inf)
+    predicted[at, default] = np.where(np.isfinite(predicted[at, default]), predicted[at, default], 1e3)
+    return replace(made, margin=margin(is_slower(anchors.us, default), predicted, default, slower))
+
+
+def _without_margin(anchors: Anchors, peaks: Peaks, elsewhere: Floats | None, prior: Prior | None) -> Model:
+    known = Prior(pooled(anchors, peaks).us) if prior is None else prior
+    there, held = anchors.counts, anchors.resident
+    if elsewhere is not None and len(elsewhere):
+        there, held = elsewhere, anchors.usual
+    expected = known.us(there, held) * np.exp(_shift(anchors, known.us))
+    parts = [(_design(there, peaks, held), expected, np.sqrt(PRIOR_LAUNCHES / len(there)))]
+    us = anchors.us / np.exp(_carried(known.smooth, anchors))
+    if len(anchors.us):
+        parts.append((_design(anchors.counts, peaks, anchors.resident), us, 1.0))
+    law = wave.fit(parts)
+    made = Model(peaks, anchors.usual, law, known.smooth, np.full(len(law), SIGMA), UNJUDGED, len(anchors.us),
+                 there=known.there)  # fmt: skip
+    return _corrected(made, anchors, us) if len(anchors.us) >= SMOOTHED else made
+
+
+def _shift(anchors: Anchors, prior: Times) -> float:
+    """Log factor by which all launches measured are off the prior: clocks, mostly."""
+    if not len(anchors.us):
+        return 0.0
+    return float(np.nanmedian(np.log(anchors.us / np.maximum(prior(anchors.counts, anchors.resident), 1e-3))))
+
+
+def _design(counts: Floats, peaks: Peaks, resident: Ints) -> Floats:
+    return wave.design(work(counts), peaks.sms, resident)
+
+
+def _carried(base: tuple[Smoother, ...], anchors: Anchors) -> Floats:
+    return np.asarray(sum((each.log_factor(anchors.logs) for each in base), np.zeros_like(anchors.us)))
+
+
+def _corrected(made: Model, anchors: Anchors, us: Floats) -> Model:
+    """Smooth what the laws leave over sizes, and what the pooled law leaves; predictions are the mean of both."""
+    smooth, shared, sigma = _smoothed(anchors, us, made.law_us(anchors.counts, anchors.resident))
+    made = replace(made, law=made.law * np.exp(shared), smooth=(*made.smooth, smooth), sigma=sigma)
+    if len(us) >= MANY:
+        return made
+    of = pooled(anchors, made.peaks)
+    other, level, error = _smoothed(anchors, anchors.us, of.us(anchors.counts, anchors.resident))
+    share = float(np.mean(sigma**2) / (np.mean(sigma**2) + np.mean(error**2) + 1e-12))
+    beside = PooledPrediction(replace(of, law=of.law * np.exp(level)), other, share)
+    made = replace(made, sigma=sigma + share * (error - sigma), beside=beside)
+    if len(us) <= ALIKE_FROM:
+        return made
+    alike = learned(replace(anchors, us=us), made.peaks, made.law_us(anchors.counts, anchors.resident), smooth)
+    return replace(made, gp_correction=alike)
+
+
+def _smoothed(anchors: Anchors, us: Floats, predicted: Floats) -> tuple[Smoother, float, Floats]:
+    """What predictions leave, smoothed over sizes; the log factor that all share; the error that is left [c].
+
+    A launch that was not timed is as all others of its size, and slow.
+    """
+    timed = np.isfinite(us)
+    residual = np.log(np.where(timed, us, 1.0) / np.maximum(predicted, 1e-3))
+    usual = np.nanmedian(np.where(timed, residual, np.nan), axis=1, keepdims=True)
+    residual = np.where(timed, residual, np.nan_to_num(usual))
+    filled = np.where(timed, us, 3.0 * np.nanmin(np.where(timed, us, np.inf), axis=1, keepdims=True))
+    known = {} if len(us) >= SEARCHED else {"alike": 0.0, "length": 1.5, "noise": 1.0}
+    smooth, left, found = smoothed(anchors.logs, filled, anchors.config, residual, known)
+    if SEARCHED <= len(us) < MANY:
+        smooth, left = _stretched(anchors, filled, residual - found["shared"], found, (smooth, left))
+    return smooth, found["shared"], spread(filled, left)
+
+
+def _stretched(anchors: Anchors, us: Floats, residual: Floats, found: Mapping[str, float],
+               best: tuple[Smoother, Floats]) -> tuple[Smoother, Floats]:  # fmt: skip
+    """Shorten the length in one size where anchors left out gain by it: a row's width acts by its own divisors."""
+    of, every = alike(anchors.config, *ALIKE[int(found["alike"])]), anchors.logs.shape[1]
+    for size, by in product(range(every), STRETCHES):
+        stretch = np.where(np.arange(every) == size, by, 1.0)
+        one = smoother(anchors.logs, residual, found["length"], found["noise"], of, stretch)
+        best = min(best, one, key=lambda each: soft_regret(us, each[1]))
+    return best
+
+
+def timed_everywhere(us: NDArray[np.float64]) -> Ints:
+    """Configurations that were timed at some launch: only those can be chosen."""
+    return np.flatnonzero(np.isfinite(us).any(axis=0))

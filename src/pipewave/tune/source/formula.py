@@ -1,0 +1,268 @@
+"""A launch of any kernel as formulas over its numbers: read once, worked out in a microsecond for every later size.
+
+The kernel is read at the sizes of one launch with numbers that remember (`traced`), for one block that stands for all
+(`places`); at three corners of the grid where blocks take other turns.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import CellType, FunctionType, MappingProxyType, ModuleType
+from typing import Any
+
+from pipewave.errors import BadInput
+from pipewave.tune.source.block import Counts
+from pipewave.tune.source.emitted import compiled
+from pipewave.tune.source.grid_dependence import SHARES, GridDependence
+from pipewave.tune.source.interpreter import bound
+from pipewave.tune.source.launch import reading_of, seen, source, tensor_of
+from pipewave.tune.source.traced import Trace, Traced, greatest, least, plain
+from pipewave.tune.source.values import Tensor
+
+NUMEL, GRID = "numel:", "grid:"  # inputs that are not arguments: elements of a tensor, numbers a grid function encloses
+PLACE = "place:"  # a block's program id: stands for all blocks, so that it is no input of a launch
+TRIP_BYTES = 8192  # that a block without a loop moves: counted as a trip, so that its size is seen
+OUTPUTS = ("blocks", "trips", "longest", "least_bytes", "moved_bytes", "flops")  # of a launch; trips of a block
+Inputs = Mapping[str, Any]
+Heuristics = Mapping[str, Callable[[Mapping[str, Any]], Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """`one(*inputs)`: the `OUTPUTS` of a launch, None where it takes another turn; `many`: arrays in, arrays out."""
+
+    inputs: tuple[str, ...]
+    one: Callable[..., tuple[Any, ...] | None]
+    many: Callable[..., tuple[Any, ...]]
+    unknown: Mapping[str, int]
+    traced: tuple[Trace, tuple[Any, ...]]
+
+
+def inputs_of(grid: Any, named: Mapping[str, Any], constants: Sequence[str]) -> dict[str, Any]:
+    """The numbers of a launch by name: its integers, the elements of its tensors, what its grid encloses."""
+    found: dict[str, Any] = {}
+    for name, value in named.items():
+        if type(value) is int and name not in constants:
+            found[name] = value
+        elif (tensor := tensor_of(value)) is not None and tensor.elements is not None:
+            found[NUMEL + name] = tensor.elements
+    return found | enclosed(grid)
+
+
+def enclosed(grid: Any) -> dict[str, Any]:
+    """Integers that a grid function encloses, in closures, defaults and shapes of tensors; or a grid written out."""
+    if not callable(grid):
+        extents = grid if isinstance(grid, tuple | list) else (grid,)
+        return {f"{GRID}{at}": int(extent) for at, extent in enumerate(extents)}
+    found: dict[str, Any] = {}
+    for name, value in held(grid).items():
+        if type(value) is int:
+            found[GRID + name] = value
+        elif tensor_of(value) is not None:
+            found |= {f"{GRID}{name}.{axis}": int(extent) for axis, extent in enumerate(value.shape)}
+    return found
+
+
+def held(grid: Any) -> dict[str, Any]:
+    """Everything that a grid function encloses, by name."""
+    code = getattr(grid, "__code__", None)
+    if code is None:
+        return {}
+    cells = zip(code.co_freevars, grid.__closure__ or (), strict=False)
+    defaults = grid.__defaults__ or ()
+    last = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    return {name: cell.cell_contents for name, cell in cells} | dict(zip(last, defaults, strict=True))
+
+
+def follows(grid: Any) -> bool:
+    """Whether a grid can be traced: a function of what it is given, of numbers and of tensors; or written out."""
+    if not callable(grid):
+        return True
+    return hasattr(grid, "__code__") and all(map(_followed, held(grid).values()))
+
+
+def _followed(value: Any) -> bool:
+    plain_value = isinstance(value, int | float | str | ModuleType) or value is None or callable(value)
+    return plain_value or tensor_of(value) is not None
+
+
+class _Extents:
+    """A tensor that a grid encloses, as far as its extents go."""
+
+    def __init__(self, extents: tuple[Any, ...], of: Any) -> None:
+        self.shape, self._of = extents, of
+
+    def size(self, axis: int | None = None) -> Any:
+        return self.shape if axis is None else self.shape[axis]
+
+    def numel(self) -> Any:
+        total: Any = 1
+        for extent in self.shape:
+            total = total * extent
+        return total
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._of, name)
+
+
+def formula(
+    kernel: Any, grid: Any, named: Mapping[str, Any], config: Mapping[str, Any], constants: Sequence[str] = (),
+    trips: Any = None, heuristics: Heuristics = MappingProxyType({}),
+) -> Formula:  # fmt: skip
+    """Read a launch of `kernel` with its arguments by name under one configuration.
+
+    `constants`: arguments that are part of the binary; `trips`: loop trips of a block where the source does not tell
+    them: their mean, (mean, longest), or a function of the arguments by name; `heuristics`: arguments that are worked
+    out from the others, as `triton.heuristics` has it. BadInput where the source cannot be read.
+    """
+    trace = Trace()
+    numbers = {name: trace.symbol(name, value) for name, value in inputs_of(grid, named, constants).items()}
+    given = {name: numbers.get(name, value) for name, value in named.items()} | dict(config)
+    given |= {name: _worked_out(of, given) for name, of in heuristics.items()}
+    size = _grid(grid, given, numbers)
+    outputs, unknown = _read(kernel, given, _tensors(named, numbers), size, trace)
+    if trips is not None:
+        stated = trips({**numbers, **given}) if callable(trips) else trips
+        outputs[1:3] = stated if isinstance(stated, tuple) else (stated, stated)
+    elif not isinstance(outputs[1], Traced) and not outputs[1]:
+        outputs[1] = outputs[2] = outputs[4] / outputs[0] / TRIP_BYTES
+    return Formula(*compiled(trace, outputs), unknown, (trace, tuple(outputs)))
+
+
+def _worked_out(of: Callable[[Mapping[str, Any]], Any], given: Mapping[str, Any]) -> Any:
+    """What a heuristic gives; as for this launch alone where it cannot follow traced numbers."""
+    try:
+        return of(given)
+    except Exception:  # noqa: BLE001  a function of the user's, which knows numbers only
+        return of({name: plain(value) for name, value in given.items()})
+
+
+def _grid(grid: Any, given: Mapping[str, Any], numbers: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The extents of a grid, traced through its own function."""
+    if callable(grid):
+        found = _traced(grid, numbers)(given)
+        return tuple(found) if isinstance(found, tuple | list) else (found,)
+    return tuple(numbers[name] for name in enclosed(grid))
+
+
+def _traced(grid: Any, numbers: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], Any]:
+    """A grid function that encloses traced numbers, and rounds up as Triton does."""
+    code = getattr(grid, "__code__", None)
+    if code is None or not follows(grid):
+        return grid  # type: ignore[no-any-return]
+    instead = {name: _instead(name, value, numbers) for name, value in held(grid).items()}
+    cells = tuple(CellType(instead[name]) for name in code.co_freevars)
+    defaults = code.co_varnames[code.co_argcount - len(grid.__defaults__ or ()) : code.co_argcount]
+    names = {**grid.__globals__, "min": least, "max": greatest, "triton": _Rounding(grid.__globals__.get("triton"))}
+    names |= {name: Rounded.cdiv for name, value in grid.__globals__.items() if _is_cdiv(value)}
+    return FunctionType(code, names, grid.__name__, tuple(instead[name] for name in defaults), cells)
+
+
+def _instead(name: str, value: Any, numbers: Mapping[str, Any]) -> Any:
+    """What stands for something enclosed while a grid is traced."""
+    if tensor_of(value) is not None:
+        return _Extents(tuple(numbers[f"{GRID}{name}.{axis}"] for axis in range(len(value.shape))), value)
+    return Rounded.cdiv if _is_cdiv(value) else numbers.get(GRID + name, value)
+
+
+def _is_cdiv(value: Any) -> bool:
+    return getattr(value, "__name__", "") in ("cdiv", "ceil_div")
+
+
+class Rounded:
+    """What grids call of Triton, for traced numbers."""
+
+    @staticmethod
+    def cdiv(x: Any, y: Any) -> Any:
+        """Quotient, rounded up."""
+        return -(-x // y)
+
+
+class _Rounding:
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self.cdiv = Rounded.cdiv
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+def _tensors(named: Mapping[str, Any], numbers: Mapping[str, Any]) -> dict[str, Tensor]:
+    found = {name: tensor for name, value in named.items() if (tensor := tensor_of(value)) is not None}
+    return {name: Tensor(numbers.get(NUMEL + name, each.elements), each.element_bytes) for name, each in found.items()}
+
+
+def _read(
+    kernel: Any, given: Mapping[str, Any], tensors: Mapping[str, Tensor], size: tuple[Any, ...], trace: Trace
+) -> tuple[list[Any], dict[str, int]]:
+    """The `OUTPUTS` of a launch, from one block that stands for all, or from three where they take other turns."""
+    blocks: Any = 1
+    for extent in size:
+        blocks = blocks * extent
+    ids = [trace.symbol(f"{PLACE}{axis}", plain(extent) // 2) for axis, extent in enumerate(size)]
+    counts = _block(kernel, given, tensors, size, ids)
+    places = GridDependence(trace, {one.terms[0][0]: extent for one, extent in zip(ids, size, strict=True)})
+    if not places.any_guard():
+        mean, most = places.averaged(_results(counts))
+        return _outputs(mean, most[0], blocks, _touched([counts]), tensors), dict(counts.unknown)
+    corners = [tuple((0, extent // 2, extent - 1)[which] for extent in size) for which in range(3)]
+    read = [_block(kernel, given, tensors, size, corner) for corner in corners]
+    trace.guards = {guard: None for guard in trace.guards if not places.depends(guard[0])}
+    names = _touched(read)
+    every = [_results(each, names) for each in read]
+    mean = [sum(share * value for share, value in zip(SHARES, values, strict=True))
+            for values in zip(*every, strict=True)]  # fmt: skip
+    unknown = {why: line for each in read for why, line in each.unknown.items()}
+    return _outputs(mean, greatest(*(each.trips for each in read)), blocks, names, tensors), unknown
+
+
+def _block(kernel: Any, given: Mapping[str, Any], tensors: Mapping[str, Tensor], size: Any, ids: Any) -> Counts:
+    code, names = source(kernel)
+    start = bound(code, (), {name: seen(name, value) for name, value in given.items()})
+    return reading_of(code, names, start, tensors, tuple(ids), size)
+
+
+Touched = list[tuple[str, str]]  # (read or written, argument)
+
+
+def _touched(read: Sequence[Counts]) -> Touched:
+    return sorted({(into, name) for each in read for into in ("read", "written") for name in getattr(each, into)})
+
+
+def _results(counts: Counts, names: Touched | None = None) -> list[Any]:
+    """Trips, FLOPs and the bytes of each tensor that a block asks for."""
+    touched = _touched([counts]) if names is None else names
+    return [counts.trips, counts.flops, *(getattr(counts, into).get(name, 0) for into, name in touched)]
+
+
+def _outputs(
+    mean: Sequence[Any], longest: Any, blocks: Any, names: Touched, tensors: Mapping[str, Tensor]
+) -> list[Any]:
+    trips, flops, *asked = mean
+    least_bytes: Any = 0
+    for (_, name), bytes_asked in zip(names, asked, strict=True):
+        whole, tensor = blocks * bytes_asked, tensors.get(name)
+        if tensor is not None and tensor.elements is not None:
+            whole = least(whole, tensor.elements * tensor.element_bytes)
+        least_bytes = least_bytes + whole
+    return [blocks, trips, longest, least_bytes, blocks * sum(asked), blocks * flops]
+
+
+def constants_of(kernel: Any) -> tuple[str, ...]:
+    """Arguments of a kernel function that are part of its binary, as its source marks them. BadInput without source."""
+    code, _ = source(kernel)
+    every = (*code.args.posonlyargs, *code.args.args, *code.args.kwonlyargs)
+    return tuple(one.arg for one in every if one.annotation is not None and "constexpr" in ast.unparse(one.annotation))
+
+
+def values_of(inputs: Sequence[str], numbers: Inputs) -> list[Any]:
+    """The inputs of a formula, in its order. BadInput where a launch lacks one."""
+    missing = next((name for name in inputs if name not in numbers), None)
+    if missing is not None:
+        raise BadInput(f"the launch does not say {missing!r}", field=missing)
+    return [plain(numbers[name]) for name in inputs]
+
+
+__all__ = ["OUTPUTS", "Formula", "Traced", "constants_of", "enclosed", "formula", "inputs_of", "values_of"]

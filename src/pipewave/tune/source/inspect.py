@@ -1,0 +1,167 @@
+"""What was understood of a kernel, for people: loops and their bounds, bytes, FLOPs, and what the source leaves open.
+
+A kernel is named `FILE.py:function`. Arguments are given as `M=4096` for numbers and `x=bf16[4096,4096]` for tensors;
+the grid is an expression over them, `cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N)`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipewave.errors import BadInput
+from pipewave.tune.imported import kernel_file
+from pipewave.tune.source.expressions import OPERATORS
+from pipewave.tune.source.language import NUMBERS
+from pipewave.tune.source.launch import Launch, count, source
+
+TENSOR = re.compile(r"(\w+)\[([\d,\s]*)\]")
+ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "int32": 4, "int64": 8, "fp64": 8, "int4": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """A tensor argument that is only described."""
+
+    elements: int
+    width: int
+    of: str = ""
+
+    def numel(self) -> int:
+        """Elements."""
+        return self.elements
+
+    def element_size(self) -> int:
+        """Bytes of one."""
+        return self.width
+
+    def data_ptr(self) -> int:
+        """No address: nothing is read."""
+        return 0
+
+
+def load(named: str) -> Any:
+    """The kernel of `FILE.py:function` below any tuner, its heuristics kept. Runs the file, as importing it would.
+
+    Raises:
+        BadFile: no such file, or it cannot be imported. BadInput: it has no such function.
+    """
+    module, function = kernel_file(named)
+    found = getattr(module, function, None)
+    if found is None:
+        raise BadInput(f"{module.__file__} has no function {function!r}", field="kernel")
+    while hasattr(getattr(found, "fn", None), "arg_names") and not hasattr(found, "values"):
+        found = found.fn
+    return found
+
+
+def arguments(words: Sequence[str]) -> dict[str, Any]:
+    """Arguments by name from `M=4096`, `x=bf16[8,128]`, `causal=true`. BadInput for anything else."""
+    return {name: _argument(name, text) for name, text in map(_pair, words)}
+
+
+def _pair(word: str) -> tuple[str, str]:
+    name, equals, text = word.partition("=")
+    if not equals or not name.isidentifier():
+        raise BadInput(f"{word!r}: must look like M=4096 or x=bf16[4096,4096]", field="args")
+    return name, text.strip()
+
+
+def _argument(name: str, text: str) -> Any:
+    if match := TENSOR.fullmatch(text):
+        return _tensor(name, match[1], [int(extent) for extent in match[2].split(",") if extent.strip()])
+    if text.lower() in ("true", "false", "none"):
+        return {"true": True, "false": False, "none": None}[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _tensor(name: str, dtype: str, extents: list[int]) -> Shaped:
+    if dtype not in ELEMENT_BYTES:
+        raise BadInput(f"{name} = {dtype}[...]: known types are {', '.join(ELEMENT_BYTES)}", field="args")
+    elements = 1
+    for extent in extents:
+        elements *= extent
+    return Shaped(elements, ELEMENT_BYTES[dtype], dtype)
+
+
+def grid_of(expression: str, values: Mapping[str, Any]) -> tuple[int, ...]:
+    """The grid that an expression over arguments and configuration gives. BadInput where it gives none."""
+    try:
+        found = _evaluated(ast.parse(expression, mode="eval").body, values)
+    except (SyntaxError, KeyError, TypeError, ArithmeticError) as problem:
+        text = f"grid = {expression!r}: must be an expression over arguments ({problem})"
+        raise BadInput(text, field="grid") from problem
+    return tuple(int(extent) for extent in (found if isinstance(found, tuple) else (found,)))
+
+
+def expression_grid(expression: str) -> Callable[[Mapping[str, Any]], Any]:
+    """A grid function of an expression over arguments and configuration. BadInput where it is none."""
+    try:
+        body = ast.parse(expression, mode="eval").body
+    except SyntaxError as problem:
+        raise BadInput(f"grid = {expression!r}: must be an expression ({problem})", field="grid") from problem
+
+    def grid(values: Mapping[str, Any]) -> Any:
+        found = _evaluated(body, values)
+        return found if isinstance(found, tuple) else (found,)
+
+    return grid
+
+
+def _evaluated(node: ast.AST, values: Mapping[str, Any]) -> Any:
+    """Numbers, names, arithmetic, tuples and the functions of `NUMBERS`; nothing else."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        return node.value
+    if isinstance(node, ast.Name):
+        return values[node.id]
+    if isinstance(node, ast.Tuple):
+        return tuple(_evaluated(element, values) for element in node.elts)
+    if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
+        return OPERATORS[type(node.op)](_evaluated(node.left, values), _evaluated(node.right, values))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_evaluated(node.operand, values)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in NUMBERS:
+        return NUMBERS[node.func.id](*(_evaluated(argument, values) for argument in node.args))
+    raise TypeError(f"{ast.unparse(node)} is not followed")
+
+
+def understood(kernel: Any, expression: str, given: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """What was understood of one launch, as a plain answer: counts, loops with their bounds, what is unknown."""
+    worked_out: dict[str, Any] = {}
+    while hasattr(kernel, "values") and hasattr(kernel, "fn"):  # as `triton.heuristics` does at a launch
+        for name, of in kernel.values.items():
+            worked_out[name] = of({**given, **config, **worked_out})
+        kernel = kernel.fn
+    config = {**config, **worked_out}
+    grid = grid_of(expression, {**given, **config})
+    return described(kernel, count(kernel, grid, given, config)) | {"grid": list(grid)}
+
+
+def described(kernel: Any, found: Launch) -> dict[str, Any]:
+    """A launch as a plain answer."""
+    bounds = _bounds(kernel)
+    return {
+        "blocks": found.blocks,
+        "trips_mean": found.trips,
+        "trips_longest": found.longest,
+        "flops": found.flops * found.blocks,
+        "bytes_moved": found.moved,
+        "bytes_least": found.least,
+        "loops": [{"line": line, "turns": turns, "over": bounds.get(line, "")} for line, turns in found.loops.items()],
+        "unknown": [{"line": line, "why": why} for why, line in found.unknown.items()],
+    }
+
+
+def _bounds(kernel: Any) -> dict[int, str]:
+    """What each loop of the function runs over, by line."""
+    code, _ = source(kernel)
+    loops = {node.lineno: ast.unparse(node.iter) for node in ast.walk(code) if isinstance(node, ast.For)}
+    return loops | {node.lineno: ast.unparse(node.test) for node in ast.walk(code) if isinstance(node, ast.While)}

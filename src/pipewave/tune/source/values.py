@@ -1,0 +1,84 @@
+"""What a name stands for while a kernel's source is read for one block: a number, a tile, addresses, or unknown.
+
+Plain Python numbers, strings, tuples and lists stand for themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pipewave.tune.source.traced import Traced
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A block of values of known extent whose contents nobody knows."""
+
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One address, or a tile of them, into the tensor that argument `base` points to."""
+
+    base: str
+    shape: Shape = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A value that the source alone does not tell, and why: it was loaded, or computed in a way not followed."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A pointer argument as the launch gave it: elements and bytes of each; elements are None where it does not say."""
+
+    elements: int | None
+    element_bytes: int
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is known."""
+    return isinstance(value, int | float | bool | Traced)
+
+
+def shape_of(value: Any) -> Shape | None:
+    """Extent of a value: () for one number, None where it is unknown."""
+    if isinstance(value, Tile | Address):
+        return value.shape
+    return () if is_number(value) else None
+
+
+def broadcast(one: Shape, other: Shape) -> Shape:
+    """The common extent of two tiles; where extents clash the larger counts: such a source does not compile."""
+    width = max(len(one), len(other))
+    padded = [(1,) * (width - len(shape)) + shape for shape in (one, other)]
+    return tuple(max(pair) for pair in zip(*padded, strict=True))
+
+
+def combined(*values: Any) -> Any:
+    """What element-wise work on these makes: a tile of their common extent, addresses where one is a pointer."""
+    unknown = [value for value in values if isinstance(value, Unknown)]
+    shape: Shape = ()
+    for value in values:
+        shape = broadcast(shape, shape_of(value) or ())
+    bases = [value.base for value in values if isinstance(value, Address)]
+    if bases:
+        return Address(bases[0], shape)
+    if unknown and not shape:
+        return unknown[0]
+    return Tile(shape)
+
+
+def elements(shape: Shape) -> int:
+    """Entries of a tile."""
+    count = 1
+    for extent in shape:
+        count *= extent
+    return count

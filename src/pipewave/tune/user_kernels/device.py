@@ -1,0 +1,54 @@
+"""What tuning a kernel needs of a device: binaries of some configurations, and their times at a launch.
+
+A seam: tests and replays bring a device of their own. The real one is `own.gpu`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pipewave.tune.law.peaks import Peaks
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """Shared memory bytes of a block and registers of a thread; `error` where there is no binary."""
+
+    smem_bytes: int = 0
+    registers: int = 32
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch of a user's kernel. `before` and `after` run around every timed one, outside its time, with all
+    arguments by name (`reset_to_zero`, `restore_value`, `pre_hook`); `prepare` before one is compiled: the
+    configuration's own `pre_hook` may set what the binary depends on, such as a descriptor's block.
+    """  # fmt: skip
+
+    fn: Any
+    grid: Any
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    configs: Sequence[Mapping[str, Any]]
+    before: Callable[[int], None] = field(default=lambda _index: None)
+    after: Callable[[int], None] = field(default=lambda _index: None)
+    prepare: Callable[[int], None] = field(default=lambda _index: None)
+
+
+class Device(Protocol):
+    """A GPU that can compile and time."""
+
+    peaks: Peaks
+    env: Mapping[str, Any]
+
+    def idle(self) -> bool:
+        """Whether measuring is allowed now: not while a CUDA graph is captured."""
+
+    def build(self, launch: Launch, configs: Sequence[int]) -> dict[int, Built]:
+        """Compile configurations, all at once."""
+
+    def time(self, launch: Launch, order: Sequence[int]) -> list[float]:
+        """µs of one launch of each configuration, in this order."""

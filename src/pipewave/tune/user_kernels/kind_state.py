@@ -1,0 +1,127 @@
+"""One kind of launch of a kernel: what was measured of it, the model fitted to that, and the choices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pipewave.tune.choose.chooser import Chooser
+from pipewave.tune.law.anchors import Anchors, Floats, Ints, columns
+from pipewave.tune.law.model import Model, Prior, fit, physics, timed_everywhere
+from pipewave.tune.law.peaks import Peaks
+from pipewave.tune.source.formula import GRID
+from pipewave.tune.user_kernels import measuring
+from pipewave.tune.user_kernels.device import Built
+from pipewave.tune.user_kernels.launch_formulas import LaunchFormulas
+from pipewave.tune.user_kernels.sizes import Sizes, drawn, sizes
+
+ELSEWHERE = 128  # launches drawn that the pooled law is asked for
+
+
+@dataclass(slots=True)
+class KindState:
+    """`numbers`, `counts`, `us`: launches measured; `built` by configuration; `model` and `chooser` once there are;
+    `prior`: the model of another GPU, as it is expected here, and the sizes that it goes by.
+    """
+
+    formulas: LaunchFormulas
+    numbers: list[Mapping[str, Any]] = field(default_factory=list)
+    counts: list[Floats] = field(default_factory=list)
+    us: list[Floats] = field(default_factory=list)
+    built: dict[int, Built] = field(default_factory=dict)
+    model: Model | None = None
+    prior: tuple[Model, tuple[str, ...]] | None = None
+    chooser: Chooser | None = None
+    fitted_to: int = 0  # launches
+
+    def add(self, numbers: Mapping[str, Any], counts: Floats, us: Floats, built: Mapping[int, Built]) -> None:
+        """Take a measured launch in."""
+        self.numbers.append(numbers)
+        self.counts.append(counts)
+        self.us.append(us)
+        self.built |= built
+
+    def sizes(self) -> Sizes:
+        """Which numbers of the launches are sizes of their own."""
+        return sizes(self.formulas.inputs, self.formulas.of.key, self.numbers)
+
+    def anchors(self, of: Sizes, peaks: Peaks) -> Anchors:
+        """Everything measured, to fit to."""
+        config = columns(self.formulas.of.configs)
+        built = [self.built.get(i, Built()) for i in range(len(self.formulas.of.configs))]
+        resident = measuring.resident(built, config.get("num_warps", np.full(len(built), 4)), peaks)
+        return Anchors(of.at(self.numbers), np.stack(self.counts), np.stack(self.us), config, resident)
+
+    def fitted(self, peaks: Peaks) -> Model:
+        """Fit to what was measured."""
+        of = self.sizes()
+        anchors = self.anchors(of, peaks)
+        elsewhere = (
+            self.formulas.many(of.numbers(drawn(anchors.at, ELSEWHERE, seed=1))) if self.formulas.formulas else None
+        )
+        return fit(anchors, peaks, elsewhere, self._known(of))
+
+    def _known(self, of: Sizes) -> Prior | None:
+        """What another GPU's model says, where it goes by the same sizes."""
+        if self.prior is None or self.prior[1] != of.names:
+            return None
+        model = self.prior[0]
+        return Prior(model.law_us, model.smooth, model)
+
+    def take(self, peaks: Peaks) -> bool:
+        """Fit anew where launches have doubled, and say so; else only remember the last one's fastest."""
+        if self.chooser is None or len(self.us) >= 2 * self.fitted_to:
+            self.fit(peaks)
+            return True
+        key = tuple(self.numbers[-1][name] for name in self.chooser.inputs)
+        self.chooser.remember(key, int(np.nanargmin(self.us[-1])))
+        return False
+
+    def fit(self, peaks: Peaks) -> None:
+        """Fit to what was measured."""
+        self.fitted_to = len(self.us)
+        of = self.sizes()
+        anchors = self.anchors(of, peaks)
+        self.model = self.fitted(peaks)
+        self.chooser = Chooser(self.formulas, of, self.model, timed_everywhere(anchors.us), anchors.at)
+        for numbers, us in zip(self.numbers, self.us, strict=True):
+            key = tuple(numbers[name] for name in self.chooser.inputs)
+            self.chooser.remember(key, int(np.nanargmin(us)))
+
+    def adopt(self, model: Model, seen: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+        """Choose by a table's model, fitted to launches of these numbers. The kind must have been read.
+
+        Where the launches at hand have numbers that the table's lack, short lists are worked out as launches come.
+        """
+        enclosed = [_with_enclosed(one, self.formulas.inputs) for one in seen]
+        usable: Ints = np.flatnonzero(np.isfinite(model.sigma))
+        whole = all(name in enclosed[0] for name in self.formulas.inputs)
+        of = sizes(self.formulas.inputs, names, enclosed) if whole else Sizes(tuple(names), {})
+        self.model = model
+        self.chooser = Chooser(
+            self.formulas, of, model, usable, of.at(enclosed) if whole else np.zeros((0, len(names)))
+        )
+
+    def carry(self, model: Model, seen: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+        """Choose by another GPU's model as it is expected here, until launches are measured."""
+        self.adopt(model, seen, names)
+        assert self.chooser is not None
+        self.prior = model, self.chooser.sizes.names
+
+    def expected_us(self, counts: Floats, peaks: Peaks) -> Floats:
+        """µs [c] to expect of a launch before it is measured: by the model or the prior, else by physics."""
+        model = self.model or (self.prior and self.prior[0])
+        if model is not None:
+            return np.asarray(model.law_us(counts[None])[0])
+        of = physics(peaks, len(counts))
+        return np.asarray(of.us(counts[None], np.full(len(counts), 2))[0])
+
+
+def _with_enclosed(numbers: Mapping[str, Any], inputs: Sequence[str]) -> dict[str, Any]:
+    """Numbers of a launch, with what a grid encloses under an argument's name taken from that argument."""
+    more = {name: numbers[name.removeprefix(GRID)] for name in inputs
+            if name not in numbers and name.startswith(GRID) and name.removeprefix(GRID) in numbers}  # fmt: skip
+    return {**numbers, **more}

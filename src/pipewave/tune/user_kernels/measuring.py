@@ -1,0 +1,124 @@
+"""Time a launch under its configurations: those that could win, the close ones again and again.
+
+What cannot win is not even compiled: no launch ends before its busiest SM has done its FLOPs at the GPU's peak, nor
+before its bytes have come from memory. Once some configuration is faster than that bound of another, the other is out.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipewave.tune.law.anchors import Floats, Ints
+from pipewave.tune.law.peaks import Peaks
+from pipewave.tune.measured import BLOCK_BYTES, HICCUP
+from pipewave.tune.user_kernels.device import Built, Device, Launch
+
+FIRST = 8  # configurations compiled and timed before bounds leave any out
+Stages = Sequence[tuple[int, float]]
+STAGES: Stages = ((1, math.inf), (1, 2.0), (1, 1.3), (2, 1.08))  # (rounds, of those within this factor of the fastest)
+Timer = Callable[[Sequence[int]], list[float]]  # numbers of configurations, in this order → µs of each
+JITTER_US = 2.0  # what a launch may take longer than its fastest round without having been disturbed: events and clocks
+NARROW = 2.0  # times the FLOPs of bf16 that one-byte operands may reach
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """`us` [c] µs, NaN where not timed; `built` of each configuration that was compiled;
+    `seconds` of timing, compilation apart.
+    """  # fmt: skip
+
+    us: Floats
+    built: dict[int, Built]
+    seconds: float
+
+
+def bounds_us(counts: Floats, peaks: Peaks, *, narrow: bool) -> Floats:
+    """µs [c] that no configuration can beat at a launch of these counts [c, 6]."""
+    blocks, _, _, least_bytes, _, flops = counts.T
+    blocks = np.maximum(blocks, 1.0)
+    busiest = np.ceil(blocks / peaks.sms) * flops / blocks / (peaks.sm_flops_us * (NARROW if narrow else 1.0))
+    # The caches may hold what an earlier launch left, so that bytes bound nothing below their size.
+    return np.asarray(np.maximum(busiest, np.maximum(least_bytes - peaks.l2_bytes, 0.0) / peaks.bytes_us))
+
+
+def measure(
+    device: Device, launch: Launch, candidates: Sequence[int], counts: Floats, expected: Floats, narrow: bool,
+    clock: Callable[[], float] = time.monotonic,
+) -> Timed:  # fmt: skip
+    """Time the candidates at one launch, the most promising first by `expected` µs [c]."""
+    ordered = sorted(candidates, key=lambda index: float(expected[index]))
+    bounds = bounds_us(counts, device.peaks, narrow=narrow)
+    taken: dict[int, list[float]] = {}
+    built: dict[int, Built] = {}
+    seconds = 0.0
+    for some in (ordered[:FIRST], ordered[FIRST:]):
+        best = min((min(us) for us in taken.values()), default=math.inf)
+        hopeful = [index for index in some if bounds[index] < best]
+        built |= device.build(launch, hopeful)
+        start = clock()
+        _rounds(device, launch, [index for index in hopeful if not built[index].error], taken)
+        seconds += clock() - start
+    us = np.full(len(counts), np.nan)
+    for index, values in taken.items():
+        us[index] = _undisturbed(values)
+    return Timed(us, built, seconds)
+
+
+def _rounds(device: Device, launch: Launch, usable: Sequence[int], taken: dict[int, list[float]]) -> None:
+    """Time in rounds; a first one, not counted, loads binaries."""
+    if usable:
+        device.time(launch, usable)
+        staged(lambda order: device.time(launch, order), usable, taken)
+
+
+def staged(timed: Timer, usable: Sequence[int], taken: dict[int, list[float]], stages: Stages = STAGES,
+           always: Sequence[int] = ()) -> None:  # fmt: skip
+    """Time configurations in rounds, each in another order: all of them, then the close ones again and again.
+
+    `always`: configurations that count as close, such as the default that others are compared with.
+    """
+    shuffle = random.Random(len(usable)).sample
+    near = [index for index in usable if index not in taken]
+    for rounds, within in stages:
+        if taken and within < math.inf:
+            limit = within * min(min(values) for values in taken.values())
+            near = [index for index, values in taken.items() if min(values) <= limit or index in always]
+        for _ in range(rounds):
+            order = shuffle(near, len(near))
+            us = timed(order) if within == math.inf else _twice(timed, order)
+            for index, value in zip(order, us, strict=True):
+                taken.setdefault(index, []).append(value)
+
+
+def _twice(timed: Timer, order: Sequence[int]) -> list[float]:
+    """Mean µs of two launches of each in one queue, one at an even place and one at an odd: short launches differ by
+    up to half a microsecond there.
+    """
+    between = order[: 1 - len(order) % 2]
+    us = timed([*order, *between, *order])
+    return [0.5 * (one + other) for one, other in zip(us, us[len(order) + len(between) :], strict=False)]
+
+
+def disturbed_from(values: Sequence[float]) -> float:
+    """µs from which on a round of a launch was disturbed."""
+    least = min(values, default=math.inf)
+    return max(HICCUP * least, least + JITTER_US)
+
+
+def _undisturbed(values: Sequence[float]) -> float:
+    """Mean of launches that nothing disturbed."""
+    return float(np.mean([value for value in values if value <= disturbed_from(values)]))
+
+
+def resident(built: Sequence[Built], warps: Ints, peaks: Peaks) -> Ints:
+    """Blocks [c] that an SM holds at once, by shared memory, registers and threads."""
+    smem = np.array([one.smem_bytes + BLOCK_BYTES for one in built])
+    registers = -(-np.maximum([max(one.registers, 16) for one in built], 16) // 8) * 8
+    limits = peaks.smem_bytes // smem, peaks.registers // (registers * 32 * warps), peaks.threads // (32 * warps)
+    return np.asarray(np.clip(np.minimum.reduce(limits), 1, 32), np.int64)

@@ -1,0 +1,193 @@
+"""Measure a kernel of the user's own ahead of time: at launches seen in a real run, or at sizes written down.
+
+Every launch measured is appended to the store at once, so that a killed run goes on where it was, and several may share
+the work. Then one sealed table is written, to ship with the kernel and to pin (`autotune(table=…)`). A table carries a
+few of its launches with their fastest times: `check` times them again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipewave.errors import BadFile, BadInput
+from pipewave.tune import store as store
+from pipewave.tune.check import Verdict, judge
+from pipewave.tune.imported import kernel_file
+from pipewave.tune.source.formula import inputs_of
+from pipewave.tune.source.inspect import arguments, expression_grid
+from pipewave.tune.store import KindTable
+from pipewave.tune.user_kernels import launch_log as log
+from pipewave.tune.user_kernels import measuring
+from pipewave.tune.user_kernels.device import Device, Launch
+from pipewave.tune.user_kernels.tuned import Options, TunedKernel
+
+CANARY, AGAIN = 10, 7  # launches that a table carries, and times that each is timed again
+TORCH = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "float8_e4m3fn",
+         "int4": "int8"}  # fmt: skip
+TensorFactory = Callable[[Mapping[str, Any]], Any]  # a tensor as it was noted → one like it
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A launch that can be made again: arguments as noted, and its grid under each configuration."""
+
+    args: Mapping[str, Any]
+    grid: Any
+    record: Mapping[str, Any]
+
+
+def kernel_of(named: str, device: Device, cache: str | Path | bool = True) -> TunedKernel:
+    """The decorated kernel of `FILE.py:name`, to be measured on a device. Runs the file, as an import would.
+
+    Raises:
+        BadFile: no such file, or it cannot be imported. BadInput: nothing by that name that has configurations.
+    """
+    module, name = kernel_file(named)
+    found: Any = getattr(module, name, None)
+    if isinstance(found, TunedKernel):
+        options = Options(0.0, found.options.trips, None, cache, device)
+        return TunedKernel(found.fn, found.upstream, found.configs, found.of.key, options)
+    if hasattr(found, "configs") and hasattr(found, "fn"):
+        return TunedKernel(found.fn, found, found.configs, found.keys, Options(0.0, None, None, cache, device))
+    raise BadInput(
+        f"{named}: no kernel under `pipewave.tune.autotune` or `triton.autotune` by that name", field="kernel"
+    )
+
+
+def from_log(source: Path, kernel: TunedKernel) -> list[Noted]:
+    """Launches of a kernel that a real run noted. BadFile where there are none."""
+    return [noted(record, kernel) for record in log.read(source, kernel.of.name)]
+
+
+def noted(record: Mapping[str, Any], kernel: TunedKernel) -> Noted:
+    """A launch as a log or a table has it. BadFile where it is of other configurations."""
+    grids, configs = record["grids"], kernel.of.configs
+    if len(grids) != len(configs):
+        raise BadFile(f"the launch was noted with {len(grids)} configurations, {kernel.of.name} has {len(configs)}",
+                      field="from_log")  # fmt: skip
+    return Noted(record["args"], _noted_grid(grids, configs), record)
+
+
+def _noted_grid(
+    grids: Sequence[Sequence[int]], configs: Sequence[Mapping[str, Any]]
+) -> Callable[[Any], tuple[int, ...]]:
+    def grid(meta: Mapping[str, Any]) -> tuple[int, ...]:
+        for size, config in zip(grids, configs, strict=True):
+            if all(name not in meta or meta[name] == value for name, value in config.items()):
+                return tuple(size)
+        return tuple(grids[0])
+
+    return grid
+
+
+def from_shapes(source: Path) -> list[Noted]:
+    """Launches written down: JSON `{"grid": "cdiv(M, BM)", "launches": [{"M": 4096, "x": "bf16[4096,128]"}, …]}`.
+
+    Raises:
+        BadFile: no such file, or it does not look like this.
+    """
+    try:
+        body = json.loads(source.read_text())
+        rows, grid = list(body["launches"]), expression_grid(str(body["grid"]))
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise BadFile(f'{source}: must be {{"grid": …, "launches": [{{…}}]}} ({problem})', field="shapes") from problem
+    return [Noted(arguments([f"{name}={value}" for name, value in row.items()]), grid, {}) for row in rows]
+
+
+def measure_all(
+    kernel: TunedKernel, launches: Sequence[Noted], device: Device, make: TensorFactory, seconds: float = 120.0,
+    progress: Callable[[int, int], None] = lambda _done, _planned: None, clock: Callable[[], float] = time.monotonic,
+) -> Path | None:  # fmt: skip
+    """Measure what the store lacks until the time is spent, and write the table; its path, None where nothing ran."""
+    end = clock() + seconds
+    for number, one in enumerate(launches):
+        if clock() >= end:
+            break
+        _measure(kernel, one, device, make)
+        progress(number + 1, len(launches))
+    return write_table(kernel, device)
+
+
+def _measure(kernel: TunedKernel, one: Noted, device: Device, make: TensorFactory) -> None:
+    named = {name: make(value) if _is_tensor(value) else value for name, value in one.args.items()}
+    numbers = dict(one.record.get("numbers") or inputs_of(one.grid, named, kernel.of.constants))
+    given = Noted(one.args, one.grid, one.record)
+    kind = kernel.of.kind(named)
+    state = kernel.state(kind, one.grid, named, inputs_of(one.grid, named, kernel.of.constants))
+    if any(dict(known) == numbers for known in state.numbers):
+        return
+    counts = np.array(one.record["counts"]) if "counts" in one.record else state.formulas.counts(numbers)
+    launch = kernel.launch((), named, given.grid)
+    narrow = any("8" in text for _, text in kind)
+    expected = state.expected_us(counts, device.peaks)
+    timed = measuring.measure(device, launch, range(len(kernel.configs)), counts, expected, narrow)
+    if np.isfinite(timed.us).any():
+        state.add(numbers, counts, timed.us, timed.built)
+        kernel.keep(state, numbers, counts, timed, named)
+
+
+def _is_tensor(value: Any) -> bool:
+    return (isinstance(value, dict) and "tensor" in value) or hasattr(value, "element_size")
+
+
+def write_table(kernel: TunedKernel, device: Device) -> Path | None:
+    """Fit every kind that was measured and write the table beside the store."""
+    path = kernel.path()
+    states = {kind: state for kind, state in kernel.kinds.items() if state.us}
+    if path is None or not states:
+        return None
+    kinds = {kind: KindTable(state.fitted(device.peaks), state.numbers, state.sizes().names)
+             for kind, state in states.items()}  # fmt: skip
+    return store.write_table(path, kernel.of, device.env, kinds, list(_canary(kernel)))
+
+
+def _canary(kernel: TunedKernel) -> Iterator[dict[str, Any]]:
+    """A few launches, spread over all, with the fastest configuration and its time."""
+    every = [(kind, i) for kind, state in kernel.kinds.items() for i in range(len(state.us))]
+    for kind, i in every[:: max(1, -(-len(every) // CANARY))]:
+        state = kernel.kinds[kind]
+        best = int(np.nanargmin(state.us[i]))
+        yield {"kind": [list(pair) for pair in kind], "numbers": dict(state.numbers[i]), "config": best,
+               "us": float(state.us[i][best])}  # fmt: skip
+
+
+def check(kernel: TunedKernel, table: Path, launches: Sequence[Noted], device: Device, make: TensorFactory) -> Verdict:
+    """Time a table's canary again, at those of the launches that it names.
+
+    Raises:
+        BadFile, TableMismatch: no such table. BadInput: none of the launches is among its canary.
+    """
+    meta, _ = store.read_table(table, kernel.of)
+    old, new = list[float](), list[float]()
+    for one in launches:
+        named = {name: make(value) if _is_tensor(value) else value for name, value in one.args.items()}
+        numbers = dict(one.record.get("numbers") or inputs_of(one.grid, named, kernel.of.constants))
+        row = next((row for row in meta["canary"] if row["numbers"] == numbers), None)
+        if row is not None:
+            launch: Launch = kernel.launch((), named, one.grid)
+            device.build(launch, [row["config"]])
+            old.append(row["us"])
+            new.append(float(np.median(device.time(launch, [row["config"]] * (AGAIN + 2))[2:])))
+    if not old:
+        raise BadInput("none of these launches is among those that the table carries", field="from_log")
+    return judge(old, new)
+
+
+def on_cuda(value: Any) -> Any:
+    """A tensor like the one noted, on the GPU. BadInput for a type that torch lacks."""
+    import torch
+
+    if not isinstance(value, dict):
+        return torch.zeros(value.numel(), dtype=getattr(torch, TORCH.get(value.of, value.of)), device="cuda")
+    kind = getattr(torch, str(value["tensor"]).removeprefix("torch."), None)
+    if kind is None:
+        raise BadInput(f"a tensor of {value['tensor']!r} cannot be made", field="args")
+    strides = value.get("strides") or torch.empty(value["shape"], device="meta").stride()
+    return torch.empty_strided(tuple(value["shape"]), tuple(strides), dtype=kind, device="cuda").zero_()
