@@ -7,7 +7,7 @@
 
 Columns are those of the tables that it publishes, latencies in ms. Only the shapes of the model are written, over
 grids of tokens, requests and caches; between them AIConfigurator interpolates. Parquet needs pyarrow. Its own program
-reads them: `python bench/aiconfigurator_run.py`.
+reads them: `python lab/aiconfigurator_run.py`.
 """
 
 from __future__ import annotations

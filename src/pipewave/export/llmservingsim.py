@@ -8,7 +8,7 @@
 
 Columns, names of layers and folders are those of the profiles that it publishes. Decodes of unequal caches it takes for
 equal ones of their mean, and adds a share of what the longest would add. That share is fitted to rows which only a GPU
-gives; here it is the mean of the published fits. `bench/llmservingsim_run.py` has its own reader take a profile.
+gives; here it is the mean of the published fits. `lab/llmservingsim_run.py` has its own reader take a profile.
 """
 
 from __future__ import annotations

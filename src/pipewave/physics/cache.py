@@ -34,7 +34,7 @@ class Misses:
     steepness: float = 1.0
 
 
-# Rows of the one law below. Fitted rows differ by what is walked; `python -m bench.gemm_base` repeats the first fits.
+# Rows of the one law below. Fitted rows differ by what is walked; `python -m studies.gemm_base` repeats the first fits.
 MISSES: Mapping[str, Misses] = MappingProxyType(
     {
         "least": Misses("a cyclic walk keeps at most the L2, whatever is replaced"),
@@ -47,7 +47,8 @@ MISSES: Mapping[str, Misses] = MappingProxyType(
 
 
 # How often one read of an operand tile serves, by tensor instruction: clusters share what one SM loads (TMA multicast),
-# and `tcgen05` pairs SMs into one product. Robust fit of GEMM rows of five architectures (`python -m bench.gemm_base`).
+# and `tcgen05` pairs SMs into one product. Robust fit of GEMM rows of five architectures (`python -m
+# studies.gemm_base`).
 MULTICAST: Mapping[str, float] = MappingProxyType({"mma": 1.0, "wgmma": 1.45, "tcgen05": 2.1})
 
 

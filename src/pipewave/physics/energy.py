@@ -42,7 +42,7 @@ DRAWS: Mapping[str, Draw] = MappingProxyType(
         "sustained": Draw("decode steps of dense models on an H200 at 500 to 690 W; microbench.json", 0.16, 60e-12),
         # 1.2 × 0.8 TDP / peak of the first large part of each: A100, H100, B200. Bytes from DRAM alone.
         "product": Draw(
-            "robust fit of GEMM rows of five architectures (python -m bench.gemm_base)", 0.2, 6e-12,
+            "robust fit of GEMM rows of five architectures (python -m studies.gemm_base)", 0.2, 6e-12,
             MappingProxyType({"mma": 1.25e-12, "wgmma": 0.68e-12, "tcgen05": 0.43e-12}),
         ),
     }

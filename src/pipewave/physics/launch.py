@@ -26,7 +26,9 @@ class Launch:
 LAUNCHES: Mapping[str, Launch] = MappingProxyType(
     {
         "stream": Launch(1.2e-6, 2500.0, "empty and small kernels of the public rows, all GPUs"),
-        "product": Launch(0.95e-6, 1250.0, "robust fit of GEMM rows of five architectures (python -m bench.gemm_base)"),
+        "product": Launch(
+            0.95e-6, 1250.0, "robust fit of GEMM rows of five architectures (python -m studies.gemm_base)"
+        ),
         "grouped": Launch(1.0e-6, 1500.0, "robust fit of MoE rows of Ampere, Ada and Hopper"),
         "copy": Launch(0.8e-6, 1500.0, "static fp8 quantisation of six GPUs, fused norms of two"),
     }

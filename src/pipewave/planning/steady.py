@@ -3,7 +3,7 @@
 With B requests in flight, each living through O steps, B/O prompts come per step, in groups (`arrivals`). A step that
 carries prompt tokens takes longer; spread over all steps that is what a later token pays for other people's prompts.
 Requests that are with the front end are not with the engine (`entrance`).
-The simulator (`serve`) is the reference; this is its mean, a thousand times faster (`python -m bench.plan_steady`).
+The simulator (`serve`) is the reference; this is its mean, a thousand times faster (`python -m studies.plan_steady`).
 """
 
 from __future__ import annotations

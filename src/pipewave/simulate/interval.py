@@ -5,7 +5,7 @@ the settings of a server that somebody else runs leave open (by engine and figur
 real requests and experts load unevenly, what the version adds where it is not named, what pools could be that nobody
 stated (`matched`), and how many drafts are accepted where nothing says it (`speculative`). Widths of servers, ranks and
 versions are read off published runs: the first two with each group of them left out
-(`python -m bench.published_cover --write`), the third as the difference that the version makes to answers for them.
+(`python -m train.published_cover --write`), the third as the difference that the version makes to answers for them.
 Which kernels run (other software's rows, other GPUs') is part of what kernels leave open.
 """
 

@@ -1,7 +1,7 @@
 """Windows of a simulated run: its middle, its course over time, and whether it kept up with its requests.
 
 A closed loop begins with all its requests at once, whose prompts wait for one another; no such crowd comes again. What
-`plan` answers is a deployment that has been loaded for long, which is this middle (`python -m bench.plan_steady`).
+`plan` answers is a deployment that has been loaded for long, which is this middle (`python -m studies.plan_steady`).
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class DeploymentFacts:
 @dataclass(frozen=True, slots=True)
 class GroupedGemmTime:
     """time = start + ((read_factor · read)² + (math_factor · math)²)^½ of an expert layer behind DeepEP; read: weights
-    of active experts from DRAM, math: FLOPs at the peak. `python -m bench.masked_experts` fits it.
+    of active experts from DRAM, math: FLOPs at the peak. `python -m studies.masked_experts` fits it.
     """
 
     start_us: float

@@ -23,7 +23,7 @@ class Front:
     service time over its mean. host: times of the engine's own host, over those of the host they were measured on;
     launch: the same of steps with prompts, whose kernels it launches one by one; message_us: µs more of that host for
     each message of tokens that it hands out, which engines that are asked for whole answers do not pay. jitter:
-    standard deviation of a step's time over its mean (`python -m bench.step_jitter`).
+    standard deviation of a step's time over its mean (`python -m studies.step_jitter`).
     """
 
     request_us: float = 0.0

@@ -26,7 +26,7 @@ a mask says are empty), one expert after the other in prompts:
     time = start + ((a · read)² + (b · multiplied)²)^½
 
 read: weights of the experts that have a token, from DRAM; multiplied: the products of their rows at the peak.
-`python -m bench.masked_experts` fits the three constants of either to rows of four GPUs.
+`python -m studies.masked_experts` fits the three constants of either to rows of four GPUs.
 """
 
 from __future__ import annotations

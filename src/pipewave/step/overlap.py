@@ -5,8 +5,8 @@ each norms the sum, so the norm's own launch and traffic are gone and
 
     start + bytes × (world − 1) / (share × link)
 
-is what it takes. Start and share are those of the corpus's measured rows of this kernel (`python -m bench.fused_norm`),
-on H200 and B200 at 2, 4 and 8 GPUs from 64 KiB to 1 MiB, mean error 3 %.
+is what it takes. Start and share are those of the corpus's measured rows of this kernel (`python -m
+studies.fused_norm`), on H200 and B200 at 2, 4 and 8 GPUs from 64 KiB to 1 MiB, mean error 3 %.
 
 Two-batch overlap: a step runs as two halves, and the exchange of one hides behind the kernels of the other.
 

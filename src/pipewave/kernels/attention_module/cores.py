@@ -23,7 +23,7 @@ KEY_SCORE_S = 1.0e-9  # a key that a tile of the indexer walks past
 SCORE_CYCLES = 4.0 / 128.0
 KEY_PICK_S = 0.25e-9  # a score that a row's radix select reads, all passes together
 # Clocks of an SM a 16-bit value of PyTorch's copy of a view that is not in one piece, which moves values one by one: an
-# H200 takes 33 ns a page of 128 keys of 128 that its L2 holds (python -m bench.copy_pages).
+# H200 takes 33 ns a page of 128 keys of 128 that its L2 holds (python -m lab.copy_pages).
 COPY_CYCLES = 0.49
 FILL = 2.0  # blocks an SM that decoding splits contexts into
 PASSES = 2.0

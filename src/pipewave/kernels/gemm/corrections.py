@@ -21,7 +21,7 @@ from pipewave.software.rules import constant
 # Power management moves the clock of a loaded GPU within milliseconds. Where the clock of a row is known, a net learns
 # at it; a call without one is answered at the clock that `cold` rows have. That is 0.99 of boost, but products of 20 to
 # 150 µs that keep the tensor cores busy bring it down by up to a fifth, a dozen in a row, and longer ones by a little.
-# `python -m bench.gemm_clock` has the fits and what they are worth; the rules `sm_clock`, `gemm_clock_exponent` and
+# `python -m studies.gemm_clock` has the fits and what they are worth; the rules `sm_clock`, `gemm_clock_exponent` and
 # `gemm_clock_drop` hold them.
 
 KNOTS = tuple(log2(us * 1e-6) for us in (20.0, 60.0, 150.0))  # none below the first
@@ -83,7 +83,7 @@ def exponent(memory_share: Any, known: Clocks, xp: Arith) -> Any:
 # A tile then fetches parts of lines on both edges of every row, at odd multiples of 16 bytes five sectors in the
 # place of four. That costs a few percent while SMs have little to do, and up to that quarter where all of them stream
 # tiles from the L2: 2.3 % more for each doubling of tiles in CUTLASS's FP8 kernels, of which cuBLAS's hide most. Fits
-# to our cold rows with random k: `python -m bench.gemm_lines`. Rows of the graph protocol have few such k, each many
+# to our cold rows with random k: `python -m studies.gemm_lines`. Rows of the graph protocol have few such k, each many
 # times: their nets know them. The factor is part of the base estimate, and networks were trained over one like it.
 
 UNITS = (64, 32, 16)  # bytes that a row's start may be a multiple of, short of a line

@@ -20,7 +20,7 @@ from pipewave.software.rule_values import UnfusedQuantize
 # What the formulas of a GEMM need of a GPU and its software, computed once a context.
 #
 # The constants are one set for all GPUs: a robust fit of the base estimate to the public rows of five architectures
-# (`bench/gemm_base.py` repeats it, also with each architecture left out). What they leave over is the net's business.
+# (`studies/gemm_base.py` repeats it, also with each architecture left out). What they leave over is the net's business.
 
 L2_GAIN = 1.85  # SMs next to one another share lines, so operands arrive faster than a plain copy runs
 SPLIT_CYCLES = 3700.0  # second pass of a split-K product

@@ -24,7 +24,7 @@ from pipewave.physics.launch import log2
 #
 # The share is that of cuBLAS's SIMT kernels with enough rows. Two models on an H100 that no constant is fitted on
 # bear it out: prompts of 8,192 tokens of GLM-4.5-Air and MiniMax-M2.5 were 1.7 to 6.4 % low without it (`python -m
-# bench.kinds`).
+# studies.kinds`).
 
 FLOAT_PRODUCT = "float_product"
 VALUE_BYTES = 4

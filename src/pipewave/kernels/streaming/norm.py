@@ -83,7 +83,7 @@ def row_start(rows: Array, dim: Array, in_place: bool, protocol: str) -> Array:
     """Factor on the time of norms in place whose rows start inside a cache line.
 
     Each load and store of a warp then touches a line more, and neighbours write parts of one line
-    (`python -m bench.norm_lines`). Norms that write elsewhere show nothing of it.
+    (`python -m studies.norm_lines`). Norms that write elsewhere show nothing of it.
     """
     lost = constant("norm_row_start", protocol=protocol, in_place=in_place)
     inside = (ACTIVATION_BYTES * dim % LINE > 0) & (rows >= START_ROWS)

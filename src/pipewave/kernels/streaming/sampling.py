@@ -9,7 +9,7 @@ that the L2 no longer holds come from DRAM, more slowly and more than once:
                         passes · bytes · miss / DRAM bandwidth )
 
 Operators that run many kernels over all SMs (top-k and sort of PyTorch) have the work of an SM in the place of rounds.
-Constants: `python -m bench.sampling_fit`, which fits them to 48 sizes of each on an H100 (1 to 256 requests,
+Constants: `python -m train.sampling_fit`, which fits them to 48 sizes of each on an H100 (1 to 256 requests,
 vocabularies of 32,000 to 262,144) and prints how far vocabularies left out are off.
 """
 
@@ -28,7 +28,7 @@ from pipewave.physics.demand import Array
 # exchange what they found through memory (`setReduceConfig` in ATen's Reduce.cuh: grids of all traced calls are this
 # rule's). So a row of 128,256 logits takes longer than one of 151,936. However many blocks it holds, an SM looks at
 # no more than so many values in a clock. The constants are fitted to 48 sizes on an H100 and an H200
-# (`python -m bench.sampling_fit`).
+# (`python -m train.sampling_fit`).
 
 ARGMAX = "argmax"
 THREADS, SHARED_FROM, LEAST, MOST = 512, 256.0, 16.0, 256.0  # threads of a block; values a thread looks at
