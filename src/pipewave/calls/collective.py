@@ -63,6 +63,9 @@ class SendRecv(Collective):
     kernel: ClassVar[str] = "send_recv"
 
 
+COLLECTIVES: tuple[type[Collective], ...] = (AllReduce, AllGather, ReduceScatter, AllToAll, SendRecv)
+
+
 @documented
 def all_reduce(bytes: int, world: int, **options: Any) -> AllReduce:
     """A sum over all ranks that every rank receives.

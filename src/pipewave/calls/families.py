@@ -11,6 +11,7 @@ from typing import Any
 from pipewave.calls.attention import Attention, Mla, attention, mla
 from pipewave.calls.base import DTYPES, KV_DTYPES, Call, check_lengths
 from pipewave.calls.collective import (
+    COLLECTIVES,
     AllGather,
     AllReduce,
     AllToAll,
@@ -91,11 +92,7 @@ BUILT_IN: tuple[type[Call], ...] = (
     RmsNorm,
     SiluAndMul,
     Elementwise,
-    AllReduce,
-    AllGather,
-    ReduceScatter,
-    AllToAll,
-    SendRecv,
+    *COLLECTIVES,
     DeltaNet,
     CausalConv1d,
     Mamba2,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pipewave.calls.collective import COLLECTIVES
 from pipewave.kernels.base import (
     Analysis,
     Columns,
@@ -34,7 +35,7 @@ __all__ = [
     "rows_of",
 ]
 
-# The record of each family, as file and name: a command about one of them does without the others.
+# The record of each family as file and name, or a mapping that has it: a command about one does without the others.
 BUILT_IN = {
     "gemm": "gemm.family:FAMILY",
     "attention": "attention.family:FAMILY",
@@ -43,11 +44,7 @@ BUILT_IN = {
     "rmsnorm": "streaming.norm:RMSNORM",
     "silu_and_mul": "streaming.norm:SILU",
     "elementwise": "streaming.elementwise:FAMILY",
-    "all_reduce": "collective.family:ALL_REDUCE",
-    "all_gather": "collective.family:ALL_GATHER",
-    "reduce_scatter": "collective.family:REDUCE_SCATTER",
-    "all_to_all": "collective.family:ALL_TO_ALL",
-    "send_recv": "collective.family:SEND_RECV",
+    **{call.kernel: "collective.family:FAMILIES" for call in COLLECTIVES},
     "delta_net": "recurrent.delta_net:FAMILY",
     "causal_conv1d": "recurrent.mamba2:CAUSAL_CONV1D",
     "mamba2": "recurrent.mamba2:MAMBA2",

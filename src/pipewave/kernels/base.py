@@ -252,8 +252,9 @@ def _metadata_of(family: Family) -> FamilyMetadata:
     if not isinstance(family.metadata, str):
         return family.metadata or FamilyMetadata()
     module, _, name = family.metadata.partition(":")
-    found: FamilyMetadata = getattr(import_module(module), name)
-    return found
+    found = getattr(import_module(module), name)
+    of_family: FamilyMetadata = found[family.name] if isinstance(found, Mapping) else found
+    return of_family
 
 
 @dataclass(slots=True)
@@ -298,8 +299,9 @@ def family_of(name: str) -> Family:
         return _REGISTRY.families[name]
     except KeyError:
         module, _, record = _REGISTRY.homes[name].partition(":")
-        found: Family = getattr(import_module(module), record)
-        return _REGISTRY.families.setdefault(name, found)
+        found = getattr(import_module(module), record)
+        family: Family = found[name] if isinstance(found, Mapping) else found
+        return _REGISTRY.families.setdefault(name, family)
 
 
 def families() -> tuple[str, ...]:

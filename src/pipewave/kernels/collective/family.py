@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.calls.families import AllGather, AllReduce, AllToAll, Collective, ReduceScatter, SendRecv
+from pipewave.calls.collective import COLLECTIVES, Collective
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Analysis, Columns, Context, Family, Grows
 from pipewave.kernels.collective.algorithms import (
@@ -161,7 +161,7 @@ def _software(ctx: Context, own: Array) -> dict[str, Array]:
 def _family(call: type[Collective], **own: Any) -> Family:
     given: dict[str, Any] = {
         "nets": (call.kernel,),
-        "metadata": f"pipewave.kernels.collective.metadata:{call.kernel.upper()}",
+        "metadata": "pipewave.kernels.collective.metadata:METADATA",
         "variant": reach,
         "grows": {"bytes": Grows(6, step=16)},
     }
@@ -169,10 +169,11 @@ def _family(call: type[Collective], **own: Any) -> Family:
     return Family(call.kernel, call, _analyse(call.kernel), **given | own)
 
 
-ALL_REDUCE = _family(
-    AllReduce,
-    variant=regime,
-    nets=(LARGE, SMALL_ALL_REDUCE),
-    example="pipewave predict all_reduce 16777216 4 --gpu A100",
-)
-ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, SEND_RECV = map(_family, (AllGather, ReduceScatter, AllToAll, SendRecv))
+OWN: Mapping[str, Mapping[str, Any]] = {
+    "all_reduce": {
+        "variant": regime,
+        "nets": (LARGE, SMALL_ALL_REDUCE),
+        "example": "pipewave predict all_reduce 16777216 4 --gpu A100",
+    }
+}
+FAMILIES = {call.kernel: _family(call, **OWN.get(call.kernel, {})) for call in COLLECTIVES}

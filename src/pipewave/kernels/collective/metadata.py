@@ -82,4 +82,4 @@ def _metadata(op: str) -> FamilyMetadata:
     return FamilyMetadata(profile_of(op), rows_of(op), Page({"world": world}, SWEEP))
 
 
-ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, SEND_RECV = map(_metadata, NAMES)
+METADATA = {op: _metadata(op) for op in NAMES}
