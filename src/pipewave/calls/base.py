@@ -6,13 +6,39 @@ A call holds numbers about one launch (or one fused operation) and nothing about
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from inspect import cleandoc
 from operator import gt
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from pipewave.calls.fields import schema
 from pipewave.errors import BadInput
+
+# What the docstrings of all functions that make calls have in common, written once.
+
+SHARED = {
+    "{options}": "`dtype` (of operands), `stack` (such as `vllm-0.22.1`), `impl`",
+    "{call}": cleandoc("""
+        Returns:
+            The call, for `predict`.
+
+        Raises:
+            BadInput: a value that cannot be; the message names the field and what it takes.
+            TypeError: an option that is no field.
+        """),
+}
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def documented(function: F) -> F:
+    """The function with its docstring completed: `{options}` of every call, `{call}`: what it gives and raises."""
+    text = cleandoc(function.__doc__ or "")  # none at all under `python -OO`
+    for place, shared in SHARED.items():
+        text = text.replace(place, shared)
+    function.__doc__ = text
+    return function
+
 
 DTYPES = ("bf16", "fp16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int8", "int4")
 KV_DTYPES = ("bf16", "fp16", "fp8")

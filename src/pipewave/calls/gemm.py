@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pipewave.calls.base import DTYPES, Call
-from pipewave.calls.documented import documented
+from pipewave.calls.base import DTYPES, Call, documented
 from pipewave.calls.fields import of
 
 

@@ -15,7 +15,7 @@ Degrees = Annotated[str, Option(*TP, help="Tensor-parallel degrees, such as 1,2,
 
 def _write(export: Callable[..., Iterable[Path]], model: str, gpu: str, tp: str, out: Path) -> None:
     """Write one simulator's tables and name each file."""
-    from pipewave.calls.lists import integers
+    from pipewave.calls.fields import integers
     from pipewave.gpus import find
     from pipewave.models import load
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pipewave.calls.base import Call
-from pipewave.calls.fields import Rule, defaults, required, rules
-from pipewave.calls.lists import integers
+from pipewave.calls.fields import Rule, defaults, integers, required, rules
 from pipewave.cli.command import Argument, Command, Option, Parameter
 from pipewave.cli.streams import check_format, give, say, show
 from pipewave.errors import BadInput, UnsupportedDtype, meant_or_known

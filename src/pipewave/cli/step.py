@@ -35,7 +35,7 @@ def step_command(
     """One engine iteration, kernel by kernel, with its gaps."""
     from dataclasses import asdict
 
-    from pipewave.calls.lists import integers
+    from pipewave.calls.fields import integers
     from pipewave.gpus import find
     from pipewave.models import load
     from pipewave.models.kernels import Deployment

@@ -80,7 +80,7 @@ def _one_other(other: str | None, compare: str | None) -> str | None:
 def _workload(
     model: str | None, tp: int, ep: int, q_lens: str, kv_lens: str, kv_dtype: str | None, engine: str
 ) -> Workload:
-    from pipewave.calls.lists import integers
+    from pipewave.calls.fields import integers
     from pipewave.kernels.profiler import Given
     from pipewave.models import load
     from pipewave.models.kernels import Deployment

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from pipewave.errors import BadInput, UnknownGPU
 from pipewave.gpus.architectures import generation
-from pipewave.gpus.naming import key_of
-from pipewave.gpus.shipped import raw_specs, shipped, spellings, stem_of
+from pipewave.gpus.shipped import key_of, raw_specs, shipped, spellings, stem_of
 from pipewave.gpus.spec import GPU
 
 _FILE_SUFFIXES = (".yaml", ".yml", ".json")

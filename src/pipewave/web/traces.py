@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from pipewave.calls.lists import integers
+from pipewave.calls.fields import integers
 from pipewave.errors import BadInput
 from pipewave.kernels.profiler import Given
 from pipewave.models.kernels import Deployment
