@@ -106,14 +106,17 @@ class Chooser:
                 self._seen = None
                 self.sample(self.sizes.numbers(at), at)
             if self._compiles and "triton" in sys.modules:
-                self._compiles, self._compiled = False, self._compile()
+                self._compiles = False
+                if self._grows:
+                    self._compile()
+                else:  # a table's short lists answer meanwhile
+                    threading.Thread(target=self._compile, daemon=True, name="pipewave-tune").start()
 
-    def _compile(self) -> Callable[[Key], int | None] | None:
+    def _compile(self) -> None:
         every = [self._candidate(index) for index in self.usable.tolist()]
         celled = self._size_at[:CELLED]
         made = CompiledChooser(every, self.inputs, celled[:HALVED], celled[HALVED:], (0, *WIDTHS), self.model.peaks.sms)
-        found: Callable[[Key], int | None] | None = made.chooser(self.lists)
-        return found
+        self._compiled = made.chooser(self.lists)
 
     def _listed(self, key: Key) -> Short | None:
         for octaves, lists in zip((0, *WIDTHS), self.lists, strict=True):
