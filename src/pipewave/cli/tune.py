@@ -7,6 +7,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
+from pipewave.cli.bars import waiting
 from pipewave.cli.command import Argument, Group, Option
 from pipewave.cli.options import AsJson, Ep, Model, Tp
 from pipewave.cli.streams import print_json, say
@@ -239,7 +240,8 @@ def evaluate(
     from pipewave.tune.evaluate import evaluate_all, recorded
 
     wanted = recorded(recordings) if kernels == "all" else kernels.split(",")
-    answer: dict[str, Any] = evaluate_all(recordings, wanted)
+    with waiting(f"choices on the recordings of {', '.join(wanted)}"):
+        answer: dict[str, Any] = evaluate_all(recordings, wanted)
     if as_json:
         print_json(answer)
         return

@@ -41,8 +41,7 @@ def _block(block: Block) -> Iterator[str]:
         values = max((len(fact.value) for fact in shown if fact.detail), default=0) + 2
         yield from (f"{fact.name:{width}}{fact.value:{values}}{fact.detail}".rstrip() for fact in shown)
     elif isinstance(block, Code):
-        yield f"{block.title}:" if block.title else ""
-        yield block.text
+        yield f"{block.title.lower()}:{' ' if len(block.text.splitlines()) == 1 else chr(10)}{block.text}"
     elif isinstance(block, Notes):
         yield from (f"note: {item}" for item in dict.fromkeys(block.items))
 
