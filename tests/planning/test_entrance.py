@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipewave.planning.arrivals import CASES, Groups, come, rest_s, share_met
-from pipewave.planning.entrance import Entrance
+from pipewave.planning.arrivals import CASES, Entrance, Groups, come, rest_s, share_met
 from pipewave.software.front import INSIDE, Front
 
 SHARED = st.floats(1e-4, 0.2)

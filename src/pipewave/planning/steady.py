@@ -20,8 +20,7 @@ from pipewave.models import ModelSpec
 from pipewave.models.kernels import Deployment
 from pipewave.physics.demand import Array
 from pipewave.planning import platforms
-from pipewave.planning.arrivals import Groups, come, rest_s, share_met
-from pipewave.planning.entrance import Entrance
+from pipewave.planning.arrivals import Entrance, Groups, come, rest_s, share_met
 from pipewave.planning.launch import check_blocks
 from pipewave.planning.parts import Parts
 from pipewave.planning.served import load, longest_prompt, stated

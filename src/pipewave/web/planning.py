@@ -13,6 +13,7 @@ from pipewave.gpus.registry import knowing
 from pipewave.planning import Question, Space, plan
 from pipewave.planning.search import Plan
 from pipewave.planning.space import BATCHES, BUDGETS
+from pipewave.published.unstated import default_engine
 from pipewave.step import find_engine
 from pipewave.web import limits
 from pipewave.web.forms import Form, Gpu, GpuFile, Model, Name, cache_dtype, gpu_of, line, model_of, query_command
@@ -33,7 +34,9 @@ class PlanQuery(Form):
     tpot_ms: Limit | None = None
     tp: Degrees = Field(default=[1, 2, 4, 8])
     pp: Degrees = Field(default=[1])
-    engines: Annotated[list[Name], Field(min_length=1, max_length=4)] = Field(default=["vllm"])
+    engines: Annotated[list[Name], Field(min_length=1, max_length=4)] = Field(
+        default_factory=lambda: [default_engine()]
+    )
     kv_cache_dtypes: Annotated[list[Name], Field(min_length=1, max_length=4)] = Field(default=["auto"])
     max_num_seqs: Sizes | None = None
     max_num_batched_tokens: Sizes | None = None
