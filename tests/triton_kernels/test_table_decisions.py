@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from pipewave.tune import load_table  # noqa: E402
-from pipewave.tune.shapes import draw  # noqa: E402
+from pipewave.tune import load_table
+from pipewave.tune.shapes import draw
 
 needs_compiler = pytest.mark.skipif(not (shutil.which("gcc") or shutil.which("clang")), reason="no C compiler")
 
