@@ -61,7 +61,9 @@ test: $(VENV)/.dev
 test-all: $(VENV)/.dev
 	$(PYTEST) tests $(ELSEWHERE:%=--ignore tests/%)
 
-test-train: $(VENV)/.train
+test-# Nets that are trained on until more work takes no less time.
+IN_ORDER := gemm gemm_fp8 gemm_block gemm_fp4 mla_generation rmsnorm silu_and_mul elementwise
+train: $(VENV)/.train
 	$(PYTEST) tests/training
 
 test-triton: $(VENV)/.triton
@@ -127,9 +129,13 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
+# Nets that are trained on until more work takes no less time.
+IN_ORDER := gemm gemm_fp8 gemm_block gemm_fp4 mla_generation rmsnorm silu_and_mul elementwise
 train: $(VENV)/.train
 	$(BIN)/python -m train all
+	$(BIN)/python -m train.monotone --write $(addprefix --net ,$(IN_ORDER))
 	$(BIN)/python -m train.cold
+	$(BIN)/python -m train.amd
 
 # Do the tests notice a changed law? A sample of mutants of physics/, step/ and prediction/, and those that have names.
 mutate: $(VENV)/.dev

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.nets.weights_metadata import Interval
-from pipewave.prediction.batch import WIDEST
+from pipewave.prediction.kernel_latency import WIDEST
 from train.__main__ import WEIGHTS
 from train.evaluate import held_out
 from train.intervals import Held, given, widths

@@ -22,8 +22,8 @@ from pipewave.kernels import family_of
 from pipewave.kernels.gemm.corrections import KNOTS
 from pipewave.measure.row_files import clock_mhz, rows
 from pipewave.prediction.api import as_case
-from pipewave.prediction.batch import answer
 from pipewave.prediction.columns import columns, group_key
+from pipewave.prediction.kernel_latency import answer
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "measured" / "h200"
 RESTED, LOADED = FOLDER / "gemm.json.gz", FOLDER / "loaded" / "gemm.json.gz"

@@ -49,13 +49,16 @@ class Descent:
             torch._foreach_copy_(list(self.net.parameters()), self.mean)
 
 
-def taught(student: Ensemble, losses: Iterable[Sequence[Tensor]], steps: int, rate: float) -> Ensemble:
+def taught(
+    student: Ensemble, losses: Iterable[Sequence[Tensor]], steps: int, rate: float,
+    limit: Callable[[Ensemble], None] | None = None,
+) -> Ensemble:  # fmt: skip
     """The student after so many steps. `losses` works out the terms of a step's loss when asked for them, on the
-    weights of then; their sum goes down.
+    weights of then; their sum goes down. `limit` changes the gradients before each step.
     """
     descent = Descent(student, steps, rate)
     for step, terms in zip(range(steps), losses, strict=False):
-        descent.step(torch.stack(list(terms)).sum())
+        descent.step(torch.stack(list(terms)).sum(), limit)
         if step % max(1, steps // PRINTED) == 0:
             print(f"{step:6}", *(f"{term.item():.5f}" for term in terms), flush=True)
     descent.finish()

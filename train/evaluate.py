@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.prediction.batch import WIDEST
+from pipewave.prediction.kernel_latency import WIDEST
 from train.corrected import averaged, corrected
 from train.intervals import Held, held, widths
 from train.members import Members

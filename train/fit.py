@@ -176,7 +176,7 @@ def _train(
         shown = _hidden_at_random(codes, plan)
         each = loss(net(features, shown), _trusted(shown, target, plan), weight)
         strain = tension(net.tables[data.stack], tied).sum() if plan.tie and data.stack is not None else 0.0
-        descent.step(each.sum() + plan.tie * strain, _clip)
+        descent.step(each.sum() + plan.tie * strain, clip)
         if step % max(1, steps // PRINTED) == 0:
             curve.append(each.detach().mean())
     descent.finish()
@@ -246,7 +246,7 @@ def _trusted(shown: Tensor, target: Tensor, plan: Plan) -> Tensor:
     return torch.where(strangers, plan.trust * target, target)
 
 
-def _clip(net: Ensemble, most: float = 5.0) -> None:
+def clip(net: Ensemble, most: float = 5.0) -> None:
     """Limit the gradient of each member by itself, so that members do not feel one another."""
     gradients = [parameter.grad for parameter in net.parameters() if parameter.grad is not None]
     squares = torch.stack([gradient.square().flatten(1).sum(1) for gradient in gradients]).sum(0)

@@ -13,7 +13,7 @@ import pytest
 from pipewave.cli import build
 from pipewave.errors import BadInput, UnknownGPU, UnknownKernel, UnsupportedDtype
 from pipewave.gpus import find, names
-from pipewave.prediction.said import compared
+from pipewave.prediction.notes import compared
 from tests.command_line import CliRunner
 
 GEMM = ["predict", "gemm", "64", "4096", "4096", "--gpu"]

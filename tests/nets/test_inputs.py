@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipewave.errors import BadFile
-from pipewave.nets.inputs import inputs_of
+from pipewave.nets.layers import inputs_of
 from pipewave.nets.nets import trained
 
 CALLS = 700  # more than one part of the layers

@@ -9,7 +9,7 @@ import pytest
 from pipewave.cli import build
 from pipewave.models import load
 from pipewave.planning import Question, Space, plan
-from pipewave.prediction.said import by_gpu
+from pipewave.prediction.notes import by_gpu
 from tests.command_line import CliRunner
 
 COMMAND = ["plan", "--model", "Qwen3-30B-A3B-FP8", "--isl", "512", "--osl", "64", "--tp", "1,2", "--max-num-seqs", "8"]

@@ -21,9 +21,8 @@ from pipewave.nets.nets import Residual
 from pipewave.nets.weights_metadata import Interval
 from pipewave.physics.arith import ARRAY, SCALAR
 from pipewave.physics.demand import demand
-from pipewave.prediction.batch import ceiling_s, combined
-from pipewave.prediction.in_step import replayed, write_back_s
 from pipewave.prediction.jsonl import answer_stream
+from pipewave.prediction.kernel_latency import ceiling_s, combined, replayed, write_back_s
 
 TIMES = st.floats(1e-6, 1e-2)
 

@@ -12,7 +12,7 @@ import pipewave as pw
 from pipewave.gpus import find
 from pipewave.kernels import family_of
 from pipewave.physics.arith import SCALAR
-from pipewave.prediction.in_step import OWN_REPLAYED, REPLAYED, write_back_s
+from pipewave.prediction.kernel_latency import OWN_REPLAYED, REPLAYED, write_back_s
 from pipewave.software.rules import constant
 
 STREAMING = (pw.gemm(1, 14336, 4096), pw.fused_moe(32, 128, 8, 2048, 768), pw.attention((1,) * 8, (16384,) * 8, 32, 8))

@@ -10,7 +10,7 @@ import pytest
 import pipewave as pw
 from pipewave.calls.families import Call, from_dict
 from pipewave.errors import UnsupportedDtype
-from pipewave.prediction.batch import BEYOND
+from pipewave.prediction.kernel_latency import BEYOND
 
 
 def test_an_implementation_without_rows_is_named() -> None:

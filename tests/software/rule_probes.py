@@ -14,7 +14,7 @@ from pipewave.errors import PipewaveError
 from pipewave.gpus import GPU, find
 from pipewave.physics.arith import SCALAR
 from pipewave.prediction.api import predict_list
-from pipewave.prediction.in_step import write_back_s
+from pipewave.prediction.kernel_latency import write_back_s
 from pipewave.software.fallback import changes
 from pipewave.software.rules import table
 from pipewave.software.stacks import nearest

@@ -11,7 +11,7 @@ from pipewave.errors import BadInput
 from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
-from pipewave.prediction.said import merged
+from pipewave.prediction.notes import merged
 from pipewave.simulate import estimate
 from pipewave.software.host import Host, host_of
 from pipewave.step import Runner, find_engine

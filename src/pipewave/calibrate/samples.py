@@ -18,8 +18,8 @@ from pipewave.kernels import family_of, group_of
 from pipewave.nets.calibration.correction import CODES
 from pipewave.nets.calibration.corrections import suspended
 from pipewave.physics.demand import Array
-from pipewave.prediction.batch import US, answer, coordinates
 from pipewave.prediction.columns import columns, group_key
+from pipewave.prediction.kernel_latency import US, answer, coordinates
 from pipewave.prediction.resolve import codes_of
 
 Row = Mapping[str, Any]

@@ -154,29 +154,6 @@ class Analysis:
         return self.work or Work(self.demand.tensor, self.demand.dram, self.demand.l2)
 
 
-ALL_SIZES = 0.0, float("inf")
-PAGE_TOKENS = 16  # of a cache: below, halves of lengths are one page
-
-
-class Grows(NamedTuple):
-    """A size that halved cannot make the same kernel slower, and how an answer is held to that (`prediction.order`).
-
-    `halvings`: how often at most. `step`: halves are multiples of it; others divide worse. `shared`: a field (the
-    key-value heads of heads) that it stays a multiple of, above one. `over`: of a list, the field (the queries of
-    lengths) that no half is below; the longest half is at least `step` times as long. `usual`: ends of the sizes of
-    rows, beyond which the law holds on measured GPUs too. `below_s`: a call that takes longer than this, over how many
-    times smaller the other is, follows its work. `least`: smaller sizes run another kernel, this is a most for them.
-    """
-
-    halvings: int
-    step: int = 1
-    shared: str = ""
-    over: str = ""
-    usual: tuple[float, float] = ALL_SIZES
-    below_s: float = 4e-3
-    least: int = 1
-
-
 class Sketch(NamedTuple):
     """An analysis before it is laid out: amounts of the demand by pipe, base seconds, features by name, work done.
 
@@ -226,8 +203,6 @@ class Family:
     metadata: str | FamilyMetadata | None = None  # what traces, measurements and pages need, or where: `module:NAME`
     check_on: Callable[[Mapping[str, Any], GPU], None] | None = None  # BadInput for a case that cannot run on a GPU
     assumed: Callable[[Context], str] | None = None  # what an answer assumes that no row of any GPU shows, or ""
-    grows: Mapping[str, Grows] = field(default_factory=dict)  # sizes that more work grows with
-    extra: Mapping[str, str] = field(default_factory=dict)  # by operand type, the option that adds a kernel to a call
 
     @property
     def profile(self) -> Profile:

@@ -1,7 +1,8 @@
-"""The layers of an ensemble of MLPs over many calls, in parts whose hidden units stay in a core's own cache.
+"""The layers of an ensemble of MLPs over many calls, and the features of the calls as these take them.
 
-A bias is one more row of its weights, and every layer's input ends in a one that brings it in: no pass over the units
-to add it.
+Features that are one number for all calls (a framework, a term that a protocol lacks) go into the biases of the first
+layer. A bias is one more row of its weights, and every layer's input ends in a one that brings it in: no pass over the
+units to add it. Calls are answered in parts whose hidden units stay in a core's own cache.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from pipewave.errors import BadFile
+from pipewave.kernels.base import Features
+
 Floats = NDArray[np.float32]
+Named = Mapping[str, NDArray[np.float64]]
 
 CALLS_AT_ONCE = 512
 ZERO = np.zeros((), np.float32)  # a plain 0.0 costs numpy a conversion every time
@@ -91,3 +96,35 @@ def silu(x: Floats) -> Floats:
 
 
 ACTIVATIONS: Mapping[str, Callable[[Floats], Floats]] = MappingProxyType({"relu": relu, "silu": silu})
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """`varying` is [call, feature + 1], the last a one; `places` are its features among those of a net.
+
+    `constant`: place and value of each feature that is one number for all calls.
+    """
+
+    varying: Floats
+    places: tuple[int, ...]
+    constant: tuple[tuple[int, float], ...]
+
+
+def inputs_of(features: Named, names: tuple[str, ...]) -> Inputs:
+    """The features of these names. BadFile for one that is not there: the weights want it."""
+    try:
+        rows = list(features.rows(names)) if isinstance(features, Features) else [features[name] for name in names]
+    except KeyError as missing:
+        raise lacking(missing) from missing
+    same = {place: float(row[0]) for place, row in enumerate(rows) if row.strides == (0,)}
+    places = tuple(place for place in range(len(rows)) if place not in same)
+    varying = np.empty((len(places) + 1, len(rows[0])), np.float32)
+    for room, values in zip(varying, (*(rows[place] for place in places), ONE), strict=True):
+        room[:] = values
+    return Inputs(varying.T, places, tuple(same.items()))
+
+
+def lacking(missing: KeyError) -> BadFile:
+    """The error of weights that want a feature nobody computes."""
+    message = f"the weights want a feature {missing} that this version does not compute; reinstall pipewave"
+    return BadFile(message, field="weights")

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from pipewave.errors import BadFile
 from pipewave.files import packaged
-from pipewave.nets.inputs import Inputs, Named, inputs_of
-from pipewave.nets.layers import Floats, Layers
+from pipewave.nets.layers import Floats, Inputs, Layers, Named, inputs_of
 from pipewave.nets.weights_metadata import WeightsMetadata, metadata_of
 from pipewave.physics.arith import ARRAY, Arith
 

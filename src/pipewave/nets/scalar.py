@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.nets.inputs import lacking
-from pipewave.nets.layers import ACTIVATIONS, Floats
+from pipewave.nets.layers import ACTIVATIONS, Floats, lacking
 from pipewave.nets.nets import Net, first_bias
 
 

@@ -22,7 +22,7 @@ from pipewave.planning.served import Checked, Figures, command_line, figures
 from pipewave.planning.space import Question, Space, Split
 from pipewave.planning.steady import COLUMNS, Evaluated, evaluate
 from pipewave.planning.sweep import Progress, sweep
-from pipewave.prediction.said import by_gpu
+from pipewave.prediction.notes import by_gpu
 from pipewave.simulate.interval import Uncertainty, names_version, server_of
 from pipewave.simulate.speculative import of as speculative_of
 from pipewave.step import Runner, find_engine

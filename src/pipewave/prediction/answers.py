@@ -9,13 +9,14 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.errors import MissingExtra
+from pipewave.errors import MissingExtra, NotFinite
 from pipewave.nets.weights_metadata import BASES
 from pipewave.physics.demand import PIPES, Array
 from pipewave.prediction.resolve import Source
 from pipewave.software.fallback import furthest
 
 SHOWN = 8  # answers of many that are printed
+LONGEST_S = 1e9  # thirty years: no kernel call
 LATENCIES = ("latency_us", "low_us", "high_us", "floor_us", "ceiling_us")
 
 
@@ -191,6 +192,23 @@ class Predictions(Sequence[Prediction]):
         answers = self.to_dict()
         kept = {f"{name}_given" if name in answers else name: column for name, column in self.carried.items()}
         return pd.DataFrame({name: np.asarray(column) for name, column in kept.items()} | answers, index=self.index)
+
+
+def usable(seconds: Array) -> NDArray[np.bool_]:
+    """Of answers [row, call] in seconds, which are numbers that a kernel call can take: finite, above 0, no age."""
+    return np.asarray(((seconds > 0.0) & (seconds < LONGEST_S)).all(axis=0))
+
+
+def refuse_unusable(seconds: Array) -> None:
+    """Raise NotFinite for the first call of which no usable number comes out."""
+    fine = usable(seconds)
+    if not fine.all():
+        raise no_latency(f"calls[{int(np.argmin(fine))}]: ")
+
+
+def no_latency(where: str = "") -> NotFinite:
+    """The error of a call of which no usable number comes out."""
+    return NotFinite(f"{where}no finite latency comes out for this call", field=None)
 
 
 def joined(parts: Sequence[tuple[Sequence[int] | slice, Predictions]]) -> Predictions:

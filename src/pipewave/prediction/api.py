@@ -15,13 +15,20 @@ from pipewave.kernels import family_of
 from pipewave.kernels.base import Columns, Family
 from pipewave.physics.demand import PIPES, Array
 from pipewave.prediction import requests, tables
-from pipewave.prediction.answers import Prediction, Predictions, joined
-from pipewave.prediction.arrays import TableBatch
-from pipewave.prediction.batch import US, Answers
+from pipewave.prediction.answers import (
+    LONGEST_S,
+    Prediction,
+    Predictions,
+    joined,
+    no_latency,
+    refuse_unusable,
+    usable,
+)
 from pipewave.prediction.columns import columns, columns_of, group_key, group_key_of
-from pipewave.prediction.order import answer, answer_scalar
+from pipewave.prediction.kernel_latency import US, Answers, answer
 from pipewave.prediction.resolve import Source
-from pipewave.prediction.tables import Table
+from pipewave.prediction.scalar import answer_scalar
+from pipewave.prediction.tables import Table, TableBatch
 from pipewave.prediction.threads import blas_alone, each, parts_of
 
 CHUNK_CALLS = 2_048  # lists of a chunk stay in the caches
@@ -134,6 +141,7 @@ def _uniform(rows: TableBatch, gpu: GPU, protocol: str, stack: str | None, impl:
 
     with blas_alone(len(rows)):
         source = each(fill, rows.chunks())[-1]
+    refuse_unusable(seconds)
     latency, low, high, floor, ceiling = seconds * US
     group = np.zeros(len(rows), np.intp)
     return Predictions(latency, low, high, floor, ceiling, bound, group, (source,), joules)
@@ -148,6 +156,8 @@ def _one_call(case: Mapping[str, Any], gpu: GPU, protocol: str) -> Prediction:
     if found is None:
         return _one(answer(family, columns(family, [case]), key, gpu, protocol))
     latency, low, high, floor, ceiling = found.seconds
+    if not 0.0 < floor <= latency <= high < LONGEST_S:
+        raise no_latency()
     source = found.source
     return Prediction(
         latency * US, low * US, high * US, floor * US, ceiling * US, found.bound,
@@ -157,6 +167,8 @@ def _one_call(case: Mapping[str, Any], gpu: GPU, protocol: str) -> Prediction:
 
 def _one(batch: Answers) -> Prediction:
     """The only answer of a batch of length one."""
+    if not usable(batch.seconds)[0]:
+        raise no_latency()
     source = batch.source
     latency, low, high, floor, ceiling = (batch.seconds[:, 0] * US).tolist()
     bound = PIPES[batch.bound[0]]
@@ -200,6 +212,7 @@ def predict_list(
             )
             group[rows] = number
             sources.append(source)
+    refuse_unusable(seconds)
     latency, low, high, floor, ceiling = seconds * US
     return Predictions(latency, low, high, floor, ceiling, bound, group, tuple(sources), joules)
 

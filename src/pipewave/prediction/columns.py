@@ -9,7 +9,6 @@ from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipewave.calls.families import Call
 from pipewave.calls.fields import FieldsOf, defaults, rules
@@ -93,15 +92,3 @@ def ragged(lists: Iterable[Sequence[int]]) -> Ragged:
     offsets = np.concatenate(([0], np.cumsum(list(map(len, rows)), dtype=np.intp)))
     values = np.fromiter(chain.from_iterable(rows), dtype=np.float64, count=int(offsets[-1]))
     return Ragged(values, offsets)
-
-
-def taken(cols: Columns, rows: NDArray[np.intp]) -> dict[str, Any]:
-    """The columns of some calls, by their numbers."""
-    return {name: _taken(col, rows) if isinstance(col, Ragged) else col[rows] for name, col in cols.items()}
-
-
-def _taken(col: Ragged, rows: NDArray[np.intp]) -> Ragged:
-    lengths = col.lengths[rows]
-    offsets = np.concatenate(([0], np.cumsum(lengths)))
-    within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
-    return Ragged(col.values[np.repeat(col.offsets[rows], lengths) + within], offsets)

@@ -15,14 +15,14 @@ import numpy as np
 from pipewave.calls.dtypes import SPELLINGS
 from pipewave.calls.families import class_of, from_dict
 from pipewave.calls.fields import required, rules
-from pipewave.errors import BadInput, MissingField, NotFinite, PipewaveError
+from pipewave.errors import BadInput, MissingField, PipewaveError
 from pipewave.gpus import GPU, find
 from pipewave.kernels import family_of
 from pipewave.kernels.base import Family
 from pipewave.physics.demand import PIPES
-from pipewave.prediction.batch import US, Answers
+from pipewave.prediction.answers import no_latency, usable
 from pipewave.prediction.columns import SHARED, columns, group_key, numeric_fields
-from pipewave.prediction.order import answer
+from pipewave.prediction.kernel_latency import US, Answers, answer
 from pipewave.prediction.requests import check_protocol
 
 CHUNK_LINES = 32_768
@@ -284,10 +284,10 @@ def texts(answers: Answers, ids: Sequence[Any]) -> Iterator[str]:
     software = f'"impl": {json.dumps(source.impl)}, "stack": {json.dumps(source.stack)}'
     tail = f', "basis": "{source.basis}", {software}, "software": "{source.software}"{notes}}}\n'
     rows = np.round(answers.seconds.T * US, 6).tolist()
-    finite = np.all(np.isfinite(answers.seconds), axis=0)
-    for name, row, bound, fine in zip(ids, rows, answers.bound.tolist(), finite.tolist(), strict=True):
-        if not fine:
-            yield error_text({"id": name}, NotFinite("no finite latency comes out for this case", field=None))
+    fine = usable(answers.seconds).tolist()
+    for name, row, bound, good in zip(ids, rows, answers.bound.tolist(), fine, strict=True):
+        if not good:
+            yield error_text({"id": name}, no_latency())
             continue
         latency, low, high, floor, ceiling = row
         yield (

@@ -23,8 +23,7 @@ from pipewave.physics import energy
 from pipewave.physics.arith import SCALAR, Arith
 from pipewave.physics.demand import PIPES, pipe_rates
 from pipewave.physics.straight import RECORDED, straight
-from pipewave.prediction import in_step as serving
-from pipewave.prediction.batch import ceiling_s, combined
+from pipewave.prediction import kernel_latency as law
 from pipewave.prediction.columns import numeric_fields, options_of
 from pipewave.prediction.resolve import (
     Source,
@@ -80,7 +79,7 @@ class ScalarContext:
     alike: bool  # whether it is given the same features
     shift: float
     widths: tuple[Interval, ...]
-    plain: Context  # that the ceiling is answered in
+    contexts: tuple[Context, ...]  # of the fields of `Sketches`
     uses: int = 0  # so many calls
     before: Callable[[Mapping[str, Any]], Sequence[Any] | None] | None = None  # once written out
     after: Callable[..., tuple[float, ...]] | None = None
@@ -90,22 +89,22 @@ def answer_scalar(
     family: Family, case: Mapping[str, Any], key: tuple[Any, ...], gpu: GPU, protocol: str
 ) -> ScalarAnswer | None:
     """Answer a case with its group key, or None where only a batch can: other families and nets, calibrated GPUs."""
-    protocol = serving.as_timed(family, protocol, gpu)
-    found = _by_itself(family, case, key, gpu, protocol)
-    if found is None or not serving.applies(family, protocol):
+    protocol = law.as_timed(family, protocol, gpu)
+    found = _alone(family, case, key, gpu, protocol)
+    if found is None or not law.shortened(family, protocol):
         return found
-    note = serving.stand_in(family, key, gpu, found.source)
+    note = law.stand_in(family, key, gpu, found.source)
     if not note:
-        shorter = serving.in_step(found.seconds, found.dram_bytes, family, found.ctx, key[1], SCALAR)
+        shorter = law.in_step(found.seconds, found.dram_bytes, family, found.ctx, key[1], SCALAR)
         return found._replace(seconds=shorter)
-    graph = _by_itself(family, case, serving.replay_key(key), gpu, "graph")
+    graph = _alone(family, case, law.replay_key(key), gpu, "graph")
     if graph is None:
         return None
-    seconds = serving.replayed(graph.seconds, found.seconds[serving.FLOOR], SCALAR)
+    seconds = law.replayed(graph.seconds, found.seconds[law.FLOOR], SCALAR)
     return found._replace(seconds=seconds, source=with_note(graph.source, note))
 
 
-def _by_itself(
+def _alone(
     family: Family, case: Mapping[str, Any], key: tuple[Any, ...], gpu: GPU, protocol: str
 ) -> ScalarAnswer | None:
     """As a call that is measured by itself."""
@@ -122,10 +121,8 @@ def _directly(at: ScalarContext) -> Callable[[Mapping[str, Any]], Physics | None
     """Physics of a case, None where another net answers it."""
 
     def before(case: Mapping[str, Any]) -> Physics | None:
-        found = _sketch(case, at, at.ctx)
-        if found.net != at.net:
-            return None
-        return _physics(found, found if at.plain is at.ctx else _sketch(case, at, at.plain), at, SCALAR)
+        sketches = _sketches(at, lambda ctx: _sketch(case, at, ctx))
+        return _physics(sketches, at, SCALAR) if sketches.found.net == at.net else None
 
     return before
 
@@ -137,8 +134,23 @@ def _sketch(case: Mapping[str, Any], at: ScalarContext, ctx: Context) -> Sketch:
     return at.family.formula(numbers, ctx, SCALAR)
 
 
-def _physics(found: Sketch, plain: Sketch, at: ScalarContext, xp: Arith) -> Physics:
-    """`plain`: the sketch that the ceiling is answered from."""
+class Sketches(NamedTuple):
+    """A call under its context, under that whose features the nets see, and under both as the ceiling is asked."""
+
+    found: Sketch
+    seen: Sketch
+    plain: Sketch
+    plain_seen: Sketch
+
+
+def _sketches(at: ScalarContext, sketch: Callable[[Context], Sketch]) -> Sketches:
+    """Each context's sketch, none made twice."""
+    known = {ctx: sketch(ctx) for ctx in dict.fromkeys(at.contexts)}
+    return Sketches(*(known[ctx] for ctx in at.contexts))
+
+
+def _physics(sketches: Sketches, at: ScalarContext, xp: Arith) -> Physics:
+    found, seen, plain, plain_seen = sketches
     pipes = {pipe: amount / at.rates[pipe] for pipe, amount in found.amounts.items()}
     (bound, floor), *others = pipes.items()
     for pipe, seconds in others:
@@ -148,8 +160,8 @@ def _physics(found: Sketch, plain: Sketch, at: ScalarContext, xp: Arith) -> Phys
         bound=bound,
         dram_bytes=found.amounts.get("dram", 0.0),
         joules=energy.joules(at.ctx.gpu, at.ctx.dtype, found.work),
-        inputs=at.nets.inputs(found.features),
-        plain_inputs=at.ceiling.inputs(plain.features) if at.ceiling and not (plain is found and at.alike) else (),
+        inputs=at.nets.inputs(seen.features),
+        plain_inputs=at.ceiling.inputs(plain_seen.features) if at.ceiling and not (plain is found and at.alike) else (),
     )
 
 
@@ -175,8 +187,8 @@ def _interval(known: Sequence[Any], at: ScalarContext, xp: Arith) -> tuple[Any, 
     (base_s, floor, dram_s, plain_s), members = known[:4], known[4:]
     means, logs, ceilings = members[: at.members], members[at.members : 2 * at.members], members[2 * at.members :]
     residual = merged(means, logs, xp)
-    latency, low, high = combined(base_s, residual, dram_s, floor, at.widths, at.ctx.protocol, xp)
-    ceiling = ceiling_s(plain_s, sum(ceilings) / len(ceilings) + at.shift, floor, high, xp)
+    latency, low, high = law.combined(base_s, residual, dram_s, floor, at.widths, at.ctx.protocol, xp)
+    ceiling = law.ceiling_s(plain_s, sum(ceilings) / len(ceilings) + at.shift, floor, high, xp)
     return latency, low, high, floor, ceiling
 
 
@@ -189,8 +201,7 @@ def _write_out(at: ScalarContext, known: int) -> None:
 
     def recorded(*numbers: Any) -> Physics:
         call = dict(zip(names, numbers, strict=True))
-        found = formula(call, at.ctx, RECORDED)
-        return _physics(found, found if at.plain is at.ctx else formula(call, at.plain, RECORDED), at, RECORDED)
+        return _physics(_sketches(at, lambda ctx: formula(call, ctx, RECORDED)), at, RECORDED)
 
     line = straight(recorded, len(names))
     at.before = lambda case: line(*[case.get(name) or 0.0 for name in names])
@@ -220,5 +231,5 @@ def _scalar_context(family: Family, key: tuple[Any, ...], gpu: GPU, protocol: st
         alike=among,
         shift=learned.ceiling.shift(codes[1]),
         widths=intervals_of(learned.card.intervals, source.basis, measured_protocol(protocol), source.software, dtype),
-        plain=ctx if plain == ctx else plain,
+        contexts=(ctx, law.as_original(ctx), plain, law.as_original(plain)),
     )

@@ -7,8 +7,8 @@ where another program keeps a core busy, each product waits for the slowest of t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from itertools import pairwise
 from threading import Lock
@@ -23,7 +23,7 @@ Part = TypeVar("Part")
 Done = TypeVar("Done")
 
 KEPT_BYTES = 1 << 23  # several times what a part needs
-WORTH_IT = 64  # calls: asking BLAS takes 20 µs, and products of fewer are shared out by none
+WORTH_IT = 64  # calls: asking BLAS takes 20 µs
 
 
 def each(work: Callable[[Part], Done], parts: Iterable[Part]) -> list[Done]:
@@ -50,22 +50,42 @@ def cores() -> int:
     return min(int(asked), mine) if asked.isdecimal() and int(asked) else mine
 
 
-@contextmanager
-def blas_alone(calls: int) -> Iterator[None]:
-    """BLAS on one thread while so many calls are answered, then on as many as before.
-
-    Nothing is asked of it for few calls, nor where it was told so before (`OPENBLAS_NUM_THREADS=1`).
+class _OneThread:
+    """BLAS on one thread, then on as many as before, for callers on several threads: the first one sets it, the last
+    one lifts it. Nothing is set where it was told so before (`OPENBLAS_NUM_THREADS=1`).
     """
-    if calls >= WORTH_IT:
-        _keep_memory()
-    if calls < WORTH_IT or os.environ.get("OPENBLAS_NUM_THREADS") == "1":
-        yield
-        return
-    _LIMIT.enter()
-    try:
-        yield
-    finally:
-        _LIMIT.leave()
+
+    def __init__(self) -> None:
+        self.lock, self.callers = Lock(), 0
+        self.held: list[tuple[Any, int]] = []  # libraries and their threads before
+
+    def __enter__(self) -> None:
+        with self.lock:
+            self.callers += 1
+            if self.callers == 1:
+                self.held = [(library, count) for library in _blas() if (count := library.get_num_threads()) > 1]
+                self._set(1)
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.callers -= 1
+            if not self.callers:
+                self._set(None)
+
+    def _set(self, threads: int | None) -> None:
+        for library, before in self.held:
+            library.set_num_threads(threads or before)
+
+
+ONE_THREAD = _OneThread()
+
+
+def blas_alone(calls: int) -> AbstractContextManager[None]:
+    """BLAS on one thread while so many calls are answered; nothing is asked of it for few."""
+    if calls < WORTH_IT:
+        return nullcontext()
+    _keep_memory()
+    return ONE_THREAD
 
 
 @cache
@@ -76,37 +96,12 @@ def _keep_memory() -> None:
     np.empty(KEPT_BYTES, np.uint8)
 
 
-class _Limit:
-    """The limit that callers on several threads share: the first one sets it, the last one lifts it."""
-
-    def __init__(self) -> None:
-        self.lock, self.callers = Lock(), 0
-        self.held: AbstractContextManager[Any] | None = None
-
-    def enter(self) -> None:
-        with self.lock:
-            self.callers += 1
-            if self.held is None:
-                self.held = _blas().limit(limits=1, user_api="blas")
-                self.held.__enter__()
-
-    def leave(self) -> None:
-        with self.lock:
-            self.callers -= 1
-            if not self.callers and self.held is not None:
-                self.held.__exit__(None, None, None)
-                self.held = None
-
-
-_LIMIT = _Limit()
-
-
 @cache
-def _blas() -> Any:
+def _blas() -> tuple[Any, ...]:
     """The BLAS libraries of this process."""
     from threadpoolctl import ThreadpoolController  # a few calls need none
 
-    return ThreadpoolController()
+    return tuple(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
 @cache

@@ -18,7 +18,7 @@ from typing import Any
 from pipewave.errors import BadInput, UnknownField, meant_or_known
 from pipewave.gpus import GPU
 from pipewave.models import ModelSpec
-from pipewave.prediction.said import merged
+from pipewave.prediction.notes import merged
 from pipewave.simulate.interval import Uncertainty
 from pipewave.simulate.kv_budget import traffic_notes
 from pipewave.simulate.report import ANY, Sla, summary

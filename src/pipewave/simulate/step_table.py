@@ -13,7 +13,7 @@ from copy import copy
 
 from pipewave.models.expert_parallel import DEEPEP
 from pipewave.models.kernels import Batch
-from pipewave.prediction.said import merged
+from pipewave.prediction.notes import merged
 from pipewave.simulate.step_grids import Axes, GridSums, Pieces, RankBatch, UsesOf, fresh, reader, reader_of_two
 from pipewave.step import Engine, Priced, Runner, StepGaps
 

@@ -16,7 +16,7 @@ from pipewave.physics.demand import Array
 from pipewave.physics.energy import delivered_us
 from pipewave.prediction.answers import Predictions
 from pipewave.prediction.api import predict
-from pipewave.prediction.said import said_of
+from pipewave.prediction.notes import said_of
 from pipewave.software.engine import Engine
 from pipewave.software.engine_parts import KernelRule
 from pipewave.step.kernel_rules import within_rules

@@ -13,7 +13,7 @@ from pipewave.kernels.streaming.metadata import DEPENDS
 from pipewave.kernels.streaming.sampling import ARGMAX, LAWS
 from pipewave.prediction.answers import Prediction
 from pipewave.prediction.api import predict
-from pipewave.prediction.said import said_of
+from pipewave.prediction.notes import said_of
 from pipewave.traces.flame import Ran, by_layer, by_operator, leaves
 from pipewave.traces.group import Group
 from pipewave.traces.idle import CAUSES, Idle, idle, paced

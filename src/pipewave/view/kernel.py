@@ -20,7 +20,7 @@ BUSY = "busy_"  # begins a pipe's share in an answer
 
 def predictions(answer: Mapping[str, Any]) -> Document:
     """One call on each GPU. Raises KeyError or TypeError where it is no answer of `predict`."""
-    from pipewave.prediction.said import compared
+    from pipewave.prediction.notes import compared
 
     rows = [row for row in answer["predictions"] if "error" not in row]
     known = all(row["software"] == "measured" for row in rows)

@@ -15,9 +15,8 @@ from pipewave.gpus import GPU
 from pipewave.kernels import family_of
 from pipewave.kernels.base import Columns, Family
 from pipewave.physics.demand import PIPES, Array
-from pipewave.prediction.batch import US, Answers
 from pipewave.prediction.columns import columns, group_key
-from pipewave.prediction.order import answer
+from pipewave.prediction.kernel_latency import US, Answers, answer
 from pipewave.prediction.requests import check_protocol
 from pipewave.web import limits, tuner
 from pipewave.web.forms import Form, Gpu, GpuFile, Name, WhatIf, gpu_of, page_words, query_command

@@ -13,7 +13,7 @@ from pipewave.kernels.attention import prefill as attention_prefill
 from pipewave.kernels.attention.setting import AttentionSetting, Estimate, setting_of
 from pipewave.kernels.attention.software import engine_of
 from pipewave.kernels.attention.tasks import Amount, Heads, Requests, Shape, requests_of, requests_of_one, shape_of
-from pipewave.kernels.base import PAGE_TOKENS, Analysis, Columns, Context, Family, Grows, Sketch
+from pipewave.kernels.base import Analysis, Columns, Context, Family, Sketch
 from pipewave.physics.cache import least_dram
 from pipewave.physics.energy import Work
 from pipewave.software.rules import constant
@@ -158,5 +158,4 @@ FAMILY = Family(
     metadata="pipewave.kernels.attention.metadata:ATTENTION",
     reads="operands",
     assumed=assumed,
-    grows={"heads": Grows(4, shared="kv_heads"), "kv_lens": Grows(4, step=PAGE_TOKENS, over="q_lens")},
 )

@@ -8,13 +8,11 @@ from pipewave.kernels.attention import decode as attention_decode
 from pipewave.kernels.attention import prefill as attention_prefill
 from pipewave.kernels.attention.family import sketch_shape
 from pipewave.kernels.attention.tasks import Amount, Heads, Requests, requests_of, shape_of
-from pipewave.kernels.base import PAGE_TOKENS, Analysis, Columns, Context, Family, Grows
+from pipewave.kernels.base import Analysis, Columns, Context, Family
 
 CONTEXT, GENERATION = "mla_context", "mla_generation"
 NOPE_DIM = 128.0
 VALUE_DIM = 128.0
-MOST_HEADS = 128.0  # of any row
-LONG_S = 16e-3  # before Hopper a step of long caches takes milliseconds
 
 
 def expanded(heads: Amount, ctx: Context) -> Heads:
@@ -63,8 +61,4 @@ FAMILY = Family(
     example="pipewave predict mla 1*16 4096*16 128 generation --gpu H200",
     metadata="pipewave.kernels.attention.metadata:MLA",
     reads="operands",
-    grows={
-        "heads": Grows(6, usual=(0.0, MOST_HEADS), below_s=LONG_S),
-        "kv_lens": Grows(4, step=PAGE_TOKENS, over="q_lens", below_s=LONG_S),
-    },
 )

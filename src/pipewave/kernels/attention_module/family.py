@@ -27,6 +27,7 @@ Flags = NDArray[np.bool_]
 FEWEST_SMALL = {"msa": 4.0, "dsa": 4.0}
 GROUPS = {"mla": "mla_module", "dsa": "dsa", "msa": "msa", "csa": "compressed", "hca": "compressed"}
 NETS = tuple(f"{group}_{phase}" for group in dict.fromkeys(GROUPS.values()) for phase in ("context", "generation"))
+EVERY_KEY, LONGEST_KEPT = 1e9, (2.0**15, 2.0**17)  # longest contexts of rows: of prompts, of decoding
 PARTS = {"indexer": "index_scores", "topk": "index_topk", "attention": "sparse_attention"}
 
 
@@ -157,7 +158,7 @@ def _features(cores: Cores) -> dict[str, Any]:
         "log_index_heads": np.minimum(log2(np.maximum(dims.index_heads, 1.0)), 8.0),
         "log_kept": np.clip(log2(np.minimum(dims.kept, seen.deepest) + 1.0), 0.0, 18.0),
         "chosen_share": np.minimum(seen.chosen / np.maximum(seen.causal, 1.0), 2.0),
-        "past_topk": np.clip(seen.deepest / dims.ratio / np.maximum(np.minimum(dims.kept, 1e9), 1.0), 0.0, 4.0),
+        "past_topk": _past_topk(cores),
         "log_padded": np.clip(log2(padded(seen, dims) / np.maximum(seen.chosen, 1.0)), 0.0, 12.0),
         "log_tokens_per_sm": np.clip(log2(seen.tokens / gpu.sms), -8.0, 16.0),
         "log_ratio": np.minimum(log2(dims.ratio), 8.0),
@@ -166,6 +167,13 @@ def _features(cores: Cores) -> dict[str, Any]:
         "fp8_cache": float(dims.cached_bytes == 1.0),
         "log_cache": np.clip(log2(seen.entries * dims.entry_bytes / (gpu.l2_mb * 2.0**20)), -12.0, 10.0),
     }
+
+
+def _past_topk(cores: Cores) -> Array:
+    """Entries over those kept; where all are, over `EVERY_KEY`: nets know that up to the longest context of rows."""
+    entries, kept = cores.seen.deepest / cores.dims.ratio, cores.dims.kept
+    few = np.clip(entries / np.clip(kept, 1.0, EVERY_KEY), 0.0, 4.0)
+    return np.where(np.isfinite(kept), few, np.minimum(entries, LONGEST_KEPT[cores.decode]) / EVERY_KEY)
 
 
 FAMILY = Family(

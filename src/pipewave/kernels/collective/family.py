@@ -9,7 +9,7 @@ import numpy as np
 
 from pipewave.calls.collective import COLLECTIVES, Collective
 from pipewave.gpus import GPU
-from pipewave.kernels.base import Analysis, Columns, Context, Family, Grows
+from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.kernels.collective.algorithms import (
     CUSTOM_BELOW,
     CUSTOM_WORLDS,
@@ -163,7 +163,6 @@ def _family(call: type[Collective], **own: Any) -> Family:
         "nets": (call.kernel,),
         "metadata": "pipewave.kernels.collective.metadata:METADATA",
         "variant": reach,
-        "grows": {"bytes": Grows(6, step=16)},
     }
     given |= {"check_on": check_reach, "assumed": assumed}
     return Family(call.kernel, call, _analyse(call.kernel), **given | own)

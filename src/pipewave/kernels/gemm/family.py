@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from pipewave.calls.families import Gemm
-from pipewave.kernels.base import Analysis, Columns, Context, Family, Grows, Sketch
+from pipewave.kernels.base import Analysis, Columns, Context, Family, Sketch
 from pipewave.kernels.gemm.corrections import slowdown, unaligned
 from pipewave.kernels.gemm.machine import (
     TILES,
@@ -195,10 +195,4 @@ FAMILY = Family(
     example="pipewave predict gemm 4096 4096 4096 --gpu H200,L40S",
     metadata="pipewave.kernels.gemm.metadata:GEMM",
     reads="operands",
-    grows={
-        "m": Grows(6, least=2),  # one row: vLLM's FP8 products of one take up to twice as long as those of two to 16
-        "n": Grows(3, step=64),
-        "k": Grows(3, step=64),
-    },
-    extra=dict.fromkeys(("fp8", "fp8_block", "int8", "nvfp4"), "quantize"),
 )

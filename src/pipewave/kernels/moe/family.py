@@ -8,7 +8,7 @@ import numpy as np
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES, OPERAND_BYTES
 from pipewave.calls.families import FusedMoe
-from pipewave.kernels.base import Analysis, Columns, Context, Family, Grows
+from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.kernels.moe.routing import Layer, chosen_by, layer
 from pipewave.kernels.moe.software import ENGINES, Blocks, MoeMachine, Tiling, blocks, machine, product_dtype, tiling
 from pipewave.physics.cache import COLD, MISSES, SERVING, least_dram, missing_share
@@ -179,8 +179,6 @@ def _software(work: Layer, at: MoeMachine) -> dict[str, Array]:
 
 # Routed experts of a layer on one rank: routing histogram, padded expert tiles, two grouped GEMMs and the glue.
 
-LONG_S = 64e-3  # weights of many experts take long at any size
-
 
 def least(work: Layer, ctx: Context) -> Demand:
     """Least work: routed pairs through the matrices present, weights of the experts surely in use once.
@@ -248,5 +246,4 @@ FAMILY = Family(
     example="pipewave predict fused_moe 64 128 8 2048 768 --gpu B200",
     metadata="pipewave.kernels.moe.metadata:FUSED_MOE",
     reads="operands",
-    grows={"tokens": Grows(6, below_s=LONG_S)},
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from pipewave.calls.families import Elementwise
-from pipewave.kernels.base import Analysis, Columns, Context, Family, Grows
+from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.kernels.streaming import sampling
 from pipewave.kernels.streaming.stream import GENERATED, Stream, describe, done, generated, least_bytes, times
 from pipewave.physics.cache import COLD, SERVING
@@ -92,5 +92,4 @@ FAMILY = Family(
     nets=("elementwise",),
     metadata="pipewave.kernels.streaming.metadata:ELEMENTWISE",
     reads="activations",
-    grows={"bytes_read": Grows(2)},
 )

@@ -9,7 +9,7 @@ import numpy as np
 from pipewave.calls.dtypes import ACTIVATION_BYTES, STREAMED_DTYPES
 from pipewave.calls.families import RmsNorm, SiluAndMul
 from pipewave.gpus import GPU
-from pipewave.kernels.base import Analysis, Columns, Context, Family, Grows
+from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.kernels.streaming.stream import (
     GENERATED,
     LOG_TIME,
@@ -159,7 +159,6 @@ RMSNORM = Family(
     example="pipewave predict rmsnorm 2048 4096 --fused-add --gpu H200",
     metadata="pipewave.kernels.streaming.metadata:NORM",
     reads="activations",
-    grows={"rows": Grows(4), "dim": Grows(2, step=64)},
 )
 SILU = Family(
     "silu_and_mul",
@@ -170,5 +169,4 @@ SILU = Family(
     example="pipewave predict silu_and_mul 2048 14336 --gpu H200",
     metadata="pipewave.kernels.streaming.metadata:ACTIVATION",
     reads="activations",
-    grows={"rows": Grows(4), "dim": Grows(2, step=64)},
 )

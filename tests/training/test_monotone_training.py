@@ -1,0 +1,54 @@
+"""Drawn pairs, and training that brings them into order while all else stays."""
+
+import copy
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from train.descent import taught  # noqa: E402
+from train.drawn import drawn  # noqa: E402
+from train.ensemble import Ensemble, Shape  # noqa: E402
+from train.monotone import MARGIN, Calls, shortfall, terms  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def products() -> Calls:
+    return Calls.of(drawn(["gemm"], 12, seed=4)["gemm"], "cpu")
+
+
+def test_pairs_are_calls_of_one_net_of_which_one_is_larger(products: Calls) -> None:
+    assert len(products.small) > 500
+    assert int(torch.maximum(products.small, products.large).max()) < len(products.base)
+    grown = products.features[products.large] - products.features[products.small]
+    assert float((grown.abs().amax(1) > 0).float().mean()) > 0.8  # one that quantises in a 16-bit type is the same
+    assert bool((products.allowed <= 0).all())
+
+
+def test_families_have_pairs_of_their_own_nets() -> None:
+    for family, nets in {"mla": {"mla_context", "mla_generation"}, "rmsnorm": {"rmsnorm"}}.items():
+        found = drawn([family], 8, seed=1)
+        assert set(found) <= nets
+        assert all(len(np.concatenate(one.pairs)) for one in found.values())
+
+
+def test_training_brings_pairs_into_order_and_keeps_the_answers() -> None:
+    """A net that answers a little less for more, of one feature."""
+    torch.manual_seed(0)
+    x = torch.linspace(-1, 1, 400)[:, None]
+    codes = torch.zeros(400, 0, dtype=torch.long)
+    one = torch.zeros(1, 1)
+    teacher = Ensemble(Shape(1, (), (16, 16), "silu"), (0,), one, one + 1, torch.zeros(1, 2))
+    with torch.no_grad():
+        teacher.weights[-1].mul_(0.2)
+    base, numbers = torch.zeros(400), torch.arange(200)
+    calls = Calls(x, codes, base, base - 9, base + 0.15, numbers, numbers + 200, torch.zeros(200))
+    if float(shortfall(teacher, calls).mean()) < MARGIN:  # it happens to answer more: the other way round
+        calls = Calls(x.flip(0), codes, base, base - 9, base + 0.15, numbers, numbers + 200, torch.zeros(200))
+    student = copy.deepcopy(teacher)
+    taught(student, terms(student, teacher, (x[:1].repeat(64, 1), codes[:64]), calls, 64), 150, 1e-2)
+    assert float(shortfall(student, calls).mean()) < 0.2 * float(shortfall(teacher, calls).mean())
+    with torch.no_grad():
+        moved = student(x[None, :1], codes[None, :1]) - teacher(x[None, :1], codes[None, :1])
+    assert float(moved[..., 0].abs().max()) < 0.1
