@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from pipewave.files.whole import write as replace
-from pipewave.tune.law.model import fit
-from pipewave.tune.law.transfer import carried
+from pipewave.tune.law.model import carried, fit
 from studies.any_kernel import spaces
 from studies.any_kernel.selectors import SELECTORS, Pipewave, SpaceSelector, peaks_of_space, score
 

@@ -97,7 +97,7 @@ class TableKernel:
             name = table or shipped(self.fn) or getattr(self.fn, "__name__", "")
             try:
                 is_file = str(name).endswith(".safetensors")
-                found = load_table("", path=name) if is_file else load_table(name)
+                found = load_table("", path=name) if is_file else load_table(str(name))
             except PipewaveError as error:
                 self._explain(error.message)
                 return None

@@ -58,7 +58,7 @@ def tokens(most: int) -> NDArray[np.int64]:
 
 
 def _predicted(table: KernelTable, layer: Layer, m: NDArray[np.int64]) -> Floats:
-    shape = {"m": m, "e": layer.e, "top_k": layer.top_k, "hidden": layer.hidden, "inter": layer.inter}
+    shape: dict[str, Any] = {"m": m, "e": layer.e, "top_k": layer.top_k, "hidden": layer.hidden, "inter": layer.inter}
     return table.us({name: np.broadcast_to(value, len(m)) for name, value in shape.items()}, sigmas=1.0)
 
 

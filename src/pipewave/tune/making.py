@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from pipewave.tune.measured import Measured, measured, routed_rows
 from pipewave.tune.recording import ANCHOR, Recording
 from pipewave.tune.shapes import family
 from pipewave.tune.store import KindTable
+from pipewave.tune.user_kernels.kernel import Kind
 from pipewave.tune.user_kernels.sizes import Sizes
 
 Rng = np.random.Generator
@@ -48,7 +50,7 @@ def numbers_of(some: Measured, *, load: bool) -> Columns:
     return tables.with_derived(some.kernel, shape | (some.load if load else {}))
 
 
-def _kind(kernel: str, some: Measured, env: Mapping[str, Any], kind: store.Kind, samples: int) -> KindTable:
+def _kind(kernel: str, some: Measured, env: Mapping[str, Any], kind: Kind, samples: int) -> KindTable:
     load = kind == tables.LOAD
     numbers, names = numbers_of(some, load=load), tables.sizes(kernel)
     example = {name: float(values[0]) for name, values in numbers.items()}
@@ -70,8 +72,6 @@ def with_margin_of(kernel: str, model: Model, *, known_load: bool) -> Model:
     """With the load known, wider margins cost more regret than they protect; products of the fused layer have no
     default that others run.
     """
-    from dataclasses import replace
-
     return replace(model, margin=MARGINS[0]) if known_load or kernel in ("moe_up", "moe_down") else model
 
 

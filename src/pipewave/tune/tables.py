@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.errors import BadInput
+from pipewave.errors import BadFile, BadInput
 from pipewave.gpus import find
 from pipewave.tune import machine, store
 from pipewave.tune.choose.chooser import MEMO, Chooser, Key
 from pipewave.tune.law.anchors import Floats, columns
 from pipewave.tune.law.launch_counts import LINE, SHAPE_FIELDS, flops, routed, stated
 from pipewave.tune.law.margin import defaults
+from pipewave.tune.law.model import moved
 from pipewave.tune.law.peaks import peaks_of
-from pipewave.tune.law.transfer import moved
 from pipewave.tune.shapes import family
 from pipewave.tune.space import space
 from pipewave.tune.store import KindTable
@@ -68,7 +68,7 @@ def load_table(kernel: str, *, gpu: str | None = None, path: str | Path | None =
     name = gpu or here.get("gpu") or FROM
     try:
         meta, kinds = store.read_table(Path(path) if path else store.locate(of.name, name), of)
-    except store.BadFile:
+    except BadFile:
         if not transfer or path is not None:
             raise
         meta, kinds = store.read_table(store.locate(of.name, FROM), of)

@@ -1,4 +1,4 @@
-"""What was measured of a kernel of the user's own: launches as counts, and the µs of configurations there."""
+"""What was measured of a kernel: launches as counts, and the µs of configurations there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipewave.tune.law.launch_counts import LaunchCounts
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-COUNTS = 6  # of a launch, idle blocks apart, as `reading.formula.OUTPUTS` names them
+COUNTS = 6  # of a launch, idle blocks apart, as `source.formula.OUTPUTS` names them
 
 
 def usual(resident: Ints) -> Ints:

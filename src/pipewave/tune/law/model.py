@@ -1,4 +1,4 @@
-"""Laws of all configurations of a kernel of the user's own, from as few launches as there are.
+"""Predicted latency of every configuration of a kernel, fitted to few launches or many.
 
 Each configuration has the law of `wave`. Few launches do not determine it, so that it leans on a `Prior`: times at
 launches nobody measured, which count as much as `PRIOR_LAUNCHES` measured ones together. A prior is one law for all
@@ -7,7 +7,8 @@ physics of the GPU alone, where nothing was measured; or the table of another GP
 
 Laws of single configurations err where a few launches bent them; the pooled law errs where configurations differ.
 Predictions are a mean of both (of logarithms), weighed by their errors, each with what it leaves smoothed over sizes.
-The more launches were measured, the more a third one counts where times are near the best: `gp_correction`.
+The more launches were measured, the more a third one counts where times are near the best: `gp_correction`. From `MANY`
+launches on, laws and their smoothing alone predict best.
 """
 
 from __future__ import annotations
@@ -297,3 +298,29 @@ def _stretched(anchors: Anchors, us: Floats, residual: Floats, found: Mapping[st
 def timed_everywhere(us: NDArray[np.float64]) -> Ints:
     """Configurations that were timed at some launch: only those can be chosen."""
     return np.flatnonzero(np.isfinite(us).any(axis=0))
+
+
+# Terms of a law that scale from GPU to GPU by bandwidths, and those that stay; all others by what one SM can do.
+MEMORY, L2, LAUNCH = (10,), (11,), (0,)  # of `wave.TERMS`
+
+
+def ratios(source: Peaks, target: Peaks) -> Floats:
+    """What each term of a law is multiplied by [terms], from one GPU to another."""
+    out = np.full(len(wave.TERMS), source.sm_flops_us / target.sm_flops_us)
+    out[list(MEMORY)] = source.bytes_us / target.bytes_us
+    out[list(L2)] = (source.sm_bytes_us * source.sms) / (target.sm_bytes_us * target.sms)
+    out[list(LAUNCH)] = 1.0
+    return out
+
+
+def carried(model: Model, target: Peaks) -> Prior:
+    """What a model of one GPU says of another: the prior for `model.fit`."""
+    there = moved(model, target)
+    return Prior(there.law_us, model.smooth, there)
+
+
+def moved(model: Model, target: Peaks) -> Model:
+    """The model as it is expected on another GPU, nothing measured there: a warm start, half as sure of itself."""
+    other = model.beside and replace(model.beside, pooled=replace(model.beside.pooled, peaks=target))
+    return replace(model, peaks=target, law=model.law * ratios(model.peaks, target), sigma=model.sigma * 2,
+                   margin=model.margin * 2, beside=other)  # fmt: skip

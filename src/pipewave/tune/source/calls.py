@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pipewave.tune.source import language
-from pipewave.tune.source.block import Block
-from pipewave.tune.source.values import Address, Tile, Unknown, combined, shape_of
+from pipewave.tune.source.values import Address, Block, Tile, Unknown, combined, shape_of
 
 
 class LanguageCalls:

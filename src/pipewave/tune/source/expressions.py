@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pipewave.tune.source import language
-from pipewave.tune.source.block import Block
 from pipewave.tune.source.calls import LanguageCalls
 from pipewave.tune.source.traced import Traced, same
-from pipewave.tune.source.values import Address, Tile, Unknown, combined, is_number, shape_of
+from pipewave.tune.source.values import Address, Block, Tile, Unknown, combined, is_number, shape_of
 
 OPERATORS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,

@@ -13,13 +13,12 @@ from types import CellType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 from pipewave.errors import BadInput
-from pipewave.tune.source.block import Counts
 from pipewave.tune.source.emitted import compiled
 from pipewave.tune.source.grid_dependence import SHARES, GridDependence
 from pipewave.tune.source.interpreter import bound
 from pipewave.tune.source.launch import reading_of, seen, source, tensor_of
 from pipewave.tune.source.traced import Trace, Traced, greatest, least, plain
-from pipewave.tune.source.values import Tensor
+from pipewave.tune.source.values import Counts, Tensor
 
 NUMEL, GRID = "numel:", "grid:"  # inputs that are not arguments: elements of a tensor, numbers a grid function encloses
 PLACE = "place:"  # a block's program id: stands for all blocks, so that it is no input of a launch

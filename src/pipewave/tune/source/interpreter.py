@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from pipewave.tune.source.block import Block
 from pipewave.tune.source.expressions import Expressions, either, name_of
 from pipewave.tune.source.traced import Traced, greatest, same
-from pipewave.tune.source.values import Unknown, is_number
+from pipewave.tune.source.values import Block, Unknown, is_number
 
 DEEPEST = 24  # calls of one kernel function by another
 SIXTH = Fraction(1, 6)

@@ -17,11 +17,10 @@ from typing import Any
 import numpy as np
 
 from pipewave.errors import BadInput
-from pipewave.tune.source.block import Block, Counts
 from pipewave.tune.source.expressions import name_of
 from pipewave.tune.source.interpreter import Reader, bound
 from pipewave.tune.source.traced import Traced
-from pipewave.tune.source.values import Address, Tensor, Unknown
+from pipewave.tune.source.values import Address, Block, Counts, Tensor, Unknown
 
 MOST_BLOCKS = 40  # read of a launch; more where fewer would not end at the last
 Grid = Sequence[int] | Callable[[Mapping[str, Any]], Sequence[int]]

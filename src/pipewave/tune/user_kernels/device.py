@@ -1,6 +1,6 @@
 """What tuning a kernel needs of a device: binaries of some configurations, and their times at a launch.
 
-A seam: tests and replays bring a device of their own. The real one is `own.gpu`.
+A seam: tests and replays bring a device of their own. The real one is `user_kernels.gpu`.
 """
 
 from __future__ import annotations

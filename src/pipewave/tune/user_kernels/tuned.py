@@ -20,8 +20,8 @@ from pipewave.errors import BadInput
 from pipewave.tune import store as store
 from pipewave.tune.choose.chooser import Chooser, FixedChoice
 from pipewave.tune.law.anchors import Floats
+from pipewave.tune.law.model import moved
 from pipewave.tune.law.peaks import Peaks
-from pipewave.tune.law.transfer import moved
 from pipewave.tune.source.formula import inputs_of
 from pipewave.tune.user_kernels import launch_log as log
 from pipewave.tune.user_kernels import measuring
