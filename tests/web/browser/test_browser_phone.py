@@ -75,3 +75,10 @@ def test_code_in_notes_is_shown_as_code(page: Any) -> None:
     notes = page.locator(".notes")
     assert "`" not in notes.first.inner_text()
     assert notes.locator("code").first.inner_text() == "serve"
+
+
+def test_a_heat_map_needs_no_size_of_the_field_that_it_goes_over(page: Any) -> None:
+    page.goto("/kernel?kernel=gemm&case=k:4096&field=m&y=n")
+    page.wait_for_selector(".card[aria-label^='Heat map']")
+    page.wait_for_selector(SETTLED)
+    assert page.locator(".field-error").count() == 0

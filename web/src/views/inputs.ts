@@ -254,11 +254,17 @@ export function kernelBody(inputs: KernelInputs, family: KernelFamily | undefine
   if (!family || inputs.field === "") return null;
   return {
     kernel: inputs.kernel,
-    case: caseOf(inputs, family, [inputs.field]),
+    case: caseOf(atFirstRow(inputs, family), family, [inputs.field]),
     sweep: { field: inputs.field, from: inputs.from, to: inputs.to, points: inputs.points, scale: inputs.scale },
     gpus: inputs.gpus.map(gpuOf),
     protocol: inputs.protocol,
   };
+}
+
+/** The curves under a heat map are those of its first row, where the field down the map has no size of its own. */
+function atFirstRow(inputs: KernelInputs, family: KernelFamily): KernelInputs {
+  const whole = family.fields.some((field) => field.name === inputs.y && field.type === "int");
+  return whole && !inputs.case[inputs.y] ? { ...inputs, case: { ...inputs.case, [inputs.y]: String(inputs.y_from) } } : inputs;
 }
 
 /** Columns of a table over two fields at most; the curves have more points than a cell can show. */
