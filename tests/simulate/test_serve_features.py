@@ -29,7 +29,7 @@ from pipewave.step import find_engine
 ENGINES = ("vllm", "sglang", "trtllm")
 BASE = {"model": "Llama-3.1-8B", "gpu": "H200", "isl": 1024, "osl": 64, "concurrency": 8, "requests": 24}
 MOE = BASE | {"model": "Qwen3-30B-A3B", "tp": 4, "ep": 4}
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "serve.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "studies" / "deployments.md"
 
 
 def _ask(engine: str, **changes: Any) -> dict[str, Any]:
