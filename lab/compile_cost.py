@@ -5,7 +5,7 @@ a compile-time constant (0.5.2 to 0.5.14 srt/layers/attention/fla/l2norm.py: T a
 and fla/kda.py call it). So every number of tokens that a server's prompt steps had not held before compiles it, and the
 GPUs wait. This program compiles a kernel that does the same, for one number of rows after another: CPU time of the
 compiler and of the assembler it starts, whatever else the machine does. No GPU is needed, but Triton 3.5 or 3.6 is, as
-in SGLang's images. The medians go into `software/sglang.yaml` as `compile_us`.
+in SGLang's images. The medians go into `software/sglang.json` as `compile_us`.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from pipewave.errors import UnknownGPU
 from pipewave.gpus import GPU, find
+from pipewave.gpus.registry import of_one_capability
 from pipewave.gpus.spec import VALUE_FIELDS
 from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.nets.calibration import corrections
@@ -233,7 +234,7 @@ def stand_in(family: Family, key: Sequence[Any], gpu: GPU, cold: Source) -> str:
     """
     dtype, stack, impl = replay_key(key)[:3]
     own = resolve(family, gpu, dtype, "graph", stack, impl, options_of(family, key))[1] if family.nets else cold
-    alike = cold.reference_gpu and find(cold.reference_gpu).compute_capability == gpu.compute_capability
+    alike = cold.reference_gpu and of_one_capability(find(cold.reference_gpu), gpu)
     if not cold.near and (own.near or not alike):
         return REPLAYED
     if cold.software != LEVELS[-1] or key[0] in LIBRARY.get(family.name, ()):
