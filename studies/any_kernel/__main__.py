@@ -1,6 +1,6 @@
 """`python -m studies.any_kernel --out DIR [--only NAME,…] [--budget-s 40]`: record every kernel, score everyone, print.
 
-On the GPU machine, after `python -m studies.any_kernel.wheels` here (carry `.cache/any_kernel`). A space that DIR holds
+On the GPU machine, after `python -m lab.any_kernel.wheels` here (carry `.cache/any_kernel`). A space that DIR holds
 already is not recorded again, so that a run goes on where it stopped; `--score` only replays, without a GPU.
 `--from DIR` adds the transfer: tables of that folder's card, and so many anchors (`--anchors 20`) of this one.
 """
@@ -30,9 +30,9 @@ def record_all(out: Path, only: Sequence[str], budget_s: float, *, use: bool) ->
     """Record what `out` lacks; one kernel's failure does not cost the others' time."""
     import torch
 
+    from lab.any_kernel.listed import subjects
+    from lab.any_kernel.record import first_use, record
     from pipewave.tune.user_kernels import gpu
-    from studies.any_kernel.listed import subjects
-    from studies.any_kernel.record import first_use, record
 
     device = gpu.current()
     if device is None:

@@ -15,13 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lab.any_kernel import record
+from lab.any_kernel.listed import subjects
+from lab.any_kernel.subjects import Call, Shape, Subject
 from pipewave.tune.user_kernels.device import Built, Launch
-from studies.any_kernel import record, spaces
+from studies.any_kernel import spaces
 from studies.any_kernel.__main__ import rounded
-from studies.any_kernel.listed import subjects
 from studies.any_kernel.paper import on_paper
 from studies.any_kernel.selectors import peaks_of_space
-from studies.any_kernel.subjects import Call, Shape, Subject
 
 SPACES = Path("data/recordings/any_kernel/h200")
 FLUSH_US = 230.0

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import product
 
-from studies.any_kernel.calls import (
+from lab.any_kernel.calls import (
     gated_call,
     int8_call,
     l2norm_call,
     prefill_call,
     prefill_trips,
 )
-from studies.any_kernel.subjects import (
+from lab.any_kernel.subjects import (
     MOE_ROWS,
     WARPS,
     Subject,

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from studies.any_kernel.wheels import load
+from lab.any_kernel.wheels import load
 
 Shape = dict[str, int]
 Config = dict[str, int]
@@ -56,7 +56,7 @@ def tutorial(name: str) -> Callable[[], Any]:
     """A kernel of `tutorials`."""
 
     def found() -> Any:
-        from studies.any_kernel import tutorials
+        from lab.any_kernel import tutorials
 
         return getattr(tutorials, name)
 

@@ -1,4 +1,4 @@
-"""Kernels of other projects, cut out of their wheels as they stand: `python -m studies.any_kernel.wheels`.
+"""Kernels of other projects, cut out of their wheels as they stand: `python -m lab.any_kernel.wheels`.
 
 A wheel is downloaded without what it depends on; the functions named here are cut from one of its files, with
 `triton.jit` and `triton.heuristics` on them and no other decorator, and written to `.cache/any_kernel/` as modules that
@@ -118,7 +118,7 @@ def load(name: str, cache: Path = CACHE) -> Any:
     path = cache / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"any_kernel_{name}", path)
     if not path.is_file() or spec is None or spec.loader is None:
-        raise BadFile(f"{path} is not there: `python -m studies.any_kernel.wheels`", field="cache")
+        raise BadFile(f"{path} is not there: `python -m lab.any_kernel.wheels`", field="cache")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from studies.any_kernel.subjects import Call, Shape, bf16, power
+from lab.any_kernel.subjects import Call, Shape, bf16, power
 
 BUCKET = 65_536  # rows that share a choice upstream
 GROUP = 4  # heads of a query that share keys

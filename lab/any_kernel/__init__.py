@@ -1,0 +1,1 @@
+"""Triton kernels of other projects: where they come from, how they are launched, and all their configurations timed."""
