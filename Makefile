@@ -61,9 +61,7 @@ test: $(VENV)/.dev
 test-all: $(VENV)/.dev
 	$(PYTEST) tests $(ELSEWHERE:%=--ignore tests/%)
 
-test-# Nets that are trained on until more work takes no less time.
-IN_ORDER := gemm gemm_fp8 gemm_block gemm_fp4 mla_generation rmsnorm silu_and_mul elementwise
-train: $(VENV)/.train
+test-train: $(VENV)/.train
 	$(PYTEST) tests/training
 
 test-triton: $(VENV)/.triton
