@@ -39,6 +39,7 @@ def test_containers_get_rocm(gpu: str, card: str) -> None:
     assert "rocm" in pod["image"] and list(pod["resources"]["limits"]) == ["amd.com/gpu"]
 
 
+@pytest.mark.slow
 def test_what_does_not_run_there_is_no_design() -> None:
     found = plan(load("Llama-3.1-8B"), Question(1000, 200), Space(("MI300X",), engines=("trtllm",), **SPACE))  # type: ignore[arg-type]
     assert found.winner is None

@@ -46,6 +46,7 @@ def test_a_card_with_one_rate_raised_is_never_slower(family: str, name: str, rat
     assert latency(case, card.what_if(**{rate: getattr(card, rate) / factor})) >= base * (1 - 1e-9)
 
 
+@pytest.mark.slow
 def test_pairs_are_in_order() -> None:
     """A subset of what `make chaos` asks; beyond the rows of a GPU, nothing that is larger is faster."""
     rows = monotone.table(1_500, seed=11)

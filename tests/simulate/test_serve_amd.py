@@ -41,6 +41,7 @@ def _notes(**more: Any) -> str:
     return " ".join(answer(from_dict(CASE | {"concurrency": 4} | more))["notes"])
 
 
+@pytest.mark.slow
 def test_public_launches_say_how_large_steps_are() -> None:
     assert "chunks of 131,072 tokens" in _notes(gpu="MI300X")
     assert "chunks of 196,608 tokens" in _notes(gpu="MI355X")

@@ -173,6 +173,7 @@ def test_no_law_of_a_kernel_without_one_makes_it_slower_than_the_default(seed: i
     assert made.gain().min() >= 0.98
 
 
+@pytest.mark.slow
 def test_sglangs_second_product_shares_the_rows_of_the_first() -> None:
     of = Lookup("sglang", "moe", 768, 2048, "bf16", 128, 8)
     made = profile(of, candidates(of), MadeUp(products=2), 512)

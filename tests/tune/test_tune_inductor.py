@@ -50,6 +50,7 @@ def test_library_calls_stay_and_only_the_first_few_tiles_do() -> None:
     assert cut(choices[:1], 1, 1, 1, table) == choices[:1]
 
 
+@pytest.mark.slow
 def test_inductors_own_handler_is_cut() -> None:
     pytest.importorskip("torch._inductor.choices")
     handler = fewer(keep=2, table=load_table("gemm", env={}))

@@ -180,6 +180,7 @@ def test_a_card_says_what_a_space_is() -> None:
     assert peaks_of_space(space()).sms == 132
 
 
+@pytest.mark.slow
 def test_a_size_that_acts_by_its_divisors_is_smoothed_over_a_shorter_length() -> None:
     """One configuration likes widths of whole blocks, which no smooth function of the width tells."""
     assert np.mean([_told_by_divisors(seed) for seed in range(8)]) >= 0.95
@@ -242,6 +243,7 @@ def test_both_predictions_are_kept_in_a_table_and_carried_to_another_card(tmp_pa
     assert few.beside is None
 
 
+@pytest.mark.slow
 def test_what_another_card_says_counts_less_the_more_was_measured_and_is_kept_in_a_table(tmp_path: Path) -> None:
     made, h100 = space(), peaks_of("NVIDIA H100 80GB HBM3")
     there = fit(made.anchors(np.arange(40)), H200)

@@ -76,6 +76,7 @@ def test_a_known_histogram_is_used() -> None:
     assert table.select(**layer, counts=even)["BLOCK_M"] <= table.select(**layer, counts=lone)["BLOCK_M"]
 
 
+@pytest.mark.slow
 def test_threads_agree() -> None:
     table, wanted = load_table("gemm"), [load_table("gemm").select(**shape) for shape in shapes("gemm")]
     found: dict[int, list[Any]] = {}
