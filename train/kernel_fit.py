@@ -21,17 +21,18 @@ from pipewave.gpus import find
 from pipewave.kernels.attention import prefill
 from pipewave.kernels.attention import prefill as segments
 from pipewave.kernels.attention.setting import AttentionSetting, setting_of
-from pipewave.kernels.attention.software import Alone, AloneDecode
+from pipewave.kernels.attention.software import Alone
 from pipewave.kernels.attention.tasks import Heads, Shape, requests_of_one, shape_of
 from pipewave.kernels.base import Context
 from pipewave.physics.overlap import overlapped
+from pipewave.software.rule_values import DecodeCycles
 from studies.kind_kernels import GPU, STACK, layout, measured
 
 Row = dict[str, Any]
 Constants = NDArray[np.float64]
 GEMMA = "16 heads on 8 of 256", "16 heads on 2 of 512"
 PHASES = "prefill", "decode"
-# A step and a wave, each fixed and per element of the head, around what a mask multiplies; fields of `AloneDecode`.
+# A step and a wave, each fixed and per element of the head, around what a mask multiplies; fields of `DecodeCycles`.
 STARTS = {"prefill": np.array([60.0, 5.6, 1.67, 2000.0, 40.0]), "decode": np.array([1500.0, 4.5, 2.8, 0.2])}
 STRIDES = (0.2, 0.1, 0.05, 0.02, 0.01)
 MOST_STEPS = 20
@@ -69,7 +70,7 @@ class Decode:
 
     def predicted_s(self, constants: Constants) -> float:
         """Its time at those costs."""
-        return float(segments.seconds(self.shape, self.setting, AloneDecode(*constants)))
+        return float(segments.seconds(self.shape, self.setting, DecodeCycles(*constants)))
 
 
 Load = Prompts | Decode
