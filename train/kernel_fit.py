@@ -25,7 +25,7 @@ from pipewave.kernels.attention.software import Alone
 from pipewave.kernels.attention.tasks import Heads, Shape, requests_of_one, shape_of
 from pipewave.kernels.base import Context
 from pipewave.physics.overlap import overlapped
-from pipewave.software.rule_values import DecodeCycles
+from pipewave.software.rule_values import BlockCycles, DecodeCycles
 from studies.kind_kernels import GPU, STACK, layout, measured
 
 Row = dict[str, Any]
@@ -70,7 +70,9 @@ class Decode:
 
     def predicted_s(self, constants: Constants) -> float:
         """Its time at those costs."""
-        return float(segments.seconds(self.shape, self.setting, DecodeCycles(*constants)))
+        fixed, per_element, blocks, share = constants.tolist()
+        cycles = DecodeCycles(BlockCycles(fixed, per_element), blocks, share)
+        return float(segments.seconds(self.shape, self.setting, cycles))
 
 
 Load = Prompts | Decode
