@@ -72,7 +72,7 @@ def _published_system() -> Iterator[tuple[str, str, str]]:
 
 def _tuner() -> Iterator[tuple[str, str, str]]:
     for kernel, name in (("gemm", "GEMM bf16"), ("moe_w13", "grouped GEMM of a MoE layer")):
-        found = read("bench/results/tune_evaluate.json")["kernels"][kernel]["selectors"]
+        found = read("studies/results/tune_evaluate.json")["kernels"][kernel]["selectors"]
         ours, theirs, trees = (100 * found[who]["mean_regret"] for who in ("pipewave", "published", "xgboost"))
         what = f"Triton configuration, {name}, H200: mean loss against the best of all, %"
         yield what, f"**{ours:.1f}**", f"WaveTune {theirs:.1f}, XGBoost {trees:.1f}"

@@ -2,7 +2,7 @@
 
 A layer is flagged where vLLM, with the configuration it picks itself (its file where it ships one, else its default),
 takes longer than the ceiling that the shipped weights predict. Flagged or not, every layer is tuned and measured again.
-`--write` makes `bench/results/moe_loop.json`, `docs/generated/moe_loop.md` and the figure.
+`--write` makes `studies/results/moe_loop.json`, `docs/generated/moe_loop.md` and the figure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from studies.moe_loop.page import markdown, plot
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = ROOT / "data/measured/h200/moe_loop/layers.jsonl.gz"
-RESULT, TABLES = ROOT / "bench/results/moe_loop.json", ROOT / "docs/generated/moe_loop.md"
+RESULT, TABLES = ROOT / "studies/results/moe_loop.json", ROOT / "docs/generated/moe_loop.md"
 FIGURE = ROOT / "docs/img/moe-loop.svg"
 
 
