@@ -28,9 +28,9 @@ def test_kernels_of_nvidia_are_not_asked_of_amd() -> None:
     """No FlashInfer, no prompts in pieces of graphs, and vLLM's AITER attends for decodes and prompts apart."""
     for gpu, nvidia in (("MI300X", False), ("L40S", True)):
         sglang, vllm = runner("sglang", gpu).engine, runner("vllm", gpu).engine
-        assert any(rule.impl == "flashinfer" for rule in sglang.kernels) == nvidia
-        assert bool(sglang.piecewise_tokens) == nvidia
-        assert vllm.separate_attention != nvidia
+        assert any(rule.impl == "flashinfer" for rule in sglang.kernels.kernel_rules) == nvidia
+        assert bool(sglang.graphs.piecewise_tokens) == nvidia
+        assert vllm.kernels.separate_attention != nvidia
 
 
 def test_sinks_run_triton_where_flash_attention_has_none() -> None:

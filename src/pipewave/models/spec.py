@@ -217,33 +217,61 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A language model as layers and their parts. Widths are in elements."""
+    """A language model as layers and their parts. Widths are in elements.
+
+    Attributes:
+        name: of the model, for people
+        model_type: as its config names it
+        hidden: width of the residual stream
+        vocab: tokens of the vocabulary
+        layers: from the first to the last
+        lm_head: from the last hidden state to the vocabulary
+        tied: this matrix is the embedding's
+        norms: pre, post, sandwich (both) or parallel (one norm feeds both blocks)
+        norm_bias: norms add a bias, too
+        logit_softcap: bound that logits are squashed to; None without
+        learned_positions: rows of a table of positions
+        max_length: tokens of a request at most
+        dtype: of activations
+        kv_dtype: of the KV cache; None: the engine decides
+        tower: turns images into tokens
+        audio_params: of an audio tower, which is not run
+        notes: what was read in an unusual way, in sentences
+        tables: rows × width of embedding tables beside the first
+        front: matrices that run once before the layers
+        front_params: further parameters before the layers
+        hyper: residual streams, where there are several
+        encoder: every token sees every other, and nothing is generated
+        pooled: the last hidden states are the answer (embeddings, rerankers), so no head runs
+        final_norm: a norm follows the last layer
+        mtp_heads: heads for drafting (multi-token prediction) in the checkpoint, 0: none stated or known
+    """
 
     name: str
-    model_type: str  # as its config names it
-    hidden: int  # width of the residual stream
+    model_type: str
+    hidden: int
     vocab: int
     layers: tuple[Layer, ...]
-    lm_head: Linear  # from the last hidden state to the vocabulary
-    tied: bool  # this matrix is the embedding's
-    norms: str = "pre"  # pre, post, sandwich (both) or parallel (one norm feeds both blocks)
+    lm_head: Linear
+    tied: bool
+    norms: str = "pre"
     norm_bias: bool = False
     logit_softcap: float | None = None
-    learned_positions: int = 0  # rows of a table of positions
-    max_length: int | None = None  # tokens of a request at most
-    dtype: str = "bf16"  # of activations
-    kv_dtype: str | None = None  # of the KV cache; None: the engine decides
-    tower: Tower | None = None  # turns images into tokens
-    audio_params: int = 0  # of an audio tower, which is not run
-    notes: tuple[str, ...] = ()  # what was read in an unusual way, in sentences
-    tables: tuple[tuple[int, int], ...] = ()  # rows × width of embedding tables beside the first
-    front: tuple[Linear, ...] = ()  # matrices that run once before the layers
-    front_params: int = 0  # further parameters before the layers
-    hyper: HyperConnection | None = None  # residual streams, where there are several
-    encoder: bool = False  # every token sees every other, and nothing is generated
-    pooled: bool = False  # the last hidden states are the answer (embeddings, rerankers), so no head runs
-    final_norm: bool = True  # a norm follows the last layer
-    mtp_heads: int = 0  # heads for drafting (multi-token prediction) in the checkpoint, 0: none stated or known
+    learned_positions: int = 0
+    max_length: int | None = None
+    dtype: str = "bf16"
+    kv_dtype: str | None = None
+    tower: Tower | None = None
+    audio_params: int = 0
+    notes: tuple[str, ...] = ()
+    tables: tuple[tuple[int, int], ...] = ()
+    front: tuple[Linear, ...] = ()
+    front_params: int = 0
+    hyper: HyperConnection | None = None
+    encoder: bool = False
+    pooled: bool = False
+    final_norm: bool = True
+    mtp_heads: int = 0
 
     @property
     def side_params(self) -> int:

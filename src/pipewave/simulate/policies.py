@@ -59,7 +59,8 @@ class SchedulingPolicy:
             cached = engine.comes_with_cache(request)
             if not (cached or self._may_start(engine, request, room, step)):
                 break
-            if not engine.admit(request, self._reserved_pages(engine, request), step):
+            opened = engine.opening if self.mixes_phases else 0  # pages that this step's decodes take first
+            if not engine.admit(request, self._reserved_pages(engine, request) + opened, step):
                 break
             if cached:
                 step.first.append(request)  # decodes from the next step on

@@ -166,7 +166,7 @@ class Replica:
         count = self.decoding
         if self._prompts_due():
             return False
-        opens = self.opens[self.tick % self.kv.page_size]
+        opens = self.opening
         if count and (self.tick + 1 in self.finish or opens > self.free):
             return False
         self.free -= opens
@@ -180,12 +180,12 @@ class Replica:
         while they end by `until`; returns when each ends.
         """
         ends: list[float] = []
-        count, page_size = self.decoding, self.kv.page_size
+        count = self.decoding
         if not count or self._prompts_due() or not isinstance(self.timer, DecodeTimer):
             return ends
         seconds, jitter = self.timer.decoder(count), self.jitter
         while len(ends) < most and self.tick + 1 not in self.finish:
-            opens = self.opens[self.tick % page_size]
+            opens = self.opening
             now += seconds(self.cached + count) * jitter[self.steps % len(jitter)]
             if now > until or opens > self.free:
                 break
@@ -216,9 +216,14 @@ class Replica:
         """Whether another engine has computed a waiting request's prompt."""
         return self.ready and request not in self.made
 
+    @property
+    def opening(self) -> int:
+        """Pages that decoding requests need for their next token."""
+        return self.opens[self.tick % self.kv.page_size]
+
     def preempt_for_decodes(self, step: Step) -> None:
         """Throw out the newest requests until every decoding one can write its next token."""
-        while self.opens[self.tick % self.kv.page_size] > self.free and self.decoding:
+        while self.opening > self.free and self.decoding:
             victim = self._newest()
             if self.decoding == 1 and not self.partial:
                 self._too_small(victim)
@@ -311,7 +316,7 @@ class Replica:
 
     def _advance(self, step: Step) -> None:
         """Every decoding request gets a token."""
-        self.free -= self.opens[self.tick % self.kv.page_size]
+        self.free -= self.opening
         self.tick += 1
         self.cached += self.decoding
         self.owed -= self.decoding
