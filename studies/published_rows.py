@@ -238,7 +238,7 @@ def of_peak(row: Row) -> float:
     peak = max(gpu.peak_flops(dtype) for dtype in ("bf16", "fp8", "nvfp4") if gpu.supports(dtype))
     each_s = 1e-3 * (measured["ttft_ms"] + (case["osl"] - 1) * measured["tpot_ms"])
     flops = 2.0 * active_parameters(load(case["model"])) * (case["isl"] + case["osl"]) * case["concurrency"] / each_s
-    return flops / (peak * case.get("tp", 1) * case.get("pp", 1))
+    return float(flops / (peak * case.get("tp", 1) * case.get("pp", 1)))
 
 
 def of_reading(row: Row) -> float:
@@ -253,7 +253,7 @@ def of_reading(row: Row) -> float:
         return 0.0
     gpus = case.get("tp", 1) * case.get("pp", 1) * case.get("dp", 1)
     read_s = active_parameters(load(case["model"])) * bits / 8 / (1e9 * find(case["gpu"]).dram_gbps * gpus)
-    return 1e3 * read_s / token_ms
+    return float(1e3 * read_s / token_ms)
 
 
 def of_the_day(engine: str, note: str) -> str:

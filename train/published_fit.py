@@ -76,7 +76,8 @@ def grid(engine: str) -> dict[str, tuple[float, ...]]:
 
 def with_constants(engine: str, constants: Constants) -> front.Front:
     """The front end of an engine with other fitted constants."""
-    return replace(front.of(engine), **dict(zip(grid(engine), constants, strict=True)))
+    changed: dict[str, Any] = dict(zip(grid(engine), constants, strict=True))
+    return replace(front.of(engine), **changed)
 
 
 def _errors(task: tuple[Row, Constants]) -> list[float]:
