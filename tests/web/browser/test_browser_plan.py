@@ -76,7 +76,7 @@ def test_axes_change(page: Any, until: Until) -> None:
 
 
 def test_what_does_not_fit_is_said(page: Any, api: Callable[..., Any]) -> None:
-    answer = api("/api/plan", {**ASKED, "model": "Llama-3.1-70B", "tp": [1]})
+    answer = api("/api/plan", {**ASKED, "model": "Llama-3.1-70B", "tp": [1], "engines": ["vllm"]})
     page.goto("/plan" + QUERY.replace("3.1-8B", "3.1-70B").replace("tp=1,2", "tp=1"))
     reasons = page.locator("section[aria-label='What does not fit, and why']")
     assert answer["does_not_fit"][0]["why"] in reasons.inner_text()
