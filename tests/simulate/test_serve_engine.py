@@ -87,9 +87,7 @@ def plain_vllm(traffic: Traffic, policy: VllmPolicy, kv: KvBudget) -> tuple[list
                     room -= work[r.index]
             while waiting and room > 0 and len(running) < policy.max_requests:
                 r = waiting[0]
-                # decoding requests have taken their pages already; the engine counts them when the step ends
-                taken = sum(pages.values()) - sum(x.cached % kv.page_size == 0 for x in decoding)
-                if -(-r.goal // kv.page_size) > kv.pages - taken:
+                if -(-r.goal // kv.page_size) > kv.pages - sum(pages.values()):  # decodes took theirs before
                     break
                 running.append(waiting.pop(0))
                 pages[r.index] = -(-r.goal // kv.page_size)

@@ -19,7 +19,10 @@ from train.corpus.sources import data_dir  # noqa: E402
 from train.small import nets  # noqa: E402
 from train.splits import HELD_OUT, fold  # noqa: E402
 
-pytestmark = pytest.mark.skipif(not (data_dir() / "aiconfigurator").is_dir(), reason="the public corpus is not here")
+pytestmark = [
+    pytest.mark.skipif(not (data_dir() / "aiconfigurator").is_dir(), reason="the public corpus is not here"),
+    pytest.mark.usefixtures("trained_tables"),
+]
 # Mean error in percent that held-out groups may have at most: the bar of issue 18, where the net is one of its own.
 NETS = {
     "gdn_context": ("delta_net", 8.0),

@@ -79,6 +79,7 @@ def test_capped_keeps_the_same_rows_of_each_series() -> None:
 
 
 @needs_corpus
+@pytest.mark.usefixtures("trained_tables")
 @pytest.mark.parametrize("net", ["gdn_step", "kda_context", "causal_conv1d", "compressed_generation", "index_topk"])
 def test_no_measured_row_is_below_its_floor(net: str) -> None:
     module = import_module(nets()[net].module)

@@ -127,11 +127,9 @@ class AttentionModule(Call):
     def check(self) -> None:
         """Raise BadInput where sizes do not fit together."""
         check_lengths(self.q_lens, self.kv_lens, causal=True)
-        if self.kind not in ("mla", "hca"):
-            return
-        if self.part in ("indexer", "topk"):
+        if self.part in ("indexer", "topk") and self.kind in ("mla", "hca"):
             raise BadInput(f"part = {self.part!r}: layers of kind {self.kind!r} choose no keys", field="part")
-        for name in ("index_heads", "index_dim", "topk", "block_size"):
+        for name in ("index_heads", "index_dim", "topk", "block_size") if self.kind == "mla" else ():
             if (value := getattr(self, name)) is not None:
                 raise BadInput(f"{name} = {value}: layers of kind {self.kind!r} choose no keys", field=name)
 
