@@ -60,6 +60,7 @@ def test_with_its_clock_known_a_row_is_predicted_better() -> None:
     assert known[0] < 4.0 < unknown[0] - 1.0
 
 
+@pytest.mark.slow
 def test_two_runs_of_a_product_differ_by_its_clock() -> None:
     """Rested and loaded rows of the same products: no model stands between."""
     rested, loaded = ([r for r in found if r["case"]["dtype"] == "fp8_block"] for found in (cold(), cold(LOADED)))

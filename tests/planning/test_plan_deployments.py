@@ -91,9 +91,7 @@ def test_an_assumed_acceptance_widens_by_the_range_of_the_model() -> None:
 
 
 def test_a_space_offers_both() -> None:
-    space = Space(
-        ("H200",), tps=(1, 4), dps=(1, 4), speculative=(None, "mtp,tokens=1"), budgets=(4096,), batches=(8, 64)
-    )
+    space = Space(("H200",), tps=(1, 4), dps=(1, 4), speculative=(None, "mtp,tokens=1"), budgets=(4096,), batches=(8,))
     found = plan(MOE, Question(512, 128, tpot_ms=30), space)
     rows = [found.designs.row(i) for i in range(len(found.designs))]
     assert {(row["tp"], row["dp"]) for row in rows} >= {(1, 1), (1, 4), (4, 1)}

@@ -22,6 +22,7 @@ def test_calls_that_are_answered_by_other_software_say_so() -> None:
     assert [what for what, says in changed if not says] == []
 
 
+@pytest.mark.slow
 def test_whole_models_and_calibrations_say_so() -> None:
     found = [*silent.models(), *silent.calibrated()]
     assert all(moved and says for _, moved, says in found), found

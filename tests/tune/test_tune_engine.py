@@ -142,7 +142,7 @@ def engine_lookup(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return names["get_moe_configs"]
 
 
-@pytest.mark.parametrize("kind", ["block_fp8", "moe"])
+@pytest.mark.parametrize("kind", ["block_fp8", pytest.param("moe", marks=pytest.mark.slow)])
 def test_the_file_is_never_slower_than_the_default_and_mostly_faster(kind: str) -> None:
     of = Lookup("vllm", kind, 768, 2048, "fp8_block", *((128, 8) if kind == "moe" else ()))
     timer = MadeUp()
@@ -207,6 +207,7 @@ def test_the_command_lists_files_without_a_gpu() -> None:
     assert len(ANCHORS) == len(set(ANCHORS))
 
 
+@pytest.mark.slow
 def test_an_engine_that_prints_spoils_no_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Printing(MadeUp):
         def __init__(self, engine: str) -> None:
