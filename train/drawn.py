@@ -141,6 +141,8 @@ def _context(found: Mapping[str, Drawn], pick: random.Random, name: str) -> None
     stack = {"stack": pick.choice(stacks)} if stacks and pick.random() < 0.5 else {}
     shared = options | stack | {"kernel": name, "dtype": dtype}
     cases = list(_runnable(family, gpu, [make(pick) | shared for _ in range(A_CONTEXT)]))
+    if not cases:
+        return
     key = group_key(family, cases[0])
     cases = [case for case in cases if group_key(family, case) == key]
     small = told(family, cases, key, gpu, protocol)
