@@ -17,6 +17,7 @@ from pipewave.models import load
 from pipewave.planning import Question, Space, plan
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
+from pipewave.simulate.shared_tokens import of_hashes
 from pipewave.simulate.speculative import of
 from pipewave.simulate.traffic import Traffic
 
@@ -30,7 +31,8 @@ def shared_prefixes(requests: int, blocks: int = 4, families: int = 20) -> Traff
     family = rng.integers(0, families, requests)
     listed = tuple((*(1000 * int(f) + b for b in range(blocks - 1)), 10**6 + i) for i, f in enumerate(family))
     sizes = np.full(requests, 512 * blocks)
-    return Traffic(0.04 * np.arange(requests), sizes, rng.integers(64, 192, requests), blocks=listed)
+    outputs = rng.integers(64, 192, requests)
+    return Traffic(0.04 * np.arange(requests), sizes, outputs, shared=of_hashes(listed, sizes, outputs))
 
 
 def serve_s() -> float:

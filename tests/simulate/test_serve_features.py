@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pipewave.published.cases import from_dict
 from pipewave.simulate import estimate
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
+from pipewave.simulate.shared_tokens import of_hashes
 from pipewave.simulate.traffic import Traffic, synthetic
 from pipewave.software.front import INSIDE
 from pipewave.software.front import of as front_of
@@ -62,7 +64,7 @@ def _prefix(engine: str) -> bool:
 def _hashes(engine: str) -> bool:
     traffic = synthetic(20, input_len=2048, output_len=16, concurrency=2)
     blocks = tuple((1, 2, 3, 100 + i) for i in range(20))
-    shared = type(traffic)(traffic.arrival_s, traffic.input_len, traffic.output_len, 2, blocks=blocks)
+    shared = replace(traffic, shared=of_hashes(blocks, traffic.input_len, traffic.output_len))
     server = Server.of("Llama-3.1-8B", "H200", Setup(engine=engine, front=INSIDE), traffic.longest)
     return bool(server.run(shared).answer["ttft_mean_ms"] < 0.7 * server.run(traffic).answer["ttft_mean_ms"])
 
@@ -102,7 +104,8 @@ def _offload(engine: str) -> bool:
     rows = [family for _ in range(2) for family in range(12)]
     blocks = tuple(tuple(100 * family + b for b in range(16)) for family in rows)
     size = len(rows)
-    traffic = Traffic(np.arange(size) * 4.0, np.full(size, 8200), np.full(size, 4), blocks=blocks)
+    lengths = np.full(size, 8200), np.full(size, 4)
+    traffic = Traffic(np.arange(size) * 4.0, *lengths, shared=of_hashes(blocks, *lengths))
     server = Server.of("Llama-3.1-8B", "L40S", Setup(engine=engine, kv_offload_gib=64.0), traffic.longest)
     without = Server.of("Llama-3.1-8B", "L40S", Setup(engine=engine), traffic.longest)
     found, lost = (one.run(traffic).answer["prefix_found_share"] for one in (server, without))

@@ -15,6 +15,7 @@ from pipewave.simulate.kv_budget import PCIE_SHARE
 from pipewave.simulate.prefix_cache import PrefixCache
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
+from pipewave.simulate.shared_tokens import of_hashes
 from pipewave.simulate.traffic import Traffic, synthetic
 from pipewave.step.memory import cache_bytes
 
@@ -59,16 +60,20 @@ def test_adapters_cost_time_and_cache() -> None:
 
 
 def test_idle_blocks_go_to_the_host_and_come_back() -> None:
-    cache = PrefixCache([[1, 2], [3, 4], [1, 2, 5]], 16, 16, host_pages=3)
+    lengths = np.array([32, 32, 48])
+    cache = PrefixCache(of_hashes([[1, 2], [3, 4], [1, 2, 5]], lengths, np.ones(3, int), 16), 16, host_pages=3)
     for request in (0, 1):
-        cache.admit(request, 32, 100)
-        cache.leave(request)
+        cache.admit(request, cache.match(request, 32, 2, 100))
+        cache.passed(request, 0, 32, 32)
+        assert cache.leave(request, 2, 32) == 2
     cache.trim(1)
-    assert list(cache.host) == [2, 1, 4]  # the longest idle first; 3 stays in the GPU
-    assert cache.admit(2, 48, 1) == 32
+    assert cache.host_used == 3  # the longest idle first; one page of the second prompt stays in the GPU
+    match = cache.match(2, 48, 3, 1)
+    assert (match.tokens, match.on_gpu) == (32, 0)
+    cache.admit(2, match)
     assert cache.loaded() == 32
     assert cache.loaded() == 0
-    assert list(cache.host) == [4]
+    assert cache.host_used == 1
 
 
 def test_an_offloaded_prefix_costs_its_copy_and_saves_its_prompt() -> None:
@@ -76,7 +81,8 @@ def test_an_offloaded_prefix_costs_its_copy_and_saves_its_prompt() -> None:
     rows = [family for _ in range(3) for family in range(12)]
     blocks = tuple(tuple(100 * family + b for b in range(16)) for family in rows)
     count = len(rows)
-    traffic = Traffic(np.arange(count) * 4.0, np.full(count, 8200), np.full(count, 8), blocks=blocks)
+    lengths = np.full(count, 8200), np.full(count, 8)
+    traffic = Traffic(np.arange(count) * 4.0, *lengths, shared=of_hashes(blocks, *lengths))
     setup = {"gpu_memory_utilization": 0.2}
     plain, host = (
         Server.of(MODEL, "H200", Setup(**setup, kv_offload_gib=gib), traffic.longest)

@@ -19,6 +19,7 @@ from pipewave.simulate.prefix_cache import PrefixCache
 from pipewave.simulate.replica import Replica
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
+from pipewave.simulate.shared_tokens import of_hashes
 from pipewave.simulate.traffic import Traffic
 
 
@@ -28,68 +29,85 @@ class Toy:
 
 
 def _traffic(prompts: list[list[int]], outputs: list[int], tokens: int = 16) -> Traffic:
-    count = len(prompts)
-    return Traffic(
-        np.zeros(count), np.array([len(p) * tokens for p in prompts]), np.array(outputs), blocks=tuple(map(tuple, prompts)),
-        block_tokens=tokens,
-    )  # fmt: skip
+    """A hash stands for its block and all in front of it."""
+    known: dict[tuple[int, ...], int] = {}
+    hashes = [[known.setdefault(tuple(p[: i + 1]), len(known)) for i in range(len(p))] for p in prompts]
+    lengths = np.array([len(p) * tokens for p in prompts])
+    shared = of_hashes(hashes, lengths, np.array(outputs), tokens)
+    return Traffic(np.zeros(len(prompts)), lengths, np.array(outputs), shared=shared)
+
+
+def _cache(prompts: list[list[int]], tokens: int = 16) -> PrefixCache:
+    lengths = np.array([len(p) * tokens for p in prompts])
+    return PrefixCache(of_hashes(prompts, lengths, np.ones(len(prompts), int), tokens), 16)
+
+
+def _run(cache: PrefixCache, request: int, tokens: int) -> int:
+    """One request alone; what it found."""
+    match = cache.match(request, tokens, -(-tokens // 16), 100)
+    cache.admit(request, match)
+    cache.passed(request, match.tokens, tokens, tokens)
+    cache.leave(request, -(-tokens // 16), tokens)
+    return match.tokens
 
 
 def test_a_prefix_is_found_and_the_last_token_computed() -> None:
-    cache = PrefixCache([[1, 2, 3], [1, 2, 3], [1, 9, 3]], 16, 16)
-    assert cache.admit(0, 48, 100) == 0
-    assert cache.leave(0) == 0
-    assert cache.admit(1, 48, 100) == 32  # all three blocks are there; the last one is computed again
-    assert cache.shared(2) == 2  # blocks 1 and 3 are in use; 3 is no prefix, but its pages are one
-    assert cache.admit(2, 48, 100) == 16
-    assert cache.leave(1) == 2
+    cache = _cache([[1, 2, 3], [1, 2, 3], [1, 9, 4]])
+    assert _run(cache, 0, 48) == 0
+    match = cache.match(1, 48, 3, 100)
+    assert match.tokens == 32  # all three blocks are there; the last one is computed again
+    cache.admit(1, match)
+    other = cache.match(2, 48, 3, 100 - match.takes)
+    assert (other.tokens, other.takes) == (16, 2)  # the page in use is no free one
     with pytest.raises(BadInput, match="whole pages"):
-        PrefixCache([[1]], 100, 16)
+        _cache([[1]], 100)
 
 
 def test_the_longest_idle_goes_first_and_ends_before_beginnings() -> None:
-    cache = PrefixCache([[1, 2], [3, 4], [1, 2], [3, 4]], 16, 16)
+    cache = _cache([[1, 2], [3, 4], [1, 2, 7], [3, 4, 8]])
     for request in (0, 1):
-        cache.admit(request, 32, 100)
-        cache.leave(request)
-    cache.trim(3)  # of four idle blocks the end of the older prompt goes
-    assert list(cache.idle) == [1, 4, 3]
-    assert cache.admit(2, 40, 3) == 16
+        _run(cache, request, 32)
+    cache.trim(3)  # of four idle pages the end of the older prompt goes
+    assert [cache.match(request, 48, 3, 3).tokens for request in (2, 3)] == [16, 32]
     cache.trim(1)
-    assert list(cache.idle) == [3]
+    assert [cache.match(request, 48, 3, 1).tokens for request in (2, 3)] == [0, 16]
 
 
-def _plain(traffic: Traffic, capacity: int) -> list[int]:
-    """Requests one after another through a dictionary in order of use: tokens found by each."""
-    held: OrderedDict[int, None] = OrderedDict()
+def _plain(prompts: list[list[int]], pages: int) -> list[int]:
+    """Requests one after another through a queue of free blocks as vLLM's: tokens found by each."""
+    free: OrderedDict[int, tuple[int, ...] | None] = OrderedDict((block, None) for block in range(pages))
     found = []
-    for blocks in traffic.blocks or ():
-        hits = 0
-        while hits < len(blocks) and blocks[hits] in held:
-            hits += 1
-        for block in reversed(blocks):
-            held.pop(block, None)
-        for block in reversed(blocks):
-            held[block] = None
-        while len(held) > capacity:
-            held.popitem(last=False)
-        found.append((hits if hits < len(blocks) else hits - 1) * 16)
+    for prompt in prompts:
+        names = [tuple(prompt[: i + 1]) for i in range(len(prompt))]
+        place = {name: block for block, name in free.items() if name}
+        hits = next((i for i, name in enumerate(names) if name not in place), len(names))
+        hits = min(hits, len(names) - 1)
+        held = [place[name] for name in names[:hits]]
+        for block in held:
+            del free[block]
+        held += [free.popitem(last=False)[0] for _ in names[hits:]]
+        free |= dict(reversed(list(zip(held, names, strict=True))))
+        found.append(hits * 16)
     return found
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=6, unique=True), min_size=1, max_size=25))
-def test_one_at_a_time_is_a_plain_lru(prompts: list[list[int]]) -> None:
-    """Outputs of one token: a request is gone when its prompt is; 12 pages, of which prompts leave what they need."""
+@given(
+    st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=6), min_size=1, max_size=25),
+    st.sampled_from([9, 1 << 20]),
+)
+def test_one_at_a_time_is_a_plain_lru(prompts: list[list[int]], pages: int) -> None:
+    """Outputs of one token: a request is gone when its prompt is. Each ends with a block of its own."""
+    prompts = [[*prompt, 100 + i] for i, prompt in enumerate(prompts)]
     traffic = _traffic(prompts, [1] * len(prompts))
-    replica = Replica(Toy(), VllmPolicy(1 << 12, 1), KvBudget(1 << 20, 16), traffic)
+    replica = Replica(Toy(), VllmPolicy(1 << 12, 1), KvBudget(pages, 16), traffic)
     found = []
     for request in range(len(prompts)):
         replica.waiting.append(request)
         while not replica.idle:
             for _, _, before in replica.step(0.0).pieces:
                 found.append(before)
-    assert found == _plain(traffic, 1 << 20)
+    assert found == _plain(prompts, pages)
 
 
 @settings(max_examples=60, deadline=None)
@@ -118,8 +136,7 @@ def test_mooncakes_hashes_save_prompt_time(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
     shared = read_trace(path)
-    assert shared.blocks is not None
-    assert shared.blocks[3][-1] == 103
+    assert shared.shared is not None
     apart = read_trace(path)
     apart = Traffic(apart.arrival_s, apart.input_len, apart.output_len)
     server = Server.of("Llama-3.1-8B", "H200", Setup(), shared.longest)

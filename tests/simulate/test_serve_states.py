@@ -15,11 +15,12 @@ from pipewave.models.attention_spec import Recurrent
 from pipewave.models.shard import state_bytes
 from pipewave.simulate.kv_budget import KvBudget
 from pipewave.simulate.policies import VllmPolicy
-from pipewave.simulate.prefix_cache import StateCheckpoint
 from pipewave.simulate.replica import Replica
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
+from pipewave.simulate.shared_tokens import of_hashes
 from pipewave.simulate.speculative import of as speculative_of
+from pipewave.simulate.state_checkpoints import StateCheckpoint
 from pipewave.simulate.traffic import Traffic, synthetic
 from pipewave.step.memory import GIB
 
@@ -39,7 +40,8 @@ def _traffic(prompts: list[Path], output: int = 1) -> Traffic:
     hashes = [tuple(known.setdefault(p[: i + 1], len(known)) for i in range(len(p))) for p in prompts]
     lengths = np.array([len(p) * BLOCK for p in prompts])
     zeros = np.zeros(len(prompts))
-    return Traffic(zeros, lengths, np.full(len(prompts), output), blocks=tuple(hashes), block_tokens=BLOCK)
+    outputs = np.full(len(prompts), output)
+    return Traffic(zeros, lengths, outputs, shared=of_hashes(hashes, lengths, outputs, BLOCK))
 
 
 def _found(
@@ -123,7 +125,7 @@ def test_pages_of_states_are_neither_lost_nor_made(
     while not replica.idle:
         step = replica.step(0.0)
         done += step.done
-        held = len(replica.cache.used) if replica.cache else 0
+        held = sum(map(bool, replica.cache.users)) if replica.cache else 0
         assert pages - replica.free >= held + each * replica.running
         assert replica.free >= -replica.running
     assert sorted(done) == list(range(len(prompts)))
@@ -137,7 +139,8 @@ def test_a_prompt_that_goes_on_uses_a_state_in_its_last_block() -> None:
     kept = StateCheckpoint("ends", 1, pages=1)
     for second, found in ((1, 32), (2, 0)):
         lengths = np.array([40, (40, 56, 40)[second]])
-        two = Traffic(np.zeros(2), lengths, np.ones(2, int), blocks=(blocks[0], blocks[second]), block_tokens=BLOCK)
+        tree = of_hashes((blocks[0], blocks[second]), lengths, np.ones(2, int), BLOCK)
+        two = Traffic(np.zeros(2), lengths, np.ones(2, int), shared=tree)
         assert _found(two, kept, 1024) == [0, found]
 
 

@@ -87,7 +87,15 @@ class Requests:
     dataset: Annotated[
         str | None, Option("--dataset", "--dataset-name", help="Lengths of recorded conversations: sharegpt.")
     ] = None
-    trace: Annotated[str | None, Option(help="CSV, JSON-lines or parquet trace instead.")] = None
+    trace: Annotated[
+        str | None, Option(help="File of arrivals instead: CSV, JSON or parquet; a column session makes turns.")
+    ] = None
+    block_tokens: Annotated[int, Option("--block-tokens", min=1, help="Of --trace: tokens of a block of hash_ids.")] = (
+        512
+    )
+    prefix_share: Annotated[
+        float, Option("--prefix-share", help="Share of every prompt that the engine's cache holds already.")
+    ] = 0.0
 
     def traffic(self, spec: ModelSpec) -> Traffic:
         """Requests of a trace file, or as many as asked for, drawn with a dataset's lengths or with given ones."""
@@ -95,15 +103,15 @@ class Requests:
         from pipewave.simulate.traffic import drawn_from, synthetic, usual_count
 
         lengths = self._lengths(spec)
-        pace: dict[str, Any] = {
-            "rate": None if self.rate == math.inf else self.rate,
-            "concurrency": self.concurrency,
-        }
+        pace: dict[str, Any] = {"rate": self.rate, "concurrency": self.concurrency}
         if self.trace:
-            return read_trace(self.trace, requests=self.requests, **pace)
+            found = read_trace(self.trace, requests=self.requests, block_tokens=self.block_tokens, **pace)
+            return found.with_prefix(self.prefix_share) if self.prefix_share else found
+        pace["rate"] = None if self.rate == math.inf else self.rate
         count = usual_count(self.concurrency) if self.requests is None else self.requests
         pace |= {"seed": self.seed, "burstiness": self.burstiness}
-        return drawn_from(self.dataset, count, **pace) if self.dataset else synthetic(count, **lengths, **pace)
+        drawn = drawn_from(self.dataset, count, **pace) if self.dataset else synthetic(count, **lengths, **pace)
+        return drawn.with_prefix(self.prefix_share) if self.prefix_share else drawn
 
     def _lengths(self, spec: ModelSpec) -> dict[str, Any]:
         """Mean tokens in and out, those of images among them, and their spread."""

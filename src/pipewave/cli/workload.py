@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Annotated
 
@@ -27,7 +28,6 @@ def workload_command(
     from pipewave.simulate.arrival_files import read_trace
     from pipewave.simulate.replay import workload
 
-    traffic = read_trace(requests, requests=limit)
-    if traffic.arrival_s[-1] > 0:
-        sys.stderr.write("note: arrival times left out; `pipewave serve --trace` takes them into account\n")
+    traffic = read_trace(requests, requests=limit, rate=math.inf)
+    sys.stderr.write(f"note: {traffic.notes[0]}; `pipewave serve --trace` takes them into account\n")
     put(dumps(workload(model, traffic, tp=tp, pp=pp, ep=ep)) + "\n", out, requests)

@@ -1,109 +1,59 @@
-"""Arrival files: requests of a CSV, JSON-lines or parquet trace, by the names and units of public kinds.
-
-A column whose unit cannot be told is refused, never guessed.
-"""
+"""Arrival files: requests of a CSV, JSON, JSON-lines or parquet file of a kind that `arrival_kinds` knows."""
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipewave.errors import BadFile, BadInput, MissingExtra, MissingField
 from pipewave.physics.demand import Array
+from pipewave.simulate.arrival_kinds import DATES, TELLS_ITSELF, ArrivalKind, kind_of
+from pipewave.simulate.shared_tokens import HASHED, SharedTokens, of_hashes, of_sessions
 from pipewave.simulate.traffic import Ints, Traffic
 
-HASHES = "hash_ids"
-# Columns of Azure and Splitwise, Vidur, Mooncake, SGLang, BurstGPT, ShareGPT dumps, by their unit in seconds.
-UNITS = {
-    **dict.fromkeys(
-        ("arrival_time", "arrived_at", "arrival", "arrival_s", "time_s", "timestamp_s", "arrival_time_s"), 1.0
-    ),
-    **dict.fromkeys(("arrival_ms", "arrival_time_ms", "time_ms", "timestamp_ms"), 1e-3),
-}
-MOONCAKE = ("input_length", "output_length")  # beside a `timestamp` in ms
-BURSTGPT = ("Request tokens", "Response tokens")  # beside a `Timestamp` in seconds
-TIMELIKE = ("time", "arriv", "stamp", "date")
 EPOCHS = ((1e9, 1e10, 1.0), (1e12, 1e13, 1e-3))  # seconds and milliseconds since 1970, of the years 2001 to 2286
-INPUT = (
-    "num_prefill_tokens",
-    "input_length",
-    "input_len",
-    "input_tokens",
-    "prompt_len",
-    "prompt_tokens",
-    "ContextTokens",
-    "Request tokens",
-    "isl",
-)
-# PipeWeave's tables hold both a request's own output and the one its batch ran; the latter comes first.
-OUTPUT = (
-    "output_tokens",
-    "num_decode_tokens",
-    "output_length",
-    "output_len",
-    "completion_tokens",
-    "GeneratedTokens",
-    "Response tokens",
-    "osl",
-)
+CHARACTERS = 4  # of a token, where a file has texts alone
+Columns = dict[str, list[Any]]
 
 
 def read_trace(
-    path: str | Path, *, requests: int | None = None, rate: float | None = None, concurrency: int | None = None
+    path: str | Path,
+    *,
+    requests: int | None = None,
+    rate: float | None = None,
+    concurrency: int | None = None,
+    block_tokens: int = HASHED,
 ) -> Traffic:
-    """Requests of a CSV, JSON-lines or parquet trace; `rate` rescales its times to that many requests a second.
+    """Requests of a file; sessions and hashes of blocks tell what they share.
 
-    A trace without a column of times arrives at once, unless `rate` or `concurrency` says otherwise. Dates, and seconds
-    or milliseconds since 1970, are understood. Raises BadFile, MissingField or BadInput.
+    Args:
+        path: the file.
+        requests: only the first so many in order of arrival.
+        rate: rescale its times to so many requests (or sessions) a second; inf: all arrive at once.
+        concurrency: instead of at their times, requests (or sessions) arrive when an earlier one of as many is done.
+        block_tokens: tokens of a block of `hash_ids`.
+
+    Raises:
+        BadFile: it cannot be read. MissingField, BadInput: it is of no known kind, or a value cannot be.
     """
-    return _traffic(_read_columns(Path(path)), requests, rate, concurrency)
+    return _traffic(_read_columns(Path(path)), requests, rate, concurrency, block_tokens)
 
 
 def parse_trace(
     text: str, name: str, *, requests: int | None = None, rate: float | None = None, concurrency: int | None = None
 ) -> Traffic:
-    """Requests of the text of a CSV or JSON-lines trace, as `read_trace` reads a file; `name` is for messages."""
-    return _traffic(_columns(Path(name), text), requests, rate, concurrency)
+    """Requests of the text of a CSV or JSON file, as `read_trace` reads one; `name` is for messages."""
+    return _traffic(_columns(Path(name), text), requests, rate, concurrency, HASHED)
 
 
-def _traffic(
-    columns: Mapping[str, list[Any]], requests: int | None, rate: float | None, concurrency: int | None
-) -> Traffic:
-    if requests is not None and requests < 1:
-        raise BadInput(f"requests = {requests}: must be at least 1", field="requests")
-    prompt, answer = (_numbers(columns, names, what) for names, what in ((INPUT, "prompt"), (OUTPUT, "output")))
-    times = _times(columns, len(prompt))
-    order = np.argsort(times, kind="stable")[:requests]
-    blocks = _blocks(columns, order)
-    traffic = Traffic(times[order] - times[order].min(), prompt[order], answer[order], concurrency, blocks=blocks)
-    return _rescaled(traffic, rate) if rate is not None else traffic
-
-
-def _blocks(columns: Mapping[str, list[Any]], order: NDArray[np.intp]) -> tuple[tuple[int, ...], ...] | None:
-    """Hashes of each prompt's blocks, where every request has a list of them."""
-    listed = columns.get(HASHES)
-    if listed is None or not all(isinstance(row, list) for row in listed):
-        return None
-    return tuple(tuple(listed[i]) for i in order.tolist())
-
-
-def _rescaled(traffic: Traffic, rate: float) -> Traffic:
-    """The same requests at another mean rate; without times of its own, evenly spaced."""
-    if not 0 < rate < 1e9:
-        raise BadInput(f"rate = {rate!r}: must be above 0 and below 1e9", field="rate")
-    span, count = float(traffic.arrival_s[-1]), len(traffic)
-    own = traffic.arrival_s / span if span > 0 else np.arange(count) / max(count - 1, 1)
-    return replace(traffic, arrival_s=own * ((count - 1) / rate))
-
-
-def _read_columns(path: Path) -> dict[str, list[Any]]:
+def _read_columns(path: Path) -> Columns:
     try:
         if path.suffix == ".parquet":
             return _parquet(path)
@@ -115,11 +65,14 @@ def _read_columns(path: Path) -> dict[str, list[Any]]:
     return _columns(path, text)
 
 
-def _columns(path: Path, text: str) -> dict[str, list[Any]]:
-    return _table(path, _json_rows(path, text) if text.lstrip()[:1] == "{" else csv.DictReader(text.splitlines()))
+def _columns(path: Path, text: str) -> Columns:
+    rows = list(_json_rows(path, text) if text.lstrip()[:1] in ("{", "[") else csv.DictReader(text.splitlines()))
+    if not rows:
+        raise BadFile(f"{path}: holds no requests", field="trace")
+    return {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
 
 
-def _parquet(path: Path) -> dict[str, list[Any]]:
+def _parquet(path: Path) -> Columns:
     try:
         from pyarrow import ArrowInvalid, parquet
     except ImportError as problem:
@@ -130,67 +83,170 @@ def _parquet(path: Path) -> dict[str, list[Any]]:
         raise BadFile(f"{path}: not a parquet file ({problem})", field="trace") from problem
 
 
-def _json_rows(path: Path, text: str) -> Iterable[Mapping[str, Any]]:
+def _json_rows(path: Path, text: str) -> Iterator[Mapping[str, Any]]:
+    """A row a request of JSON lines, or of one document of a tool."""
+    for number, document in _documents(path, text):
+        if not isinstance(document, dict):
+            raise BadFile(f"{path}, {number}: must be an object", field="trace")
+        if "resourceSpans" in document:
+            yield from _spans(document)
+        elif "benchmarks" in document:
+            yield from _guidellm(path, document)
+        elif "conversations" in document:
+            yield from _turns(str(number), document["conversations"])
+        elif isinstance(lengths := document.get("input_lens"), list):
+            lists = {k: v for k, v in document.items() if isinstance(v, list) and len(v) == len(lengths)}
+            for index in range(len(lengths)):
+                yield {name: lists[name][index] if name in lists else value for name, value in document.items()}
+        else:
+            yield dict(_flat(document))
+
+
+def _documents(path: Path, text: str) -> Iterator[tuple[str, Any]]:
+    try:
+        whole = json.loads(text)
+    except ValueError:
+        whole = None
+    if whole is not None:
+        yield from ((f"entry {i}", one) for i, one in enumerate(whole if isinstance(whole, list) else [whole], 1))
+        return
     for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as problem:
-            raise BadFile(f"{path}, line {number}: not valid JSON ({problem})", field="trace") from problem
-        if not isinstance(row, dict):
-            raise BadFile(f"{path}, line {number}: must be an object", field="trace")
-        yield row
+        if line.strip():
+            try:
+                yield f"line {number}", json.loads(line)
+            except ValueError as problem:
+                raise BadFile(f"{path}, line {number}: not valid JSON ({problem})", field="trace") from problem
 
 
-def _table(path: Path, rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    every = list(rows)
-    if not every:
-        raise BadFile(f"{path}: holds no requests", field="trace")
-    return {name: [row.get(name) for row in every] for name in every[0]}
+def _flat(row: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Entries of nested objects under names such as `metadata.turn_index`."""
+    for name, value in row.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{before}{name}.")
+        else:
+            yield before + name, value
 
 
-def _named(columns: Mapping[str, list[Any]], names: tuple[str, ...]) -> str | None:
-    return next((name for name in names if name in columns), None)
+def _spans(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Spans of an OTLP document that count tokens."""
+    for span in _under(document, "resourceSpans", "scopeSpans", "spans"):
+        told = {each.get("key"): each.get("value") for each in _under(span, "attributes")}
+        named = {f"attributes.{key}": next(iter(v.values()), None) for key, v in told.items() if isinstance(v, dict)}
+        if any("tokens" in name for name in named):
+            yield {key: value for key, value in span.items() if key != "attributes"} | named
 
 
-def _numbers(columns: Mapping[str, list[Any]], names: tuple[str, ...], what: str) -> Ints:
-    name = _named(columns, names)
-    if name is None:
-        raise MissingField(f"trace has no {what} length: name a column {', '.join(names)}", field="trace")
+def _under(entry: Mapping[str, Any], name: str, *deeper: str) -> Iterator[Mapping[str, Any]]:
+    """Objects of nested lists of these names, where they are there."""
+    for each in entry.get(name) or ():
+        if isinstance(each, dict):
+            yield from _under(each, *deeper) if deeper else (each,)
+
+
+def _guidellm(path: Path, document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    runs = document["benchmarks"]
+    if len(runs) != 1:
+        raise BadInput(f"{path}: holds {len(runs)} benchmarks; keep one, each is a load of its own", field="trace")
+    requests = runs[0].get("requests") or {}
+    yield from (dict(_flat(row)) for row in _under(requests, "successful"))
+
+
+def _turns(session: str, said: list[Mapping[str, str]]) -> Iterator[Mapping[str, Any]]:
+    """A ShareGPT conversation: each answer a turn, after all that was said before."""
+    before = turn = 0
+    for entry in said:
+        if not isinstance(entry, dict) or not {"from", "value"} <= set(entry):
+            raise MissingField(f"{session}: each entry of a conversation needs from and value", field="conversations")
+        tokens = max(math.ceil(len(str(entry["value"])) / CHARACTERS), 1)
+        if entry["from"] in ("gpt", "assistant", "chatgpt", "bing", "bard") and before:
+            counts = {"conversations.prompt_tokens": before, "conversations.answer_tokens": tokens}
+            yield {"id": session, "conversations.session": session, "conversations.turn": turn} | counts
+            turn += 1
+        before += tokens
+
+
+def _traffic(
+    columns: Columns, requests: int | None, rate: float | None, concurrency: int | None, block_tokens: int
+) -> Traffic:
+    if requests is not None and requests < 1:
+        raise BadInput(f"requests = {requests}: must be at least 1", field="requests")
+    if rate is not None and not 0 < rate < 1e9 and rate != math.inf:
+        raise BadInput(f"rate = {rate!r}: must be above 0 and below 1e9", field="rate")
+    kind = kind_of(columns)
+    prompt, answer = (_numbers(columns, _named(columns, names)) for names in (kind.prompt, kind.answer))
+    clock = next((name for name in kind.times if name in columns), None)
+    if clock is None and rate is None and concurrency is None:
+        raise MissingField(
+            f"trace has no column of times ({kind.name}): give --request-rate (inf: all at once) or --concurrency",
+            field="arrival_time",
+        )
+    times, unit = _times(columns, clock, kind) if clock and rate != math.inf else (np.zeros(len(prompt)), "")
+    before, think = _waits(columns, kind, times, waits=concurrency is not None or clock is None)
+    start = _starts(times, before)
+    depth = _depth(before)
+    order = np.lexsort((depth, start))[:requests]
+    start = start[order] - start[order].min()
+    traffic = Traffic(start, prompt[order], answer[order], concurrency, notes=_said(kind, clock, unit))
+    if (before >= 0).any():
+        place = {row: at for at, row in enumerate(order.tolist())}
+        after = np.array([place.get(row, -1) for row in before[order].tolist()])
+        traffic = replace(traffic, after=after, think_s=think[order])
+    shared = _shared(columns, kind, prompt, answer, order, block_tokens)
+    traffic = replace(traffic, shared=shared) if shared else traffic
+    return traffic if rate in (None, math.inf) else _rescaled(traffic, float(rate or 0))
+
+
+def _said(kind: ArrivalKind, clock: str | None, unit: str) -> tuple[str, ...]:
+    """How the file was read."""
+    times = f"{clock} {unit}" if clock and unit else "its times do not count"
+    return (f"read as {kind.name}: {times}", *([kind.note] if kind.note else []))
+
+
+def _rescaled(traffic: Traffic, rate: float) -> Traffic:
+    """The same requests, or sessions, at another mean rate; without times of their own, evenly spaced."""
+    span, first = float(traffic.arrival_s[-1]), traffic.after is None
+    count = traffic.sessions
+    even = np.arange(count) if first else np.cumsum(np.asarray(traffic.after) < 0) - 1
+    own = traffic.arrival_s / span if span > 0 else even / max(count - 1, 1)
+    return replace(traffic, arrival_s=own * ((count - 1) / rate))
+
+
+def _named(columns: Columns, names: tuple[str, ...]) -> str:
+    return next(name for name in names if name in columns)
+
+
+def _numbers(columns: Columns, name: str) -> Ints:
     try:
         return np.array([int(float(value)) for value in columns[name]], np.int64)
     except (TypeError, ValueError, OverflowError) as problem:
         raise BadInput(f"trace column {name}: every row needs a number ({problem})", field=name) from problem
 
 
-def _times(columns: Mapping[str, list[Any]], count: int) -> Array:
-    """Seconds of each arrival; zeros where no column is of times. Raises BadInput where the unit cannot be told."""
-    timelike = [name for name in columns if name in UNITS or any(part in name.lower() for part in TIMELIKE)]
-    name = next((name for name in UNITS if name in columns), timelike[0] if timelike else None)
-    if name is None:
-        return np.zeros(count)
+def _optional(columns: Columns, name: str) -> Array:
+    """Numbers of a column, not-a-number where a row has none."""
     try:
-        values = np.array([float(value) for value in columns[name]])
-    except (TypeError, ValueError, OverflowError):
-        return _dates(name, columns[name])
-    return values * _unit(name, values, columns)
+        return np.array([math.nan if value in (None, "") else float(value) for value in columns[name]])
+    except (TypeError, ValueError) as problem:
+        raise BadInput(f"trace column {name}: must hold numbers ({problem})", field=name) from problem
 
 
-def _unit(name: str, values: Array, columns: Mapping[str, list[Any]]) -> float:
-    """Seconds of one unit of a column of times."""
-    if name in UNITS:
-        return UNITS[name]
-    if name == "timestamp" and all(one in columns for one in MOONCAKE):
-        return 1e-3
-    if name == "Timestamp" and any(one in columns for one in BURSTGPT):
-        return 1.0
-    for low, high, unit in EPOCHS:
-        if len(values) and low <= float(values.min()) <= float(values.max()) < high:
-            return unit
-    raise BadInput(
-        f"trace column {name}: its unit is not known; name it arrival_time (seconds) or timestamp_ms", field=name
-    )
+def _times(columns: Columns, name: str, kind: ArrivalKind) -> tuple[Array, str]:
+    """Seconds of each arrival, not-a-number where a row has none, and the unit in words."""
+    unit = kind.times[name]
+    try:
+        values = _optional(columns, name)
+    except BadInput:
+        if unit not in (DATES, TELLS_ITSELF):
+            raise
+        return _dates(name, columns[name]), "as dates"
+    if unit == TELLS_ITSELF:
+        unit = next((unit for low, high, unit in EPOCHS if low <= values.min() <= values.max() < high), DATES)
+    if unit == DATES:
+        raise BadInput(
+            f"trace column {name}: its unit is not known; name it arrival_time (seconds) or timestamp_ms", field=name
+        )
+    words = {1.0: "in seconds", 1e-3: "in milliseconds", 1e-9: "in nanoseconds"}
+    return (values - np.nanmin(values)) * unit if np.isfinite(values).any() else values, words[unit]
 
 
 def _dates(name: str, values: list[Any]) -> Array:
@@ -200,3 +256,92 @@ def _dates(name: str, values: list[Any]) -> Array:
     except ValueError as problem:
         raise BadInput(f"trace column {name}: must hold seconds or dates ({problem})", field=name) from problem
     return np.asarray((stamps - stamps.min()) / np.timedelta64(1, "s"), float)
+
+
+def _sessions(columns: Columns, kind: ArrivalKind) -> tuple[list[int], Array] | None:
+    """The session of each row from 0 up, and its place there; None where nothing tells."""
+    if not kind.session or kind.session not in columns:
+        return None
+    numbers = dict[Any, int]()
+    named = [numbers.setdefault(name, len(numbers)) for name in columns[kind.session]]
+    turns = np.arange(len(named), dtype=float)
+    if kind.turn and kind.turn in columns:
+        turns = _optional(columns, kind.turn)
+        if not np.isfinite(turns).all():
+            raise BadInput(f"trace column {kind.turn}: every row needs a number", field=kind.turn)
+    return named, turns
+
+
+def _waits(columns: Columns, kind: ArrivalKind, times: Array, *, waits: bool) -> tuple[Ints, Array]:
+    """The row whose answer each row waits for (-1: none), and seconds after it; `waits`: all turns do.
+
+    A turn waits where it has `think_s`. Raises MissingField for a row with neither that nor a time.
+    """
+    count = len(times)
+    before, think = np.full(count, -1), np.full(count, math.nan)
+    if kind.think and kind.think in columns:
+        think = _optional(columns, kind.think)
+    told = _sessions(columns, kind)
+    if told is not None:
+        sessions, turns = told
+        last = dict[int, int]()
+        for row in np.lexsort((np.arange(count), turns)).tolist():
+            earlier = last.get(sessions[row], -1)
+            if earlier >= 0 and turns[row] == turns[earlier]:
+                raise BadInput(f"row {row + 1}: turn {turns[row]:g} of its session comes twice", field=kind.turn)
+            if earlier >= 0 and (waits or math.isfinite(think[row])):
+                before[row] = earlier
+            last[sessions[row]] = row
+    if (late := np.flatnonzero((before < 0) & ~np.isfinite(times))).size:
+        raise MissingField(f"row {late[0] + 1}: has no time to arrive at, and no answer to wait for", field="trace")
+    return before, np.where((before >= 0) & np.isfinite(think), think, 0.0)
+
+
+def _starts(times: Array, before: Ints) -> Array:
+    """When the session of each row starts, of those that wait for answers; else its own time."""
+    root = np.arange(len(times))
+    while (waiting := before[root] >= 0).any():
+        root = np.where(waiting, before[root], root)
+    return times[root]
+
+
+def _depth(before: Ints) -> Ints:
+    """How many answers each row waits for, one after the other."""
+    depth, at = np.zeros(len(before), np.int64), before
+    while (waiting := at >= 0).any():
+        depth += waiting
+        at = np.where(waiting, before[at], -1)
+    return depth
+
+
+def _shared(
+    columns: Columns, kind: ArrivalKind, prompt: Ints, answer: Ints, order: Ints, block_tokens: int
+) -> SharedTokens | None:
+    """Which tokens the requests share, by sessions and common prefixes or by hashes; None where nothing tells."""
+    rows = order.tolist()
+    told = _sessions(columns, kind)
+    prefix = np.zeros(len(prompt))
+    if kind.prefix and kind.prefix in columns:
+        prefix = np.nan_to_num(_optional(columns, kind.prefix))
+        if (prefix < 0).any():
+            raise BadInput(f"trace column {kind.prefix}: must be from 0", field=kind.prefix)
+    if told is not None or prefix.any():
+        sessions, turns = told or (list(range(len(prompt))), np.zeros(len(prompt)))
+        lengths = list(zip(prompt.tolist(), answer.tolist(), strict=True))
+        by_turn = np.lexsort((turns, np.asarray(sessions))).tolist()
+        kept = set(rows)
+        walked = [row for row in by_turn if row in kept]
+        tree = of_sessions(
+            [sessions[row] for row in walked],
+            [lengths[row] for row in walked],
+            [int(prefix[row]) for row in walked],
+            [row + 1 for row in walked],
+        )
+        place = {row: at for at, row in enumerate(walked)}
+        return replace(tree, paths=tuple(tree.paths[place[row]] for row in rows),
+                       known=tuple(tree.known[place[row]] for row in rows))  # fmt: skip
+    listed = columns.get(kind.hashes) if kind.hashes else None
+    if listed is None or not any(isinstance(row, list) for row in listed):
+        return None
+    hashes = [listed[row] if isinstance(listed[row], list) else [] for row in rows]
+    return of_hashes(hashes, prompt[order], answer[order], block_tokens)

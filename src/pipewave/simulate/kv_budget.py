@@ -12,7 +12,7 @@ from pipewave.models.attention_spec import Mixer, Mla, Recurrent
 from pipewave.models.kernels import Deployment
 from pipewave.models.lora_and_drafts import adapter_bytes
 from pipewave.models.shard import element_bytes
-from pipewave.simulate.prefix_cache import StateCheckpoint
+from pipewave.simulate.state_checkpoints import StateCheckpoint
 from pipewave.simulate.traffic import Ints, Traffic
 from pipewave.software.engine import Engine
 from pipewave.software.engine_parts import (
@@ -139,11 +139,12 @@ def offloaded(kv: KvBudget, runner: Runner, host_gib: float) -> KvBudget:
 
 def traffic_notes(runner: Runner, kv: KvBudget, traffic: Traffic) -> tuple[str, ...]:
     """Notes on requests too long for the model, or with prefixes that a model with recurrent states may not keep."""
-    return (*runner.deployment.model.length_notes(traffic.longest), *_prefix_notes(runner, kv, traffic))
+    told = (*runner.deployment.model.length_notes(traffic.longest), *_prefix_notes(runner, kv, traffic))
+    return (*traffic.notes, *told)
 
 
 def _prefix_notes(runner: Runner, kv: KvBudget, traffic: Traffic) -> tuple[str, ...]:
-    known = traffic.blocks is not None or traffic.found_len is not None
+    known = traffic.shared is not None or traffic.found_len is not None
     if not (known and runner.deployment.model.has(Recurrent)):
         return ()
     name = f"{runner.engine.name} {runner.engine.version}"

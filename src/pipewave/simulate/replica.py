@@ -112,9 +112,8 @@ class Replica:
         self.output: list[int] = traffic.output_len.tolist()
         found = np.zeros_like(traffic.input_len) if traffic.found_len is None else traffic.found_len
         self.found: list[int] = kv.usable_prefix(found, policy.max_batched_tokens * traffic.parting).tolist()
-        known = traffic.blocks is not None and kv.prefix_caching and not ready
-        sizes = (traffic.block_tokens, kv.page_size, kv.host_pages, kv.checkpoint)
-        self.cache = PrefixCache(traffic.blocks or (), *sizes) if known else None
+        shared = traffic.shared if kv.prefix_caching and not ready else None
+        self.cache = PrefixCache(shared, kv.page_size, kv.host_pages, kv.checkpoint) if shared else None
         self.waiting: deque[int] = deque()
         self.free = kv.pages
         self.tick = 0  # decode steps so far
@@ -232,14 +231,19 @@ class Replica:
 
     def admit(self, request: int, reserved: int, step: Step) -> bool:
         """Take the first waiting request in, where its prompt fits the cache with so many pages to spare."""
-        need = self.kv.held(self.tokens(request)) - (self.cache.shared(request) if self.cache else 0)
+        tokens = self.tokens(request)
+        need = held = self.kv.held(tokens)
+        if self.cache:
+            match = self.cache.match(request, tokens, held, self.free, self.running)
+            need = match.takes
         if need + reserved > self.free:
             if not self.running and not step.pieces:
                 self._too_small(request)
             return False
         self.waiting.popleft()
         if self.cache:
-            self.found[request] = self.cache.admit(request, self.tokens(request), self.free, self.running)
+            self.found[request] = match.tokens
+            self.cache.admit(request, match)
         self.free -= need
         self.running += 1
         self.owed += self._left(request) + 1
@@ -281,8 +285,8 @@ class Replica:
 
     def _evict(self, request: int) -> None:
         if request in self.partial:
-            del self.partial[request]
-            self._release(request, self.tokens(request))
+            done = self.partial.pop(request)
+            self._release(request, self.tokens(request), done)
             self.owed -= self._left(request) + 1
         else:
             began, length = self.begun.pop(request)
@@ -302,9 +306,10 @@ class Replica:
         self.opens[self._opening(began, length)] -= 1
         self._release(request, now)
 
-    def _release(self, request: int, length: int) -> None:
-        """Free the pages of a request of `length` tokens, but for those that others share."""
-        self.free += self.kv.held(length) - (self.cache.leave(request) if self.cache else 0)
+    def _release(self, request: int, length: int, done: int | None = None) -> None:
+        """Free the pages of a request of `length` tokens, `done` (None: all) of them computed, less those of others."""
+        held = self.kv.held(length)
+        self.free += self.cache.leave(request, held, length if done is None else done) if self.cache else held
 
     def _opening(self, began: int, length: int) -> int:
         """The tick, modulo the page size, at which a request that began so opens a page."""

@@ -104,7 +104,7 @@ def _itl(record: Record) -> dict[str, float]:
 
 def _found(record: Record, traffic: Traffic) -> dict[str, float]:
     """Share of the prompts' tokens that a cache of prefixes held when each first ran."""
-    if traffic.blocks is None and traffic.found_len is None:
+    if traffic.shared is None and traffic.found_len is None:
         return {}
     first: dict[int, int] = {}
     for _, step in record.steps:

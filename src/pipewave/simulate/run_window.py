@@ -70,7 +70,9 @@ def summary_of(record: Record, traffic: Traffic, gpus: int, sla: Sla = ANY, kept
         input_len=traffic.input_len[kept],
         output_len=traffic.output_len[kept],
         found_len=None,
-        blocks=None,
+        shared=None,
+        after=None,
+        think_s=None,
     )
     found = summary(part, requests, gpus, sla)
     return found | _rates(part, requests, found["good_share"], gpus)

@@ -117,6 +117,9 @@ class Simulation:
         first, done, *inside = (np.full(size, np.nan) for _ in range(5))
         self.record = Record(first, done, traffic.arrival_s.copy(), [], *inside)
         self.arrivals = self._arrivals()
+        after = () if traffic.after is None else traffic.after.tolist()
+        self.next_turn = {earlier: turn for turn, earlier in enumerate(after) if earlier >= 0}
+        self.think_s: list[float] = [0.0] * size if traffic.think_s is None else traffic.think_s.tolist()
 
     def run(self) -> Record:
         """Run until every request is done."""
@@ -132,7 +135,9 @@ class Simulation:
         heapq.heappush(self.events, (time, next(self.serial) + LAST * last, handle, which))
 
     def _arrivals(self) -> Iterator[tuple[int, float]]:
-        return enumerate(self.traffic.arrival_s.tolist())
+        """Requests that wait for no answer, and their times."""
+        first = enumerate(self.traffic.arrival_s.tolist())
+        return first if self.traffic.after is None else (one for one in first if self.traffic.after[one[0]] < 0)
 
     def _next_arrival(self, now: float) -> None:
         """Put the next request on the heap: at its own time, or now when another one made room for it."""
@@ -141,10 +146,13 @@ class Simulation:
             self._at(now if self.traffic.concurrency else time, self._arrive, request)
 
     def _arrive(self, now: float, request: int) -> None:
-        """A client sends a request."""
-        self.record.arrival_s[request] = now
+        """A client sends a request that waits for no other."""
         if not self.traffic.concurrency:
             self._next_arrival(now)
+        self._enter(now, request)
+
+    def _enter(self, now: float, request: int) -> None:
+        self.record.arrival_s[request] = now
         reached = self.frontend.enter(now, int(self.traffic.input_len[request]))
         if reached > now:
             self._at(reached, self._reach, request)
@@ -239,7 +247,10 @@ class Simulation:
                 self._at(now + delay, self._received, request)
                 continue
             record.done_s[request], record.done_made_s[request] = seen, now
-            if self.traffic.concurrency:
+            if request in self.next_turn:
+                turn = self.next_turn[request]
+                self._at(seen + self.think_s[turn], self._enter, turn)
+            elif self.traffic.concurrency:
                 self._next_arrival(self.frontend.next_request(seen))
 
     def _goes_on(self, which: int, request: int) -> bool:

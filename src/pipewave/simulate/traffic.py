@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from pipewave.errors import BadInput, did_you_mean
 from pipewave.files import packaged
 from pipewave.physics.demand import Array
+from pipewave.simulate.shared_tokens import SharedTokens
 
 Ints = NDArray[np.int64]
-MOST = 300_000  # requests of a run; the largest published ones have 161,300
-BLOCK = 512  # tokens of a hashed block in Mooncake's traces
+MOST = 2_000_000  # requests of a run; the largest published ones have 161,300
 LONGEST = 1 << 24  # tokens of a prompt or an output
 TURNS, REQUESTS = 10, 1000  # of a run where nothing says how many: for each in flight, or in all
 LENGTHS_FILE = Path(__file__).with_name("lengths.json")
@@ -31,9 +31,10 @@ class Traffic:
     """Requests in order of arrival: seconds, prompt tokens, generated tokens.
 
     `concurrency`: instead of at their own time, requests arrive when an earlier one of as many is done.
-    `found_len`: tokens of each prompt that the engine's cache holds already; None = none. `blocks`: hashes of each
-    prompt's blocks of `block_tokens` tokens, by which the engine finds what it holds. `parting`: what was found is a
-    beginning that prompts share and go on from in different ways.
+    `found_len`: tokens of each prompt that the engine's cache holds already; None = none. `parting`: what was found is
+    a beginning that prompts share and go on from in different ways. `shared`: which tokens requests have in common, by
+    which the engine finds what it holds. `after`: for each request the one whose answer its client waits for, -1 for
+    none; it is sent `think_s` seconds after that answer.
     """
 
     arrival_s: Array
@@ -41,9 +42,11 @@ class Traffic:
     output_len: Ints
     concurrency: int | None = None
     found_len: Ints | None = None
-    blocks: tuple[tuple[int, ...], ...] | None = None
-    block_tokens: int = BLOCK
     parting: bool = False
+    shared: SharedTokens | None = None
+    after: Ints | None = None
+    think_s: Array | None = None
+    notes: tuple[str, ...] = ()  # how a file was read
 
     def __post_init__(self) -> None:
         for name in ("input_len", "output_len"):
@@ -54,17 +57,25 @@ class Traffic:
             raise BadInput(f"requests = {len(self.arrival_s)}: must be 1 to {MOST}", field="requests")
         if not np.isfinite(self.arrival_s).all() or (np.diff(self.arrival_s) < 0).any():
             raise BadInput("arrival times must be finite and sorted", field="arrival_s")
+        if self.think_s is not None and not (np.isfinite(self.think_s).all() and (self.think_s >= 0).all()):
+            raise BadInput("think_s: must be finite and from 0", field="think_s")
 
     def __len__(self) -> int:
         return len(self.arrival_s)
 
     def __str__(self) -> str:
         """How many requests, how they come, and how long they are."""
-        span = float(self.arrival_s[-1] - self.arrival_s[0])
-        pace = f"over {span:,.4g} s: {(len(self) - 1) / span:,.4g} a second" if span > 0 else "at once"
+        span, begin = float(self.arrival_s[-1] - self.arrival_s[0]), len(self) if self.after is None else self.sessions
+        pace = f"over {span:,.4g} s: {(begin - 1) / span:,.4g} a second" if span > 0 else "at once"
         pace = f"{self.concurrency:,} in flight" if self.concurrency else pace
+        turns = "" if self.after is None else f" in {begin:,} sessions that wait for answers"
         mean = f"{self.input_len.mean():,.4g} + {self.output_len.mean():,.4g} tokens on average"
-        return f"{len(self):,} request{'s'[: len(self) != 1]}, {pace}, {mean}"
+        return f"{len(self):,} request{'s'[: len(self) != 1]}{turns}, {pace}, {mean}"
+
+    @property
+    def sessions(self) -> int:
+        """Requests that wait for no answer: one of each session."""
+        return len(self) if self.after is None else int((self.after < 0).sum())
 
     def first(self, count: int) -> Traffic:
         """The first so many of them."""
@@ -74,7 +85,9 @@ class Traffic:
             input_len=self.input_len[:count],
             output_len=self.output_len[:count],
             found_len=None if self.found_len is None else self.found_len[:count],
-            blocks=self.blocks and self.blocks[:count],
+            shared=self.shared and self.shared.first(count),
+            after=None if self.after is None else self.after[:count],
+            think_s=None if self.think_s is None else self.think_s[:count],
         )
 
     def with_prefix(self, share: float) -> Traffic:

@@ -31,7 +31,9 @@ RATES = {"requests_per_s": "requests per second", "output_tokens_per_s": "output
          "goodput_per_s": "requests per second within the limits"}  # fmt: skip
 RUN = {"requests": "requests", "duration_s": "seconds in all", "total_tokens_per_s": "tokens in and out per second",
        "output_tokens_per_s_per_gpu": "output tokens per second and GPU", "good_share": "share within the limits",
-       "kv_tokens": "tokens that the KV cache holds", "preemptions": "preemptions", "steps": "engine steps",
+       "kv_tokens": "tokens that the KV cache holds",
+       "prefix_found_share": "share of prompt tokens found in the cache",
+       "preemptions": "preemptions", "steps": "engine steps",
        "busy_share": "share of the time that engines are busy", "energy_j_per_output_token": "J an output token",
        "power_w": "W of a GPU"}  # fmt: skip
 OVER_TIME = {"running": "requests in a step", "waiting": "requests that wait", "kv_share": "share of the KV cache"}
@@ -41,7 +43,7 @@ def document(answer: Mapping[str, Any]) -> Document:
     """Everything that `serve` says. Raises KeyError or TypeError where it is not one."""
     title = f"{answer['model']} on {answer['gpus']} × {answer['gpu']}"
     count = number(int(answer.get("figures_of", answer["requests"])))
-    title = f"{title}, {answer['engine']}"
+    title = ": ".join([f"{title}, {answer['engine']}", *filter(None, [answer.get("traffic")])])
     subtitle = f"{count} requests over time under {answer['engine']}."
     return Document(title, subtitle, tuple(_blocks(answer)), rests_on_what_is_open(answer.get("basis", {}), answer))
 
