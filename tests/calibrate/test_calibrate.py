@@ -84,7 +84,7 @@ def test_noise_alone_is_hardly_followed(rows: int) -> None:
         found = fit(sample(rows, 1.0, 0.05, seed)).correction
         fresh = sample(500, 1.0, 0.05, seed + 100)
         columns = dict(zip("abcde", fresh.coordinates.T, strict=True))
-        moved = found.log_factor(columns, {}, 500) if found else 0.0
+        moved = found.of_software({}).of_features(columns) if found else 0.0
         worse.append(mape(moved - fresh.log_ratio) - mape(-fresh.log_ratio))
     assert np.mean(worse) < 0.3
     assert max(worse) < 1.5
@@ -120,7 +120,7 @@ def test_a_correction_says_the_same_by_name_and_by_row() -> None:
     assert found is not None
     assert found.scales.codes == 2
     columns, ran = dict(zip("abcde", given.coordinates.T, strict=False)), given.coordinates[:, 5] > 0
-    by_name = {impl: found.log_factor(columns, {"impl": impl}, 60) for impl in ("slow", "usual")}
+    by_name = {impl: found.of_software({"impl": impl}).of_features(columns) for impl in ("slow", "usual")}
     assert np.where(ran, by_name["slow"], by_name["usual"]) == pytest.approx(log_factors(found, given))
 
 

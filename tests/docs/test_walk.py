@@ -12,7 +12,7 @@ import pytest
 
 import pipewave as pw
 from docs.tools.session import ROOT
-from pipewave.prediction import resolve, scalar
+from pipewave.prediction import few_calls, resolve
 
 PAGE = ROOT / "docs" / "how-it-works.md"
 ROW = re.compile(r"^\| \d \| `([\w/]+\.py)` \| `(\w+)` \|", re.MULTILINE)
@@ -28,7 +28,8 @@ def walk() -> list[tuple[str, str]]:
 @pytest.fixture
 def executed() -> set[tuple[str, str]]:
     """Files of the package and functions that run while the call of the page is predicted, with nothing remembered."""
-    scalar._scalar_context.cache_clear()
+    few_calls._context.cache_clear()
+    few_calls._after.cache_clear()
     resolve.resolve.cache_clear()
     seen: set[tuple[str, str]] = set()
 

@@ -12,6 +12,7 @@ from pipewave.gpus import find
 from pipewave.kernels.base import Context
 from pipewave.kernels.streaming.elementwise import FAMILY
 from pipewave.kernels.streaming.stream import Stream, dram_bytes, least_bytes
+from pipewave.physics.arith import ARRAY
 from pipewave.physics.cache import MISSES, l2_bytes, missing_share
 
 PROTOCOLS = ("cold", "serving", "graph", "profiler_warm")
@@ -47,8 +48,8 @@ def test_a_walked_buffer_begins_to_miss_around_the_capacity() -> None:
 
 
 def test_in_place_operations_touch_their_memory_once() -> None:
-    assert _stream(0, 5, 5, in_place=True).footprint[0] == 5
-    assert _stream(0, 5, 5).footprint[0] == 10
+    assert _stream(0, 5, 5, in_place=True).footprint(ARRAY)[0] == 5
+    assert _stream(0, 5, 5).footprint(ARRAY)[0] == 10
 
 
 @pytest.mark.parametrize("op", ["rope", "kv_write", "quantize", "embedding"])

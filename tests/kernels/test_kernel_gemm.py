@@ -11,7 +11,7 @@ import pipewave as pw
 from pipewave.gpus import find, names
 from pipewave.kernels.base import Context
 from pipewave.kernels.gemm.corrections import unaligned
-from pipewave.kernels.gemm.family import NET_OF, analyse, parts
+from pipewave.kernels.gemm.family import FAMILY, NET_OF, parts
 from pipewave.kernels.gemm.machine import TILES, machine, tiling, traffic
 from pipewave.physics.arith import ARRAY, SCALAR
 from pipewave.physics.demand import floor_s
@@ -30,7 +30,7 @@ def columns(m, n, k, ctas=0):
 
 
 def floor_of(cols, ctx):
-    return floor_s(analyse(cols, ctx).demand.seconds(ctx.gpu, ctx.dtype))
+    return floor_s(FAMILY.analyse(cols, ctx).demand.seconds(ctx.gpu, ctx.dtype))
 
 
 @given(SIZES, SIZES, SIZES, st.sampled_from(PROTOCOLS), st.sampled_from(["bf16", "fp8", "fp8_block", "int8", "int4"]))
@@ -47,7 +47,7 @@ def test_one_call_is_a_batch_of_one(m, n, k, protocol, dtype):
 def test_estimate_is_never_below_the_floor_by_much(m, n, k, protocol):
     """The base uses datasheet rates, the floor the highest: it may only be above."""
     ctx, cols = context(protocol=protocol), columns(m, n, k)
-    assert analyse(cols, ctx).base_s[0] >= floor_of(cols, ctx)[0]
+    assert FAMILY.analyse(cols, ctx).base_s[0] >= floor_of(cols, ctx)[0]
 
 
 def test_in_serving_activations_beyond_the_l2_come_from_dram() -> None:
@@ -76,7 +76,7 @@ def test_a_warmer_cache_never_raises_the_floor(m, n, k):
 
 @given(SIZES, SIZES, SIZES)
 def test_demand_is_the_arithmetic(m, n, k):
-    work = analyse(columns(m, n, k), context(protocol="cold")).demand
+    work = FAMILY.analyse(columns(m, n, k), context(protocol="cold")).demand
     assert work.tensor[0] == 2.0 * m * n * k
     assert work.l2[0] == 2.0 * (m * k + n * k + m * n)
     assert work.dram[0] >= 2.0 * (m * k + n * k)
@@ -87,7 +87,9 @@ def test_features_tell_nothing_of_the_gpu_alone():
     slow, m = find("H200"), np.array([1.0, 17.0, 512.0, 4096.0])
     fast = slow.what_if(dram_gbps=slow.dram_gbps * 2, l2_gbps=slow.l2_gbps * 2)
     cols = columns(m, 0 * m + 4096, 0 * m + 4096)
-    one, other = (analyse(cols, Context(gpu, protocol="cold", stack="torch-2.11")).features for gpu in (slow, fast))
+    one, other = (
+        FAMILY.analyse(cols, Context(gpu, protocol="cold", stack="torch-2.11")).features for gpu in (slow, fast)
+    )
     assert one.keys() == other.keys()
     same = [name for name in one if name.startswith(("pad_", "waves_")) or name.endswith("in_l2")]
     for name in same:
@@ -112,23 +114,24 @@ def test_few_tiles_and_a_long_k_are_sliced():
 
 
 def test_a_known_tile_replaces_the_chosen_one():
-    free = analyse(columns(4096, 4096, 4096), context())
-    tiny = analyse(columns(4096, 4096, 4096), context(tile=(16, 64, 64)))
-    same = analyse(columns(4096, 4096, 4096), context(tile=(128, 256, 64)))
+    free = FAMILY.analyse(columns(4096, 4096, 4096), context())
+    tiny = FAMILY.analyse(columns(4096, 4096, 4096), context(tile=(16, 64, 64)))
+    same = FAMILY.analyse(columns(4096, 4096, 4096), context(tile=(128, 256, 64)))
     assert tiny.base_s[0] > 1.5 * free.base_s[0]
     assert same.base_s[0] == pytest.approx(free.base_s[0], rel=0.1)
 
 
 def test_known_ctas_fix_the_slices_of_k():
-    one = analyse(columns(16, 512, 32_768, ctas=8), context(tile=(16, 64, 64)))
-    many = analyse(columns(16, 512, 32_768, ctas=128), context(tile=(16, 64, 64)))
+    one = FAMILY.analyse(columns(16, 512, 32_768, ctas=8), context(tile=(16, 64, 64)))
+    many = FAMILY.analyse(columns(16, 512, 32_768, ctas=128), context(tile=(16, 64, 64)))
     assert many.base_s[0] < 0.5 * one.base_s[0]
 
 
 def test_quantising_costs_a_kernel_and_more_with_more_rows():
     with_it, without = (context(dtype="fp8", quantize=flag) for flag in (True, False))
     extra = [
-        analyse(columns(m, 4096, 4096), with_it).base_s[0] - analyse(columns(m, 4096, 4096), without).base_s[0]
+        FAMILY.analyse(columns(m, 4096, 4096), with_it).base_s[0]
+        - FAMILY.analyse(columns(m, 4096, 4096), without).base_s[0]
         for m in (1, 8192)
     ]
     assert 1e-6 < extra[0] < extra[1]
@@ -149,9 +152,9 @@ def test_rotating_copies_decide_what_is_warm():
     large, small = columns(1, 4096, 2048), columns(1, 1024, 512)
     vllm, trtllm = context(stack="vllm-0.24.0"), context(stack="trtllm-1.3.0rc20")
     alone = context(protocol="profiler_warm")
-    assert [analyse(large, ctx).features["cached"][0] for ctx in (vllm, trtllm)] == [0.0, 0.0]
-    assert analyse(large, alone).features["cached"][0] > 0.9
-    assert [analyse(small, ctx).features["cached"][0] for ctx in (vllm, trtllm, alone)] == [1.0, 1.0, 1.0]
+    assert [FAMILY.analyse(large, ctx).features["cached"][0] for ctx in (vllm, trtllm)] == [0.0, 0.0]
+    assert FAMILY.analyse(large, alone).features["cached"][0] > 0.9
+    assert [FAMILY.analyse(small, ctx).features["cached"][0] for ctx in (vllm, trtllm, alone)] == [1.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize("gpu", names())

@@ -10,7 +10,7 @@ from pipewave.kernels import family_of
 from pipewave.kernels.attention.family import DECODE, analyse_requests
 from pipewave.kernels.attention.tasks import uniform
 from pipewave.kernels.base import Context
-from pipewave.kernels.gemm.family import analyse as products
+from pipewave.kernels.gemm.family import FAMILY as PRODUCTS
 from pipewave.physics.cache import PRODUCT_DRAM_SHARE
 from pipewave.physics.launch import launch_s
 from pipewave.prediction.resolve import resolve
@@ -24,7 +24,7 @@ GPUS = ("H100", "H200", "B200")
 def _product(stack: str, gpu: str, m: float, k: float, dtype: str = "fp8") -> float:
     ctx = Context(pw.find(gpu), dtype, "graph", stack, "vllm_default", (("quantize", True), ("tile", None)))
     columns = {name: np.array([value]) for name, value in (("m", m), ("n", 4096.0), ("k", k), ("sm_clock_mhz", 0.0))}
-    return float(products(columns, ctx).base_s[0])
+    return float(PRODUCTS.analyse(columns, ctx).base_s[0])
 
 
 @pytest.mark.parametrize("gpu", GPUS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +13,7 @@ from pipewave.calls.fields import required, rules
 from pipewave.errors import BadInput, MissingField
 from pipewave.gpus import find
 from pipewave.kernels import family_of
-from pipewave.prediction import jsonl, requests, scalar, tables
+from pipewave.prediction import jsonl, requests, tables
 from pipewave.prediction.answers import LATENCIES, Predictions, joined
 from pipewave.prediction.columns import group_key, numeric_fields
 from pipewave.prediction.jsonl import Counts, answer_lines, is_id
@@ -51,35 +50,6 @@ def test_a_family_with_fields_that_constrain_one_another_is_checked_case_by_case
     assert "check" in family.call.__dict__ or family.check_on
     case = {"kernel": "attention", "q_lens": [8], "kv_lens": [8], "heads": 8, "kv_heads": 8, "head_dim": 128}
     assert not jsonl._plainly_valid(family, group_key(family, {**case, "dtype": "bf16"}), [case])
-
-
-@pytest.fixture
-def fresh() -> Iterator[scalar.ScalarContext]:
-    scalar._scalar_context.cache_clear()
-    family = family_of("gemm")
-    at = scalar._scalar_context(family, group_key(family, GEMM), find("H200"), "graph")
-    assert at is not None
-    yield at
-    scalar._scalar_context.cache_clear()
-
-
-def test_formulas_are_written_out_once_a_context_was_asked_often_and_not_before(fresh: scalar.ScalarContext) -> None:
-    answers = []
-    for call in range(1, scalar.WRITTEN_OUT_AT + 3):
-        answers.append(pw.predict(pw.gemm(64, 4096, 4096), "H200", protocol="graph").latency_us)
-        written = call >= scalar.WRITTEN_OUT_AT
-        assert (fresh.before is not None, fresh.after is not None, fresh.uses) == (written, written, call)
-        if call == scalar.WRITTEN_OUT_AT:
-            before, after = fresh.before, fresh.after
-    assert (fresh.before, fresh.after) == (before, after)  # once
-    assert answers == pytest.approx([answers[0]] * len(answers))
-
-
-def test_a_calibrated_card_is_left_to_the_batch(fresh: scalar.ScalarContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    family, key = family_of("gemm"), group_key(family_of("gemm"), GEMM)
-    assert scalar.answer_scalar(family, GEMM, key, find("H200"), "graph") is not None
-    monkeypatch.setattr(scalar.corrections, "of", lambda *_: object())
-    assert scalar.answer_scalar(family, GEMM, key, find("H200"), "graph") is None
 
 
 def test_sums_keep_the_least_evidence_and_every_name_once() -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pipewave.gpus import find, names
 from pipewave.kernels.base import Context
-from pipewave.kernels.gemm.family import FAMILY, NET_OF, analyse
+from pipewave.kernels.gemm.family import FAMILY, NET_OF
 from pipewave.nets.nets import UNKNOWN, Net
 from pipewave.prediction.resolve import codes_of, resolve
 from pipewave.software.stacks import PROTOCOLS
@@ -64,7 +64,7 @@ def features(frame: pd.DataFrame) -> tuple[dict[str, Floats], Floats]:
         gpu, dtype, protocol, stack, impl, quantize = key
         options = (("quantize", bool(quantize)), ("tile", None))
         ctx = Context(find(str(gpu)), str(dtype), str(protocol), str(stack), str(impl), options)
-        analysis = analyse({name: values[index] for name, values in sizes.items()}, ctx)
+        analysis = FAMILY.analyse({name: values[index] for name, values in sizes.items()}, ctx)
         base_us[index] = analysis.base_s * 1e6
         for name, values in analysis.features.items():
             columns.setdefault(name, np.empty(len(frame)))[index] = values
@@ -86,7 +86,7 @@ def drawn(net: str, seen_by: Net, each: int = 400, seed: int = 0) -> tuple[NDArr
     rng, found = np.random.default_rng(seed), []
     for codes, ctx in _contexts(net, seen_by).items():
         sizes = {name: _sizes(rng, each, most) for name, most in zip(SHAPE, LARGEST, strict=True)}
-        named = analyse(sizes, ctx).features
+        named = FAMILY.analyse(sizes, ctx).features
         found.append((np.stack([named[name] for name in seen_by.features], 1), np.tile(codes[0], (each, 1))))
     drawn_features, drawn_codes = map(np.concatenate, zip(*found, strict=True))
     return drawn_features.astype(np.float32), drawn_codes.astype(np.int64)

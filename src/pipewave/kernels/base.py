@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pipewave.calls.families import CLASSES, Call
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU
-from pipewave.physics.arith import Arith
+from pipewave.physics.arith import ARRAY, SCALAR, Arith
 from pipewave.physics.demand import Array, Demand, demand
 from pipewave.physics.energy import Work
 from pipewave.software import rules, stacks
@@ -189,13 +189,13 @@ class Family:
 
     name: str
     call: type[Call]
-    analyse: Callable[[Columns, Context], Analysis]
+    analyse: Callable[[Columns, Context], Analysis] = None  # type: ignore[assignment]  # by `formula` where that is given
     options: tuple[str, ...] = ()  # fields of the call that go to `Context.options` instead of the columns
     ragged: tuple[str, ...] = ()  # fields that are lists
     variant: Callable[[Mapping[str, Any]], str] | None = None  # key of a case: different ones are analysed separately
     nets: tuple[str, ...] = ()
     one: Callable[[Mapping[str, Any], Context], Sketch] | None = None  # analyses a single case without arrays
-    formula: Callable[[Columns, Context, Arith], Sketch] | None = None  # for columns or one call's numbers
+    formula: Callable[[Columns, Context, Arith], Sketch] | None = None  # for columns, or for one call's numbers
     dtypes: tuple[str, ...] = ()  # operand types that kernels exist for; empty: all that the GPU runs
     selected_by: tuple[str, ...] = ()  # options by which a stack chooses among its implementations
     reads: str = ""  # what a step leaves in L2: "operands" (weights, a cache) or "activations" of the kernel before
@@ -203,6 +203,10 @@ class Family:
     metadata: str | FamilyMetadata | None = None  # what traces, measurements and pages need, or where: `module:NAME`
     check_on: Callable[[Mapping[str, Any], GPU], None] | None = None  # BadInput for a case that cannot run on a GPU
     assumed: Callable[[Context], str] | None = None  # what an answer assumes that no row of any GPU shows, or ""
+
+    def __post_init__(self) -> None:
+        if self.analyse is None:
+            object.__setattr__(self, "analyse", partial(_by_formula, self.formula))
 
     @property
     def profile(self) -> Profile:
@@ -218,6 +222,14 @@ class Family:
     def page(self) -> Page | None:
         """Its first view in the browser."""
         return _metadata_of(self).page
+
+
+def _by_formula(formula: Callable[[Columns, Context, Arith], Sketch], cols: Columns, ctx: Context) -> Analysis:
+    """Demand, base estimate and features of a batch."""
+    calls = len(next(iter(cols.values())))
+    if calls > 1:
+        return formula(cols, ctx, ARRAY).analysis(calls)
+    return formula({name: float(column[0]) for name, column in cols.items()}, ctx, SCALAR).analysis(calls)
 
 
 @lru_cache(maxsize=256)

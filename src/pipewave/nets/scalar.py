@@ -1,4 +1,4 @@
-"""A net for one call at a time: constant categories folded into its biases, its members' first layers side by side."""
+"""A net for a few calls: constant categories folded into its biases, its members' first layers side by side."""
 
 from __future__ import annotations
 
@@ -32,16 +32,27 @@ class ScalarNet:
         except KeyError as missing:
             raise lacking(missing) from missing
 
-    def __call__(self, inputs: Floats) -> list[list[float]]:
-        """Of each output, what each member answers."""
+    def __call__(self, inputs: Floats) -> tuple[Floats, Floats]:
+        """Of inputs [call, feature]: last hidden units and outputs, [member, call, ·]; of one member [call, ·]."""
         product, active, (weight, bias) = self.product, self.activate, self.first
-        hidden = inputs.dot(weight).reshape(bias.shape)
-        hidden += bias
+        hidden = inputs.dot(weight)
+        if len(hidden) == 1:
+            hidden = hidden.reshape(bias.shape)
+        elif bias.ndim == 3:
+            hidden = hidden.reshape(len(hidden), len(bias), -1).swapaxes(0, 1)
+        hidden = hidden + bias
+        units = hidden
         for weight, bias in self.later:
-            hidden = product(active(hidden), weight)
+            units = active(hidden)
+            hidden = product(units, weight)
             hidden += bias
-        answers: list[list[float]] = hidden.reshape(-1, hidden.shape[-1]).T.tolist()
-        return answers
+        return units, hidden
+
+    def members(self, inputs: Floats) -> tuple[list[list[float]], list[list[float]], Floats]:
+        """Of each call, every member's mean and logarithm of the scale; and the last hidden units."""
+        units, out = self(inputs)
+        out = out.reshape(-1, len(inputs), out.shape[-1])
+        return out[..., 0].T.tolist(), out[..., 1].T.tolist(), units
 
 
 def scalar_net(
@@ -56,7 +67,7 @@ def scalar_net(
     first = _stacked([first_bias(net, net.codes(known)) for net, known in zip(nets, codes, strict=True)])
     product: Callable[..., Floats] = np.matmul
     if len(first) == 1:  # plain matrices: a third of the time
-        first, biases, product = first[0, 0], tuple(b[0, 0] for b in biases), np.dot
+        first, biases, product = first[0], tuple(b[0, 0] for b in biases), np.dot
         weights = (weights[0], *(w[0] for w in weights[1:]))
     later = tuple(zip(weights[1:], biases, strict=True))
     active = ACTIVATIONS[one.activation]

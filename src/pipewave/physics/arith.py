@@ -34,6 +34,11 @@ class Arith:
     any: Function
 
 
+def clipped(value: Any, low: float, high: float, xp: Arith) -> Any:
+    """A value, or the end of the range that it is beyond."""
+    return xp.minimum(xp.maximum(value, low), high)
+
+
 ARRAY = Arith(np.ceil, np.floor, np.sqrt, np.exp, np.log2, np.minimum, np.maximum, np.where, np.any)
 SCALAR = Arith(
     math.ceil,

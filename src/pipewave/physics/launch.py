@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-
-import numpy as np
+from typing import Any
 
 from pipewave.gpus import GPU
-from pipewave.physics.demand import Array
+from pipewave.physics.arith import ARRAY, Arith
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +40,6 @@ def launch_s(gpu: GPU, kind: str = "stream") -> float:
     return row.fixed_s + row.cycles / (gpu.sustained_clock_mhz * 1e6)
 
 
-def log2(values: Array) -> Array:
+def log2(values: Any, xp: Arith = ARRAY) -> Any:
     """Base-2 logarithm, clipped away from zero."""
-    return np.asarray(np.log2(np.maximum(values, 1e-12)))
+    return xp.log2(xp.maximum(values, 1e-12))

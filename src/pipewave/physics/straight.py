@@ -52,6 +52,9 @@ def _operator(sign: str, swapped: bool = False) -> Callable[[Symbol, Any], Symbo
 for _name, _sign in {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "**", "mod": "%"}.items():
     setattr(Symbol, f"__{_name}__", _operator(_sign))
     setattr(Symbol, f"__r{_name}__", _operator(_sign, swapped=True))
+for _name, _sign in {"and": "and", "or": "or"}.items():  # of conditions
+    setattr(Symbol, f"__{_name}__", _operator(_sign))
+    setattr(Symbol, f"__r{_name}__", _operator(_sign, swapped=True))
 for _name, _sign in {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq": "=="}.items():
     setattr(Symbol, f"__{_name}__", _operator(_sign))
 

@@ -25,9 +25,9 @@ from pipewave.prediction.answers import (
     usable,
 )
 from pipewave.prediction.columns import columns, columns_of, group_key, group_key_of
+from pipewave.prediction.few_calls import FEW, answer_few
 from pipewave.prediction.kernel_latency import US, Answers, answer
 from pipewave.prediction.resolve import Source
-from pipewave.prediction.scalar import answer_scalar
 from pipewave.prediction.tables import Table, TableBatch
 from pipewave.prediction.threads import blas_alone, each, parts_of
 
@@ -84,7 +84,7 @@ def predict(
     requests.check_name("impl", impl)
     if isinstance(calls, Call):
         at = requests.where(gpu, protocol)
-        return _one_call(as_case(calls, stack, impl), at.gpu, at.protocol)
+        return _one_call(calls, at.gpu, at.protocol, stack, impl)
     found = [(part.rows, _part(part, stack, impl)) for part in requests.parts(calls, gpu, protocol)]
     answered = found[0][1] if len(found) == 1 else joined(found)
     kept = requests.carried(calls)
@@ -147,20 +147,20 @@ def _uniform(rows: TableBatch, gpu: GPU, protocol: str, stack: str | None, impl:
     return Predictions(latency, low, high, floor, ceiling, bound, group, (source,), joules)
 
 
-def _one_call(case: Mapping[str, Any], gpu: GPU, protocol: str) -> Prediction:
-    family = family_of(case["kernel"])
+def _one_call(call: Call, gpu: GPU, protocol: str, stack: str | None, impl: str | None) -> Prediction:
+    family = family_of(call.kernel)
     if family.check_on:
-        family.check_on(case, gpu)
-    key = group_key(family, case)
-    found = answer_scalar(family, case, key, gpu, protocol)
+        family.check_on(FieldsOf(call), gpu)
+    key = group_key_of(family, call, stack, impl)
+    found = answer_few(family, (call,), key, gpu, protocol)
     if found is None:
-        return _one(answer(family, columns(family, [case]), key, gpu, protocol))
+        return _one(answer(family, columns_of(family, [call]), key, gpu, protocol))
     latency, low, high, floor, ceiling = found.seconds
     if not 0.0 < floor <= latency <= high < LONGEST_S:
         raise no_latency()
     source = found.source
     return Prediction(
-        latency * US, low * US, high * US, floor * US, ceiling * US, found.bound,
+        latency * US, low * US, high * US, floor * US, ceiling * US, PIPES[int(found.bound)],
         source.basis, source.impl, source.stack, source.notes, source.software,
     )  # fmt: skip
 
@@ -232,9 +232,9 @@ def _answered(
     family: Family, calls: Sequence[Call], key: tuple[Any, ...], gpu: GPU, protocol: str
 ) -> tuple[Array, Any, Source, Any]:
     """Seconds [5, call], bounds, source and joules of calls that share a group key."""
-    scalar = answer_scalar(family, as_case(calls[0], None, None), key, gpu, protocol) if len(calls) == 1 else None
-    if scalar is not None:
-        return np.array(scalar.seconds)[:, None], PIPES.index(scalar.bound), scalar.source, scalar.joules
+    few = answer_few(family, calls, key, gpu, protocol) if len(calls) <= FEW else None
+    if few is not None:
+        return np.array(few.seconds).reshape(5, len(calls)), few.bound, few.source, few.joules
     parts = [columns_of(family, calls[first:last]) for first, last in parts_of(len(calls), CHUNK_CALLS)]
     found = each(lambda part: answer(family, part, key, gpu, protocol), parts)
     joules = [np.broadcast_to(one.joules, len(one.bound)) for one in found]

@@ -1,6 +1,6 @@
 """Latency of kernel calls that share a context: physics, learned residual, interval, floor and ceiling.
 
-The laws are written for arrays and floats alike: `scalar` answers one call with them.
+The laws are written for arrays and floats alike: `few_calls` answers a few calls with them.
 
 What a kernel inside an engine step (protocol `serving`) does not pay that the same kernel pays when measured by itself
 after a flush:
@@ -18,13 +18,12 @@ rates change: so a faster GPU is never slower.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipewave.errors import UnknownGPU
 from pipewave.gpus import GPU, find
@@ -43,6 +42,9 @@ from pipewave.prediction.resolve import Source, codes_of, measured_protocol, pla
 from pipewave.software import stacks
 from pipewave.software.fallback import LEVELS
 from pipewave.software.rules import constant
+
+if TYPE_CHECKING:
+    from pipewave.nets.calibration.correction import Correction
 
 Rows = Sequence[float] | Array  # of one call, or [row, call]
 
@@ -63,45 +65,63 @@ OWN_REPLAYED = "cold rows are of another framework's kernel: answered as graph r
 LIBRARY = {"gemm": ("bf16", "fp16", "fp8", "int8")}  # cuBLAS and CUTLASS answer, whoever calls them
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """A batch with one context: [5, call] of latency, low, high, floor, ceiling (seconds) and the bound."""
+class Answers(NamedTuple):
+    """Calls of one context, values of one or of each; rows of `seconds`: latency, low, high, floor, ceiling."""
 
-    seconds: Array
-    bound: NDArray[np.intp]
+    seconds: Any
+    bound: Any  # index into PIPES
     source: Source
-    analysis: Analysis
     ctx: Context
-
-    @property
-    def joules(self) -> Any:
-        """Energy of each call above what the idle board draws; a number that holds for all, or an array."""
-        return joules(self.ctx.gpu, self.ctx.dtype, self.analysis.done)
+    dram_bytes: Any  # at least
+    joules: Any  # energy above what the idle board draws; may be a number that holds for all
+    analysis: Any = None  # the `Analysis` of a batch
 
 
 def answer(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str) -> Answers:
     """Answer a batch that shares the group key (dtype, stack, impl, options...)."""
+
+    def alone(key: Sequence[Any], protocol: str) -> Answers:
+        return _alone(family, cols, key, gpu, protocol)
+
+    found: Any = as_run(alone, family, key, gpu, protocol, ARRAY)
+    return found._replace(seconds=np.asarray(found.seconds))  # type: ignore[no-any-return]
+
+
+def as_run(
+    alone: Callable[[Sequence[Any], str], Answers | None],
+    family: Family,
+    key: Sequence[Any],
+    gpu: GPU,
+    protocol: str,
+    xp: Arith,
+) -> Answers | None:
+    """Answers under a protocol from those of calls measured one by one, by group key and protocol; None where `alone`
+    has none.
+    """
     protocol = as_timed(family, protocol, gpu)
-    found = _alone(family, cols, key, gpu, protocol)
-    if streams(family, protocol):
-        cold = _alone(family, cols, key, gpu, COLD).seconds
-        found.seconds[CEILING] = _ceiling_in_step(found.seconds, cold)
-    if not shortened(family, protocol):
+    found = alone(key, protocol)
+    if protocol != SERVING or found is None:
+        return found
+    if family.reads == "activations":
+        cold = alone(key, COLD)
+        return found if cold is None else found._replace(seconds=_ceiling_in_step(found.seconds, cold.seconds, xp))
+    if family.reads != "operands":
         return found
     note = stand_in(family, key, gpu, found.source)
     if not note:
-        shorter = in_step(found.seconds, found.analysis.demand.dram, family, found.ctx, key[1], ARRAY)
-        return replace(found, seconds=np.array(shorter))
-    graph = _alone(family, cols, replay_key(key), gpu, "graph")
-    seconds = np.array(replayed(graph.seconds, found.seconds[FLOOR], ARRAY))
-    return replace(found, seconds=seconds, source=with_note(graph.source, note))
+        return found._replace(seconds=in_step(found.seconds, found.dram_bytes, family, found.ctx, key[1], xp))
+    graph = alone(replay_key(key), "graph")
+    if graph is None:
+        return None
+    seconds = replayed(graph.seconds, found.seconds[FLOOR], xp)
+    return found._replace(seconds=seconds, source=with_note(graph.source, note))
 
 
 def _alone(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str) -> Answers:
     """Answers of calls measured one by one: under `serving`, of a cold call with its activations in L2."""
     dtype, stack, impl = key[:3]
     ctx, source = resolve(family, gpu, dtype, protocol, stack, impl, options_of(family, key))
-    source = _assuming(family, ctx, source)
+    source = assuming(family, ctx, source)
     analysis = family.analyse(cols, ctx)
     pipes = analysis.demand.seconds(ctx.gpu, ctx.dtype)
     floor = floor_s(pipes)
@@ -110,14 +130,22 @@ def _alone(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol
     latency, low, high = combined(analysis.base_s, learned.residual, pipes[DRAM], floor, widths, protocol, ARRAY)
     ceiling = ceiling_s(*learned.ceiling, floor, high, ARRAY) if learned.ceiling else low
     seconds = np.array((latency, low, high, floor, ceiling))
-    correction = corrections.of(ctx, analysis.net)
-    if correction is not None:
-        seconds = correction.apply(seconds, coordinates(learned.seen, ctx), codes_of(ctx, analysis.net))
-        source = replace(with_note(source, correction.note), near=source.near or bool(correction.origin))
-    return Answers(seconds, busiest(pipes), source, analysis, ctx)
+    in_force = corrections.of(gpu)
+    correction = in_force and in_force.of(ctx, analysis.net)
+    if correction:
+        known = correction.of_software(codes_of(ctx, analysis.net))
+        seconds = correction.apply(seconds, known.of_features(coordinates(learned.seen, ctx)))
+        source = corrected(source, correction)
+    energy = joules(ctx.gpu, ctx.dtype, analysis.done)
+    return Answers(seconds, busiest(pipes), source, ctx, analysis.demand.dram, energy, analysis)
 
 
-def _assuming(family: Family, ctx: Context, source: Source) -> Source:
+def corrected(source: Source, correction: Correction) -> Source:
+    """What answers rest on that a calibration moved."""
+    return replace(with_note(source, correction.note), near=source.near or bool(correction.origin))
+
+
+def assuming(family: Family, ctx: Context, source: Source) -> Source:
     """What rests on an assumption that no row shows is as uncertain as a new architecture, and says so."""
     said = family.assumed(ctx) if family.assumed else ""
     return replace(with_note(source, said), basis="new_architecture") if said else source
@@ -202,21 +230,12 @@ def ceiling_s(base_s: Any, log_ratio: Any, floor: Any, high: Any, xp: Arith) -> 
     return xp.maximum(xp.minimum(base_s * xp.exp(log_ratio), BEYOND * high), floor)
 
 
-def shortened(family: Family, protocol: str) -> bool:
-    """Whether calls take less inside a step than what a cold call takes."""
-    return protocol == SERVING and family.reads == "operands"
-
-
-def streams(family: Family, protocol: str) -> bool:
-    """Whether a step leaves what calls read in the L2."""
-    return protocol == SERVING and family.reads == "activations"
-
-
 def as_timed(family: Family, protocol: str, gpu: GPU) -> str:
     """The protocol that answers for a family: streaming calls in a step as cold ones where no L2 carries what a kernel
     wrote to the next one, as between dies that have an L2 each.
     """
-    return COLD if streams(family, protocol) and not gpu.traits.l2_carries else protocol
+    streams = protocol == SERVING and family.reads == "activations"
+    return COLD if streams and not gpu.traits.l2_carries else protocol
 
 
 def replay_key(key: Sequence[Any]) -> tuple[Any, ...]:
@@ -256,12 +275,13 @@ def in_step(
     return tuple(xp.maximum(each * shrunk, floor) for each in seconds)
 
 
-def _ceiling_in_step(seconds: Array, cold: Array) -> Array:
-    """The ceiling of streaming calls in a step, [call], from answers [row, call] in a step and of the same calls cold.
+def _ceiling_in_step(seconds: Rows, cold: Rows, xp: Arith) -> Rows:
+    """Answers of streaming calls in a step, with a ceiling: from those of the same calls cold.
 
     No ceiling was trained on what a step leaves in the L2: a well-made kernel gains as much by it as the one predicted.
     """
-    return np.asarray(np.maximum(cold[CEILING] * seconds[LATENCY] / cold[LATENCY], seconds[FLOOR]))
+    ceiling = xp.maximum(cold[CEILING] * seconds[LATENCY] / cold[LATENCY], seconds[FLOOR])
+    return (*seconds[:CEILING], ceiling)
 
 
 def replayed(graph: Rows, floor: Any, xp: Arith) -> tuple[Any, ...]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU
-from pipewave.physics.demand import Array
+from pipewave.physics.arith import ARRAY, Arith, clipped
 from pipewave.software.rules import constant
 
 
@@ -18,10 +17,10 @@ from pipewave.software.rules import constant
 class Link:
     """Per call: bytes/s a rank sends in one direction, the time of one step, and of a start, in seconds."""
 
-    rate: Array
-    step_s: Array
-    start_s: Array
-    direct: Array  # 1 where every rank reaches every other over NVLink
+    rate: Any
+    step_s: Any
+    start_s: Any
+    direct: Any  # 1 where every rank reaches every other over NVLink
 
 
 def bridged(gpu: GPU) -> bool:
@@ -46,10 +45,10 @@ def check_reach(case: Mapping[str, Any], gpu: GPU) -> None:
         )
 
 
-def islands(gpu: GPU, world: Array, nodes: Array) -> Array:
+def islands(gpu: GPU, world: Any, nodes: Any, xp: Arith = ARRAY) -> Any:
     """Groups of ranks with nothing but the network between them: hosts, or whole racks."""
     rack = constant("nvlink_rack", gpu=gpu.base_gpu)
-    return np.asarray(np.ceil(world / rack)) if rack else nodes
+    return xp.ceil(world / rack) if rack else nodes
 
 
 def network_gbps(gpu: GPU) -> float:
@@ -58,37 +57,37 @@ def network_gbps(gpu: GPU) -> float:
     return float(min(found.gbps, found.pcie_share * gpu.pcie_gbps))
 
 
-def link(gpu: GPU, world: Array, nodes: Array) -> Link:
+def link(gpu: GPU, world: Any, nodes: Any, xp: Arith = ARRAY) -> Link:
     """The slowest link that a ring over `world` ranks on `nodes` islands must cross."""
     local, outside = world / nodes, nodes > 1.0
-    direct = (local <= (2.0 if bridged(gpu) else np.inf)) & (gpu.link != "pcie")
-    inside = np.where(direct, _reached_gbps(gpu, local), gpu.pcie_gbps * _crowding(gpu, local))
+    direct = (local <= (2.0 if bridged(gpu) else math.inf)) & (gpu.link != "pcie")
+    inside = xp.where(direct, _reached_gbps(gpu, local, xp), gpu.pcie_gbps * _crowding(gpu, local, xp))
     network = network_gbps(gpu)
     times = {over: constant("link_times", over=over) for over in ("network", "nvlink", "pcie")}
 
-    def slowest(name: str) -> Array:
-        within = np.where(direct, getattr(times["nvlink"], name), getattr(times["pcie"], name))
-        return np.asarray(np.where(outside, getattr(times["network"], name), within))
+    def slowest(name: str) -> Any:
+        within = xp.where(direct, getattr(times["nvlink"], name), getattr(times["pcie"], name))
+        return xp.where(outside, getattr(times["network"], name), within)
 
     return Link(
-        rate=1e9 * np.where(outside, np.minimum(inside, network * np.minimum(local, 8.0)), inside),
+        rate=1e9 * xp.where(outside, xp.minimum(inside, network * xp.minimum(local, 8.0)), inside),
         step_s=slowest("step_s"),
         start_s=slowest("start_s"),
-        direct=direct.astype(float),
+        direct=xp.where(direct, 1.0, 0.0),
     )
 
 
-def _reached_gbps(gpu: GPU, local: Array) -> Array | float:
+def _reached_gbps(gpu: GPU, local: Any, xp: Arith) -> Any:
     """GB/s to the other ranks of a host: the whole port through a switch, or the links that lead to them in a mesh."""
     if gpu.link != "xgmi":
         return gpu.link_gbps
     others = max(gpu.gpus_per_node - 1.0, 1.0)
-    return np.asarray(gpu.link_gbps * np.clip(local - 1.0, 1.0, others) / others)
+    return gpu.link_gbps * clipped(local - 1.0, 1.0, others, xp) / others
 
 
-def _crowding(gpu: GPU, local: Array) -> Array:
+def _crowding(gpu: GPU, local: Any, xp: Arith) -> Any:
     """Share of its PCIe that a GPU keeps beside the others of a host."""
     shared = constant("pcie_sharing")
     if gpu.pcie_gbps <= shared.staged_gbps:
-        return np.asarray((2.0 / np.clip(local, 2.0, 8.0)) ** 2)
-    return np.where(local > 2.0, shared.crowded_share, 1.0)
+        return (2.0 / clipped(local, 2.0, 8.0, xp)) ** 2
+    return xp.where(local > 2.0, shared.crowded_share, 1.0)

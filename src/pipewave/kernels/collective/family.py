@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
-
-import numpy as np
 
 from pipewave.calls.collective import COLLECTIVES, Collective
 from pipewave.gpus import GPU
-from pipewave.kernels.base import Analysis, Columns, Context, Family
+from pipewave.kernels.base import Columns, Context, Family, Sketch
 from pipewave.kernels.collective.algorithms import (
     CUSTOM_BELOW,
     CUSTOM_WORLDS,
     NONE,
-    Bools,
     Chosen,
     Nccl,
     Own,
@@ -26,7 +24,7 @@ from pipewave.kernels.collective.algorithms import (
     ring,
 )
 from pipewave.kernels.collective.fabric import Link, check_reach, islands, joined, link, network_gbps
-from pipewave.physics.demand import Array, demand
+from pipewave.physics.arith import Arith, clipped
 from pipewave.physics.energy import Work
 from pipewave.physics.launch import log2
 
@@ -65,33 +63,31 @@ def regime(case: Mapping[str, Any]) -> str:
     return SMALL_ALL_REDUCE if small else LARGE
 
 
-def least_sent(gpu: GPU, op: str, path: Ring, size: Array) -> Array:
+def least_sent(gpu: GPU, op: str, path: Ring, size: Any, xp: Arith) -> Any:
     """Bytes no algorithm can avoid sending; switches that reduce in flight (NVLS) halve those of an all-reduce."""
     in_network = op == "all_reduce" and gpu.link == "nvlink" and gpu.traits.nvlink_reduces
-    return np.minimum(path.sent, size) if in_network else path.sent
+    return xp.minimum(path.sent, size) if in_network else path.sent
 
 
-def _analyse(op: str) -> Callable[[Columns, Context], Analysis]:
-    def analyse(cols: Columns, ctx: Context) -> Analysis:
-        size, world, hosts = cols["bytes"], cols["world"], cols["nodes"]
-        nodes = islands(ctx.gpu, world, hosts)
-        over, path = link(ctx.gpu, world, nodes), ring(op, size, world)
-        ways = nccl(path, over, sends=op == "send_recv")
-        mine = own(ctx, size, world, over) if op == "all_reduce" else None
-        runs = np.zeros(len(size), bool) if mine is None else _runs(ctx, mine, reachable(world, hosts, over))
-        base = ways.best if mine is None else np.where(runs, mine.seconds, ways.best)
-        least = demand(len(size), link=least_sent(ctx.gpu, op, path, size), launch=1.0)
-        known = np.minimum(world, SENDERS) if op == "send_recv" else world
-        features = _shape(ctx, size, known, nodes) | _times(path, over, ways, base)
-        if op == "send_recv":
-            features["direct"] = np.full(len(size), float(ctx.rule("sends_directly")))
-        features |= _software(ctx, runs.astype(float))
-        if mine is not None:
-            by_nccl = chosen(ctx.gpu, size, world, nodes, over, in_switch=ctx.dtype not in ONE_BYTE)
-            features |= _which(mine, runs.astype(float), by_nccl, ways)
-        return Analysis(least, base, features, _net(ctx, op), _done(path))
-
-    return analyse
+def formula(op: str, call: Columns, ctx: Context, xp: Arith) -> Sketch:
+    """Physics of one collective (floats) or of many (arrays)."""
+    size, world, hosts = call["bytes"], call["world"], call["nodes"]
+    nodes = islands(ctx.gpu, world, hosts, xp)
+    over, path = link(ctx.gpu, world, nodes, xp), ring(op, size, world)
+    ways = nccl(path, over, xp, sends=op == "send_recv")
+    base, runs, which = ways.best, 0.0, dict[str, Any]()
+    if op == "all_reduce":
+        mine = own(ctx, size, world, over, xp)
+        within = reachable(world, hosts, over) & (mine.algorithm != NONE) & _of_framework(ctx)
+        base, runs = xp.where(within, mine.seconds, ways.best), xp.where(within, 1.0, 0.0)
+        by_nccl = chosen(ctx.gpu, size, world, nodes, over, xp, in_switch=ctx.dtype not in ONE_BYTE)
+        which = _which(mine, runs, by_nccl, ways, xp)
+    least = {"link": least_sent(ctx.gpu, op, path, size, xp), "launch": 1.0}
+    known = xp.minimum(world, SENDERS) if op == "send_recv" else world
+    features = _shape(ctx, size, known, nodes, xp) | _times(path, over, ways, base, xp)
+    if op == "send_recv":
+        features["direct"] = float(ctx.rule("sends_directly"))
+    return Sketch(least, base, features | _software(ctx, runs) | which, _net(ctx, op), _done(path))
 
 
 def _of_framework(ctx: Context) -> bool:
@@ -103,19 +99,14 @@ def _of_framework(ctx: Context) -> bool:
     return ctx.impl == "custom" or large
 
 
-def _runs(ctx: Context, mine: Own, within_reach: Bools) -> Bools:
-    """Where a kernel of the framework runs."""
-    return np.asarray(within_reach & (mine.algorithm != NONE) & _of_framework(ctx))
-
-
-def _which(mine: Own, runs: Array, by_nccl: Chosen, ways: Nccl) -> dict[str, Array]:
+def _which(mine: Own, runs: Any, by_nccl: Chosen, ways: Nccl, xp: Arith) -> dict[str, Any]:
     """Which kernel sums: the framework's, or NCCL's protocol, and what a turn to Simple costs that came early."""
     nccl_runs = 1.0 - runs
     flags = {"one_shot": ("one_shot", "pushed"), "pushed": ("pushed",), "switched": ("switched",)}
     flags |= {"symmetric": ("symmetric",)}
-    found = {name: runs * mine.named(*of) for name, of in flags.items()}
+    found = {name: runs * mine.named(xp, *of) for name, of in flags.items()}
     found |= {f"nccl_{name}": nccl_runs * getattr(by_nccl, name) for name in ("ll128", "simple", "switched")}
-    early = np.clip(log2(ways.simple / ways.best), 0.0, 2.0) * by_nccl.simple
+    early = clipped(log2(ways.simple / ways.best, xp), 0.0, 2.0, xp) * by_nccl.simple
     return found | {"nccl_margin": nccl_runs * by_nccl.margin, "nccl_early": nccl_runs * early}
 
 
@@ -128,34 +119,33 @@ def _net(ctx: Context, op: str) -> str:
     return SMALL_ALL_REDUCE if ctx.option("variant") == SMALL_ALL_REDUCE else op
 
 
-def _shape(ctx: Context, size: Array, world: Array, nodes: Array) -> dict[str, Array]:
+def _shape(ctx: Context, size: Any, world: Any, nodes: Any, xp: Arith) -> dict[str, Any]:
     return {
-        "log_bytes": np.clip(log2(size), 8.0, 31.0),
-        "log_part": np.clip(log2(size / world), 5.0, 30.0),
-        "log_world": np.minimum(log2(world), WORLD),
-        "log_nodes": np.minimum(log2(nodes), NODES),
-        "ragged": (size % 16.0 > 0.0).astype(float),
-        "one_byte": np.full(len(size), float(ctx.dtype in ONE_BYTE)),
+        "log_bytes": clipped(log2(size, xp), 8.0, 31.0, xp),
+        "log_part": clipped(log2(size / world, xp), 5.0, 30.0, xp),
+        "log_world": xp.minimum(log2(world, xp), WORLD),
+        "log_nodes": xp.minimum(log2(nodes, xp), NODES),
+        "ragged": xp.where(size % 16.0 > 0.0, 1.0, 0.0),
+        "one_byte": float(ctx.dtype in ONE_BYTE),
     }
 
 
-def _times(path: Ring, over: Link, ways: Nccl, base: Array) -> dict[str, Array]:
+def _times(path: Ring, over: Link, ways: Nccl, base: Any, xp: Arith) -> dict[str, Any]:
     return {
-        "log_base": np.clip(log2(base), *LOG_TIME),
-        "log_transfer": np.clip(log2(path.sent / over.rate), *LOG_TIME),
-        "low_latency": np.clip(log2(ways.low_latency / ways.simple), -4.0, 4.0),
-        "log_steps": np.minimum(log2(path.steps), 6.0),
+        "log_base": clipped(log2(base, xp), *LOG_TIME, xp),
+        "log_transfer": clipped(log2(path.sent / over.rate, xp), *LOG_TIME, xp),
+        "low_latency": clipped(log2(ways.low_latency / ways.simple, xp), -4.0, 4.0, xp),
+        "log_steps": xp.minimum(log2(path.steps, xp), 6.0),
         "direct": over.direct,
     }
 
 
-def _software(ctx: Context, own: Array) -> dict[str, Array]:
+def _software(ctx: Context, own: Any) -> dict[str, Any]:
     """Whose all-reduce it is; a framework's keeps its own ways even where its kernel does not run."""
-    zero = 0.0 * own
     custom = float(_of_framework(ctx))
     kernels = ctx.rule("all_reduce_kernels") or ctx.framework
-    flags = {f"{name}_all_reduce": zero + custom * (kernels == name) for name in CUSTOM_STACKS}
-    return flags | {"custom": own, "one_shot": zero, "sarathi": zero + (ctx.framework == "sarathi")}
+    flags = {f"{name}_all_reduce": custom * (kernels == name) for name in CUSTOM_STACKS}
+    return flags | {"custom": own, "one_shot": 0.0, "sarathi": float(ctx.framework == "sarathi")}
 
 
 def _family(call: type[Collective], **own: Any) -> Family:
@@ -165,7 +155,7 @@ def _family(call: type[Collective], **own: Any) -> Family:
         "variant": reach,
     }
     given |= {"check_on": check_reach, "assumed": assumed}
-    return Family(call.kernel, call, _analyse(call.kernel), **given | own)
+    return Family(call.kernel, call, formula=partial(formula, call.kernel), **given | own)
 
 
 OWN: Mapping[str, Mapping[str, Any]] = {

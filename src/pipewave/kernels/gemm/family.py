@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from pipewave.calls.families import Gemm
-from pipewave.kernels.base import Analysis, Columns, Context, Family, Sketch
+from pipewave.kernels.base import Columns, Context, Family, Sketch
 from pipewave.kernels.gemm.corrections import slowdown, unaligned
 from pipewave.kernels.gemm.machine import (
     TILES,
@@ -20,7 +20,7 @@ from pipewave.kernels.gemm.machine import (
     traffic,
     unfused_s,
 )
-from pipewave.physics.arith import ARRAY, SCALAR, Arith
+from pipewave.physics.arith import Arith
 from pipewave.physics.cache import PRODUCT_DRAM_SHARE
 from pipewave.physics.energy import Work
 from pipewave.physics.overlap import overlapped
@@ -141,16 +141,8 @@ def net_of(case: Mapping[str, Any]) -> str:
     return NET_OF.get(case.get("dtype", "bf16"), "gemm")
 
 
-def analyse(cols: Columns, ctx: Context) -> Analysis:
-    """Demand, base estimate and features of a batch of GEMMs."""
-    calls = len(cols["m"])
-    if calls == 1:
-        return formula({name: float(column[0]) for name, column in cols.items()}, ctx, SCALAR).analysis(1)
-    return formula(cols, ctx, ARRAY).analysis(calls)
-
-
 def formula(call: Columns, ctx: Context, xp: Arith) -> Sketch:
-    """The same from numbers of one call (floats) or of many (arrays)."""
+    """Demand, base estimate and features, from numbers of one call (floats) or of many (arrays)."""
     m, n, k = call["m"], call["n"], call["k"]
     none = 0.0 * m
     ctas, clock_mhz = call["ctas"] if ctx.option("tile") else none, call.get("sm_clock_mhz", none)
@@ -187,7 +179,6 @@ def work(m: Any, n: Any, k: Any, moved: Traffic, at: GemmMachine) -> Work:
 FAMILY = Family(
     "gemm",
     Gemm,
-    analyse,
     options=("quantize", "tile"),
     variant=net_of,
     nets=tuple(dict.fromkeys(NET_OF.values())),

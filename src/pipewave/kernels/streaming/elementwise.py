@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-
-import numpy as np
+from typing import Any
 
 from pipewave.calls.families import Elementwise
-from pipewave.kernels.base import Analysis, Columns, Context, Family
+from pipewave.kernels.base import Columns, Context, Family, Sketch
 from pipewave.kernels.streaming import sampling
-from pipewave.kernels.streaming.stream import GENERATED, Stream, describe, done, generated, least_bytes, times
+from pipewave.kernels.streaming.stream import GENERATED, Stream, describe, generated_s, least_bytes, sketch, times
+from pipewave.physics.arith import ARRAY, Arith, clipped
 from pipewave.physics.cache import COLD, SERVING
-from pipewave.physics.demand import Array, Demand, demand
 from pipewave.physics.launch import log2
 
 # Products in 32-bit floats, on the FMA units: routers of experts that vLLM keeps in this type (`float_routers`).
@@ -31,18 +30,16 @@ VALUE_BYTES = 4
 FMA_SHARE = 0.8  # of the peak at the sustained clock
 
 
-def analyse_float_product(least: Demand, ctx: Context, work: Stream) -> Analysis:
-    """Of `work.read` (one operand), `work.fresh` (weights) and `work.written` (the product)."""
-    gpu, flops = ctx.gpu, operations(work)
+def float_product_s(ctx: Context, work: Stream, flops: Any, xp: Arith) -> Any:
+    """Seconds of `work.read` (one operand), `work.fresh` (weights) and `work.written` (the product)."""
+    gpu, moving = ctx.gpu, times(ctx, work, xp)
     fma = 2.0 * gpu.fma_per_clk_per_sm * gpu.sms * 1e6 * gpu.sustained_clock_mhz
-    moving = times(ctx, work)
-    base = moving.start + np.maximum(flops / (FMA_SHARE * fma), np.maximum(moving.dram, moving.through))
-    return Analysis(least + demand(len(flops), fma=flops), base, {}, "", done(ctx, work))
+    return moving.start + xp.maximum(flops / (FMA_SHARE * fma), xp.maximum(moving.dram, moving.through))
 
 
-def operations(work: Stream) -> Array:
+def operations(work: Stream, xp: Arith = ARRAY) -> Any:
     """Multiplications and additions of m × k by k × n, from the bytes of both and of their product."""
-    return np.asarray(2.0 * np.sqrt(work.read * work.fresh * work.written / VALUE_BYTES**3))
+    return 2.0 * xp.sqrt(work.read * work.fresh * work.written / VALUE_BYTES**3)
 
 
 IN_PLACE = ("rope",)
@@ -53,41 +50,42 @@ ROUND_CYCLES = 580.0
 LEAST_SHARE, NEUTRAL = -11.0, 2.0**-6  # log2; of operations whose rows are not known
 
 
-def analyse(cols: Columns, ctx: Context) -> Analysis:
+def formula(call: Columns, ctx: Context, xp: Arith) -> Sketch:
     """`weight_bytes` come from DRAM in serving, the other bytes were just written by the kernel before."""
-    op = ctx.option("op", "elementwise")
-    read, written = cols["bytes_read"], np.maximum(cols["bytes_written"], 1.0)
-    work = Stream(cols["weight_bytes"], read, written, in_place=op in IN_PLACE)
-    least = demand(len(read), dram=least_bytes(ctx.gpu, ctx.protocol, work), l2=work.moved, launch=1.0)
+    op, gpu = ctx.option("op", "elementwise"), ctx.gpu
+    read, written = call["bytes_read"], xp.maximum(call["bytes_written"], 1.0)
+    rounds = call.get("rounds", 0.0 * read)
+    work = Stream(call["weight_bytes"], read, written, in_place=op in IN_PLACE)
+    least = {"dram": least_bytes(gpu, ctx.protocol, work, xp), "l2": work.moved, "launch": 1.0}
     if op == sampling.ARGMAX:
-        return Analysis(least, sampling.argmax_seconds(read, written, ctx.gpu), {}, "", done(ctx, work))
+        return sketch(least, sampling.argmax_seconds(read, written, gpu, xp), ctx, work, xp)
     if op == FLOAT_PRODUCT:
-        return analyse_float_product(least, ctx, work)
+        flops = operations(work, xp)
+        return sketch(least | {"fma": flops}, float_product_s(ctx, work, flops, xp), ctx, work, xp)
     if op in sampling.LAWS:
-        return Analysis(
-            least, sampling.seconds(op, read, cols.get("rounds", 0.0 * read), ctx.gpu), {}, "", done(ctx, work)
-        )
+        return sketch(least, sampling.seconds(op, read, rounds, gpu, xp), ctx, work, xp)
     if ctx.impl == GENERATED:
-        return generated(least, ctx, work)
+        return sketch(least, generated_s(ctx, work, xp), ctx, work, xp)
     # Slots of a paged cache are scattered and long untouched, so writing them takes what it takes after a flush.
     ctx = replace(ctx, protocol=COLD) if op == "kv_write" and ctx.protocol == SERVING else ctx
-    moving = times(ctx, work)
-    features = describe(ctx, work, moving) | {"row_share": _row_share(op, work)}
-    features |= {name: np.full(len(read), float(op == name)) for name in KNOWN}
-    picks = cols.get("rounds", 0.0) * ROUND_CYCLES / (ctx.gpu.sustained_clock_mhz * 1e6)
-    return Analysis(least, moving.base + picks, features, "elementwise", done(ctx, work))
+    moving = times(ctx, work, xp)
+    features = describe(ctx, work, moving, xp) | {"row_share": _row_share(op, work, xp)}
+    features |= {name: float(op == name) for name in KNOWN}
+    picks = rounds * ROUND_CYCLES / (gpu.sustained_clock_mhz * 1e6)
+    return sketch(least, moving.base + picks, ctx, work, xp, "elementwise", **features)
 
 
-def _row_share(op: str, work: Stream) -> Array:
+def _row_share(op: str, work: Stream, xp: Arith) -> Any:
     """How short rows are: log2 of the share of tables (rope) or slots (kv_write), which come once a row."""
-    once = {"rope": work.fresh, "kv_write": np.abs(work.read - work.written)}.get(op, NEUTRAL * work.moved)
-    return np.clip(log2(once / work.moved), LEAST_SHARE, -2.0)
+    slots = xp.maximum(work.read, work.written) - xp.minimum(work.read, work.written)
+    once = {"rope": work.fresh, "kv_write": slots}.get(op, NEUTRAL * work.moved)
+    return clipped(log2(once / work.moved, xp), LEAST_SHARE, -2.0, xp)
 
 
 FAMILY = Family(
     "elementwise",
     Elementwise,
-    analyse,
+    formula=formula,
     options=("op",),
     nets=("elementwise",),
     metadata="pipewave.kernels.streaming.metadata:ELEMENTWISE",

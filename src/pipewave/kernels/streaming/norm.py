@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import numpy as np
+from typing import Any
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES, STREAMED_DTYPES
 from pipewave.calls.families import RmsNorm, SiluAndMul
 from pipewave.gpus import GPU
-from pipewave.kernels.base import Analysis, Columns, Context, Family
+from pipewave.kernels.base import Columns, Context, Family, Sketch
 from pipewave.kernels.streaming.stream import (
     GENERATED,
     LOG_TIME,
     Stream,
     StreamTimes,
     describe,
-    done,
     dram_bytes,
-    generated,
+    generated_s,
     least_bytes,
+    sketch,
     times,
 )
+from pipewave.physics.arith import ARRAY, Arith, clipped
 from pipewave.physics.cache import LINE, SERVING
-from pipewave.physics.demand import Array, demand
 from pipewave.physics.launch import log2
 from pipewave.physics.overlap import overlapped
 from pipewave.physics.waves import wave_efficiency, waves
@@ -44,42 +43,43 @@ START_ROWS = 100.0  # fewer rows wait for other things
 class Blocks:
     """How rows fall onto SMs: threads of a block, vectors a thread walks, blocks an SM holds, rounds of blocks."""
 
-    threads: Array
-    loops: Array
-    per_sm: Array
-    rounds: Array
-    fill: Array
+    threads: Any
+    loops: Any
+    per_sm: Any
+    rounds: Any
+    fill: Any
 
 
-def blocks(gpu: GPU, rows: Array, dim: Array, smaller: bool, vector: float = VECTOR) -> Blocks:
+def blocks(gpu: GPU, rows: Any, dim: Any, smaller: bool, vector: float = VECTOR, xp: Arith = ARRAY) -> Blocks:
     """One block a row, one vector of so many elements a thread and loop; `smaller` blocks from MANY_ROWS rows on."""
-    vectors = np.ceil(dim / vector)
-    largest = np.where((rows >= MANY_ROWS) & smaller, SMALL_BLOCK, LARGEST_BLOCK)
-    threads = WARP * np.ceil(np.minimum(vectors, largest) / WARP)
-    per_sm = np.clip(np.floor(gpu.max_threads_per_sm / threads), 1.0, gpu.max_ctas_per_sm)
+    vectors = xp.ceil(dim / vector)
+    largest = xp.where(rows >= MANY_ROWS, SMALL_BLOCK, LARGEST_BLOCK) if smaller else LARGEST_BLOCK
+    threads = WARP * xp.ceil(xp.minimum(vectors, largest) / WARP)
+    per_sm = clipped(xp.floor(gpu.max_threads_per_sm / threads), 1.0, gpu.max_ctas_per_sm, xp)
     places = per_sm * gpu.sms
-    rounds = waves(rows / places)
-    return Blocks(threads, np.ceil(vectors / threads), per_sm, rounds, wave_efficiency(rows / places))
+    return Blocks(
+        threads, xp.ceil(vectors / threads), per_sm, waves(rows / places, xp), wave_efficiency(rows / places, xp)
+    )
 
 
-def rowwise_s(gpu: GPU, shape: Blocks, row_s: float, moving: StreamTimes) -> Array:
+def rowwise_s(gpu: GPU, shape: Blocks, row_s: float, moving: StreamTimes) -> Any:
     """Start, then memory or the lives of blocks in each place, whichever is longer; the start covers the first."""
     life = row_s + shape.loops * LOOP_CYCLES / (gpu.sustained_clock_mhz * 1e6)
-    return np.asarray(moving.start + overlapped(3, moving.base - moving.start, shape.rounds * shape.fill * life))
+    return moving.start + overlapped(3, moving.base - moving.start, shape.rounds * shape.fill * life)
 
 
-def scalar_s(gpu: GPU, shape: Blocks, rows: Array, loop: ScalarNorm, moving: StreamTimes, missing: Array) -> Array:
+def scalar_s(gpu: GPU, shape: Blocks, rows: Any, loop: ScalarNorm, moving: StreamTimes, missing: Any, xp: Arith) -> Any:
     """The same of a kernel with one element a thread and loop: blocks wait for memory in each, and the start covers
     none of them; those that share an SM issue one after another (`norm_scalar` of the stack rules).
     """
-    beside = np.clip(np.ceil(rows / gpu.sms), 1.0, shape.per_sm)
+    beside = clipped(xp.ceil(rows / gpu.sms), 1.0, shape.per_sm, xp)
     cycles = loop.l2_cycles + loop.dram_cycles * missing + loop.issue_cycles * beside
-    rounds = np.maximum(rows / (shape.per_sm * gpu.sms), 1.0)
+    rounds = xp.maximum(rows / (shape.per_sm * gpu.sms), 1.0)
     life = rounds * shape.loops * cycles / (gpu.sustained_clock_mhz * 1e6)
-    return np.asarray(moving.start + overlapped(3, moving.base - moving.start, life))
+    return moving.start + overlapped(3, moving.base - moving.start, life)
 
 
-def row_start(rows: Array, dim: Array, in_place: bool, protocol: str) -> Array:
+def row_start(rows: Any, dim: Any, in_place: bool, protocol: str, xp: Arith = ARRAY) -> Any:
     """Factor on the time of norms in place whose rows start inside a cache line.
 
     Each load and store of a warp then touches a line more, and neighbours write parts of one line
@@ -87,74 +87,71 @@ def row_start(rows: Array, dim: Array, in_place: bool, protocol: str) -> Array:
     """
     lost = constant("norm_row_start", protocol=protocol, in_place=in_place)
     inside = (ACTIVATION_BYTES * dim % LINE > 0) & (rows >= START_ROWS)
-    return np.asarray(np.exp(lost * inside))
+    return xp.exp(lost * xp.where(inside, 1.0, 0.0))
 
 
-def _timed(cols: Columns, ctx: Context, net: str, work: Stream, moving: StreamTimes) -> tuple[Blocks, Array]:
+def _timed(
+    rows: Any, dim: Any, ctx: Context, net: str, work: Stream, moving: StreamTimes, xp: Arith
+) -> tuple[Blocks, Any]:
     """The blocks of a kernel, and its seconds: with a vector or with one element a thread and loop."""
-    rows, dim, gpu = cols["rows"], cols["dim"], ctx.gpu
+    gpu = ctx.gpu
     if loop := ctx.rule("norm_scalar"):
-        shape = blocks(gpu, rows, dim, False, 1.0)
-        return shape, scalar_s(gpu, shape, rows, loop, moving, dram_bytes(gpu, ctx.protocol, work) / work.moved)
-    shape = blocks(gpu, rows, dim, net == "rmsnorm")
+        shape = blocks(gpu, rows, dim, False, 1.0, xp)
+        missing = dram_bytes(gpu, ctx.protocol, work, xp) / work.moved
+        return shape, scalar_s(gpu, shape, rows, loop, moving, missing, xp)
+    shape = blocks(gpu, rows, dim, net == "rmsnorm", xp=xp)
     return shape, rowwise_s(gpu, shape, ROW_S[net], moving)
 
 
-def _analyse(cols: Columns, ctx: Context, net: str, work: Stream, fma: float, xu: float) -> Analysis:
-    """Analysis of a row-wise kernel with so many operations per output element."""
-    rows, dim, gpu = cols["rows"], cols["dim"], ctx.gpu
-    moving, elements = times(ctx, work, L2_SHARE), rows * dim
-    shape, base = _timed(cols, ctx, net, work, moving)
-    least = demand(
-        len(rows),
-        dram=least_bytes(gpu, ctx.protocol, work),
-        l2=work.moved,
-        fma=fma * elements,
-        xu=xu * elements,
-        launch=1.0,
-    )
+def _rowwise(call: Columns, ctx: Context, net: str, work: Stream, xu: float, xp: Arith) -> Sketch:
+    """Physics of a row-wise kernel with four FMAs and so many special functions per output element."""
+    rows, dim = call["rows"], call["dim"]
+    elements = rows * dim
+    dram = least_bytes(ctx.gpu, ctx.protocol, work, xp)
+    least = {"dram": dram, "l2": work.moved, "fma": 4.0 * elements, "xu": xu * elements, "launch": 1.0}
     if ctx.impl == GENERATED and net == "silu_and_mul":
-        return generated(least, ctx, work)
-    features = describe(ctx, work, moving) | {
-        "log_rows": np.minimum(log2(rows), 18.0),
-        "log_dim": np.clip(log2(dim), 5.0, 16.0),
-        "log_threads": log2(shape.threads),
-        "log_loops": np.minimum(log2(shape.loops), 6.0),
-        "log_rounds": np.minimum(log2(shape.rounds), 10.0),
+        return sketch(least, generated_s(ctx, work, xp), ctx, work, xp)
+    moving = times(ctx, work, xp, L2_SHARE)
+    shape, base = _timed(rows, dim, ctx, net, work, moving, xp)
+    features = describe(ctx, work, moving, xp) | {
+        "log_rows": xp.minimum(log2(rows, xp), 18.0),
+        "log_dim": clipped(log2(dim, xp), 5.0, 16.0, xp),
+        "log_threads": log2(shape.threads, xp),
+        "log_loops": xp.minimum(log2(shape.loops, xp), 6.0),
+        "log_rounds": xp.minimum(log2(shape.rounds, xp), 10.0),
         "fill": shape.fill,
-        "log_rowwise": np.clip(log2(base), *LOG_TIME),
-        "ragged": (dim % VECTOR > 0).astype(float),
-        "fused": np.full(len(rows), float(work.in_place)),
+        "log_rowwise": clipped(log2(base, xp), *LOG_TIME, xp),
+        "ragged": xp.where(dim % VECTOR > 0, 1.0, 0.0),
+        "fused": float(work.in_place),
     }
-    slower = row_start(rows, dim, work.in_place, ctx.protocol)
-    return Analysis(least, base * slower, features, net, done(ctx, work))
+    slower = row_start(rows, dim, work.in_place, ctx.protocol, xp)
+    return sketch(least, base * slower, ctx, work, xp, net, **features)
 
 
-def rmsnorm(cols: Columns, ctx: Context) -> Analysis:
+def rmsnorm(call: Columns, ctx: Context, xp: Arith) -> Sketch:
     """x in, y out; fused with the addition, x and the residual in and, in place, both out. The weights are one row.
 
     In serving the weights of a block came through the L2 since the residual was written, so it comes from DRAM.
     """
     fused = bool(ctx.option("fused_add", False))
-    size, weights = ACTIVATION_BYTES * cols["rows"] * cols["dim"], ACTIVATION_BYTES * cols["dim"]
+    size, weights = ACTIVATION_BYTES * call["rows"] * call["dim"], ACTIVATION_BYTES * call["dim"]
     old = size if fused and ctx.protocol == SERVING else 0.0 * size
     both = size * (2.0 if fused else 1.0)
-    work = Stream(weights + old, both - old, both, in_place=fused)
-    return _analyse(cols, ctx, "rmsnorm", work, fma=4.0, xu=0.0)
+    return _rowwise(call, ctx, "rmsnorm", Stream(weights + old, both - old, both, in_place=fused), 0.0, xp)
 
 
-def silu_and_mul(cols: Columns, ctx: Context) -> Analysis:
+def silu_and_mul(call: Columns, ctx: Context, xp: Arith) -> Sketch:
     """Two values in, one out, one exponential and one reciprocal each."""
-    size = ACTIVATION_BYTES * cols["rows"] * cols["dim"]
-    return _analyse(cols, ctx, "silu_and_mul", Stream(0.0 * size, 2.0 * size, size), fma=4.0, xu=2.0)
+    size = ACTIVATION_BYTES * call["rows"] * call["dim"]
+    return _rowwise(call, ctx, "silu_and_mul", Stream(0.0 * size, 2.0 * size, size), 2.0, xp)
 
 
 RMSNORM = Family(
     "rmsnorm",
     RmsNorm,
-    rmsnorm,
     options=("fused_add",),
     nets=("rmsnorm",),
+    formula=rmsnorm,
     dtypes=STREAMED_DTYPES,
     example="pipewave predict rmsnorm 2048 4096 --fused-add --gpu H200",
     metadata="pipewave.kernels.streaming.metadata:NORM",
@@ -163,8 +160,8 @@ RMSNORM = Family(
 SILU = Family(
     "silu_and_mul",
     SiluAndMul,
-    silu_and_mul,
     nets=("silu_and_mul",),
+    formula=silu_and_mul,
     dtypes=STREAMED_DTYPES,
     example="pipewave predict silu_and_mul 2048 14336 --gpu H200",
     metadata="pipewave.kernels.streaming.metadata:ACTIVATION",

@@ -16,11 +16,10 @@ vocabularies of 32,000 to 262,144) and prints how far vocabularies left out are 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import numpy as np
+from typing import Any
 
 from pipewave.gpus import GPU
-from pipewave.physics.demand import Array
+from pipewave.physics.arith import ARRAY, Arith
 
 # The greatest of each row, as PyTorch's reduction kernel finds it: few threads look at many values one by one.
 #
@@ -40,25 +39,25 @@ HELD = 0.4  # of the L2
 VALUE_BYTES, INDEX_BYTES = 4, 8  # logits are compared as float32, places are int64
 
 
-def blocks_of_a_row(rows: Array, values: Array, sms: int) -> Array:
+def blocks_of_a_row(rows: Any, values: Any, sms: int, xp: Arith = ARRAY) -> Any:
     """Blocks that share a row of so many values."""
     alone = values / THREADS
-    wanted = np.minimum(np.ceil(BLOCKS_PER_SM * sms / rows), np.ceil(alone / LEAST))
-    return np.where(alone < SHARED_FROM, 1.0, np.maximum(wanted, np.ceil(alone / MOST)))
+    wanted = xp.minimum(xp.ceil(BLOCKS_PER_SM * sms / rows), xp.ceil(alone / LEAST))
+    return xp.where(alone < SHARED_FROM, 1.0, xp.maximum(wanted, xp.ceil(alone / MOST)))
 
 
-def argmax_seconds(read: Array, written: Array, gpu: GPU) -> Array:
+def argmax_seconds(read: Any, written: Any, gpu: GPU, xp: Arith = ARRAY) -> Any:
     """Time of a call that reads float32 rows and writes a place of each, bytes as given."""
-    rows = np.maximum(np.floor(written / INDEX_BYTES), 1.0)
+    rows = xp.maximum(xp.floor(written / INDEX_BYTES), 1.0)
     values = read / VALUE_BYTES / rows
-    shared = blocks_of_a_row(rows, values, gpu.sms)
-    waves = np.ceil(rows * shared / (BLOCKS_PER_SM * gpu.sms))
-    missing = np.maximum(0.0, 1.0 - HELD * 1e6 * gpu.l2_mb / np.maximum(read, 1.0))
+    shared = blocks_of_a_row(rows, values, gpu.sms, xp)
+    waves = xp.ceil(rows * shared / (BLOCKS_PER_SM * gpu.sms))
+    missing = xp.maximum(0.0, 1.0 - HELD * 1e6 * gpu.l2_mb / xp.maximum(read, 1.0))
     cycles = CYCLES_A_VALUE + MISSED_CYCLES * missing
     looking = waves * values / (THREADS * shared) * cycles / (1e6 * gpu.sustained_clock_mhz)
-    start = START_S + np.where(shared > 1, SHARED_START_S, 0.0)
+    start = START_S + xp.where(shared > 1, SHARED_START_S, 0.0)
     issued = rows * values / (VALUES_A_CLOCK * 1e6 * gpu.sustained_clock_mhz * gpu.sms)
-    return np.asarray(start + np.maximum(np.maximum(looking, issued), read / (DRAM_SHARE * 1e9 * gpu.dram_gbps)))
+    return start + xp.maximum(xp.maximum(looking, issued), read / (DRAM_SHARE * 1e9 * gpu.dram_gbps))
 
 
 CHUNK, VALUE_BYTES = 1024, 4
@@ -101,14 +100,14 @@ def rounds_of(values: int, tile: int = 0) -> int:
     return max(1, -(-min(values, tile or values) // CHUNK))
 
 
-def seconds(op: str, read: Array, rounds: Array, gpu: GPU) -> Array:
+def seconds(op: str, read: Any, rounds: Any, gpu: GPU, xp: Arith = ARRAY) -> Any:
     """Time of calls that read float32 logits, bytes as given."""
     law = LAWS[op]
     values = read / VALUE_BYTES
-    each = values / gpu.sms / CHUNK if law.spread else np.maximum(rounds, 1.0)
-    blocks = values / (CHUNK * np.maximum(rounds, 1.0))
-    turns = 1.0 if law.spread else np.maximum(np.ceil(blocks / gpu.sms) / law.resident, 1.0)
-    missing = np.maximum(0.0, 1.0 - HELD * 1e6 * gpu.l2_mb / np.maximum(read, 1.0))
+    each = values / gpu.sms / CHUNK if law.spread else xp.maximum(rounds, 1.0)
+    blocks = values / (CHUNK * xp.maximum(rounds, 1.0))
+    turns = 1.0 if law.spread else xp.maximum(xp.ceil(blocks / gpu.sms) / law.resident, 1.0)
+    missing = xp.maximum(0.0, 1.0 - HELD * 1e6 * gpu.l2_mb / xp.maximum(read, 1.0))
     looking = turns * each * (law.cycles + law.more_cycles * missing) / (1e6 * gpu.sustained_clock_mhz)
     moving = law.passes * read * missing / (1e9 * gpu.dram_gbps)
-    return np.asarray(1e-6 * law.start_us + np.maximum(looking, moving))
+    return 1e-6 * law.start_us + xp.maximum(looking, moving)

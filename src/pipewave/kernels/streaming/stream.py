@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import numpy as np
+from typing import Any
 
 from pipewave.gpus import GPU
-from pipewave.kernels.base import Analysis, Context
+from pipewave.kernels.base import Context, Sketch
+from pipewave.physics.arith import ARRAY, Arith, clipped
 from pipewave.physics.cache import COLD, MISSES, SERVING, STREAM_DRAM_SHARE, l2_bytes, least_dram, missing_share
-from pipewave.physics.demand import Array, Demand
 from pipewave.physics.energy import Work
 from pipewave.physics.launch import launch_s, log2
 from pipewave.physics.overlap import overlapped
@@ -28,21 +27,20 @@ class Stream:
     `in_place` kernels write what they read, so that both occupy the same memory.
     """
 
-    fresh: Array
-    read: Array
-    written: Array
+    fresh: Any
+    read: Any
+    written: Any
     in_place: bool = False
 
     @property
-    def moved(self) -> Array:
+    def moved(self) -> Any:
         """All bytes that pass the L2."""
         return self.fresh + self.read + self.written
 
-    @property
-    def footprint(self) -> Array:
+    def footprint(self, xp: Arith) -> Any:
         """Distinct bytes touched."""
         read = self.fresh + self.read
-        return np.asarray(np.maximum(read, self.written) if self.in_place else read + self.written)
+        return xp.maximum(read, self.written) if self.in_place else read + self.written
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +48,16 @@ class StreamTimes:
     """Seconds a batch needs for its start, its DRAM traffic and its L2 traffic."""
 
     start: float
-    dram: Array
-    through: Array
+    dram: Any
+    through: Any
 
     @property
-    def base(self) -> Array:
+    def base(self) -> Any:
         """All of it, DRAM and L2 overlapping."""
-        return np.asarray(self.start + overlapped(3, self.dram, self.through))
+        return self.start + overlapped(3, self.dram, self.through)
 
 
-def dram_bytes(gpu: GPU, protocol: str, work: Stream) -> Array:
+def dram_bytes(gpu: GPU, protocol: str, work: Stream, xp: Arith = ARRAY) -> Any:
     """Bytes a call is expected to exchange with DRAM under a protocol.
 
     The flush of `cold` leaves the L2 full of written lines: each line a call brings in or writes sends one of them out,
@@ -67,46 +65,53 @@ def dram_bytes(gpu: GPU, protocol: str, work: Stream) -> Array:
     """
     if protocol == COLD:
         return work.moved
-    missing = missing_share(MISSES["one_piece"], l2_bytes(gpu), work.footprint)
+    missing = missing_share(MISSES["one_piece"], l2_bytes(gpu), work.footprint(xp), xp)
     activations = (work.read + work.written) * missing
-    return np.asarray(activations + (work.fresh if protocol == SERVING else work.fresh * missing))
+    return activations + (work.fresh if protocol == SERVING else work.fresh * missing)
 
 
-def least_bytes(gpu: GPU, protocol: str, work: Stream) -> Array:
+def least_bytes(gpu: GPU, protocol: str, work: Stream, xp: Arith = ARRAY) -> Any:
     """The least any kernel must exchange with DRAM."""
-    return np.asarray(least_dram(gpu, protocol, work.fresh, work.read, work.written))
+    return least_dram(gpu, protocol, work.fresh, work.read, work.written, xp=xp)
 
 
-def done(ctx: Context, work: Stream) -> Work:
+def done(ctx: Context, work: Stream, xp: Arith) -> Work:
     """What such a kernel does: nothing on the tensor cores, all its bytes through the L2."""
-    return Work(0.0 * work.moved, dram_bytes(ctx.gpu, ctx.protocol, work), work.moved)
+    return Work(0.0 * work.moved, dram_bytes(ctx.gpu, ctx.protocol, work, xp), work.moved)
 
 
-def times(ctx: Context, work: Stream, l2_share: float = L2_SHARE) -> StreamTimes:
+def sketch(
+    least: dict[str, Any], base_s: Any, ctx: Context, work: Stream, xp: Arith, net: str = "", **features: Any
+) -> Sketch:
+    """Physics of a call that moves these bytes; without a net the estimate stands alone."""
+    return Sketch(least, base_s, features, net, done(ctx, work, xp))
+
+
+def times(ctx: Context, work: Stream, xp: Arith, l2_share: float = L2_SHARE) -> StreamTimes:
     """Start, DRAM and L2 time of each call; `l2_share` of the peak is what such a kernel draws from L2."""
     gpu = ctx.gpu
     return StreamTimes(
         launch_s(gpu, "copy"),
-        dram_bytes(gpu, ctx.protocol, work) / (STREAM_DRAM_SHARE * 1e9 * gpu.dram_gbps),
+        dram_bytes(gpu, ctx.protocol, work, xp) / (STREAM_DRAM_SHARE * 1e9 * gpu.dram_gbps),
         work.moved / (l2_share * 1e9 * gpu.l2_peak_gbps),
     )
 
 
-def generated(least: Demand, ctx: Context, work: Stream) -> Analysis:
-    """The analysis of a kernel that a compiler generated: many small blocks, so the estimate needs no net."""
-    took = times(ctx, work, GENERATED_L2_SHARE)
-    return Analysis(least, took.start + np.maximum(took.dram, took.through), {}, "", done(ctx, work))
+def generated_s(ctx: Context, work: Stream, xp: Arith) -> Any:
+    """Seconds of a kernel that a compiler generated: many small blocks, so the estimate needs no net."""
+    took = times(ctx, work, xp, GENERATED_L2_SHARE)
+    return took.start + xp.maximum(took.dram, took.through)
 
 
-def describe(ctx: Context, work: Stream, took: StreamTimes) -> dict[str, Array]:
+def describe(ctx: Context, work: Stream, took: StreamTimes, xp: Arith) -> dict[str, Any]:
     """Features every streaming kernel has: sizes, residency, shares of the base estimate; all bounded."""
     base = took.base
     return {
-        "log_moved": np.clip(log2(work.moved), 8.0, 32.0),
-        "in_l2": np.clip(log2(work.footprint / l2_bytes(ctx.gpu)), -8.0, 4.0),
-        "written_share": np.clip(work.written / work.moved, 0.3, 0.55),
-        "log_base": np.clip(log2(base), *LOG_TIME),
+        "log_moved": clipped(log2(work.moved, xp), 8.0, 32.0, xp),
+        "in_l2": clipped(log2(work.footprint(xp) / l2_bytes(ctx.gpu), xp), -8.0, 4.0, xp),
+        "written_share": clipped(work.written / work.moved, 0.3, 0.55, xp),
+        "log_base": clipped(log2(base, xp), *LOG_TIME, xp),
         "dram_share": took.dram / base,
         "through_share": took.through / base,
-        "log_dram": np.clip(log2(took.dram + 1e-8), *LOG_TIME),
+        "log_dram": clipped(log2(took.dram + 1e-8, xp), *LOG_TIME, xp),
     }

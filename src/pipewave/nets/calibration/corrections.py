@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 from pipewave.errors import BadInput
 
 if TYPE_CHECKING:
+    from pipewave.gpus import GPU
     from pipewave.kernels.base import Context
     from pipewave.nets.calibration.correction import Correction
 
@@ -30,15 +32,21 @@ LONGEST = 120  # characters
 _suspended: ContextVar[bool] = ContextVar("calibration_suspended", default=False)
 
 
-def of(ctx: Context, net: str) -> Correction | None:
-    """The correction for calls of that context, or None; rows of other software say nothing about it."""
-    if _suspended.get():
-        return None
-    known = _in_force(os.environ.get(VARIABLE, ""), ctx.gpu.name, ctx.gpu.base_gpu, ctx.gpu.architecture)
-    if not known:
-        return None
-    found = known.get((net, "cold" if ctx.protocol == "serving" else ctx.protocol))
-    return found if found and (ctx.stack, ctx.impl) in found.settings else None
+@dataclass(frozen=True, slots=True, eq=False)  # distinguished by identity: what is worked out of one is cached by it
+class InForce:
+    """The corrections of a GPU, by net and protocol."""
+
+    known: Mapping[tuple[str, str], Correction]
+
+    def of(self, ctx: Context, net: str) -> Correction | None:
+        """The correction for calls of that context, or None; rows of other software say nothing about it."""
+        found = self.known.get((net, "cold" if ctx.protocol == "serving" else ctx.protocol))
+        return found if found and (ctx.stack, ctx.impl) in found.settings else None
+
+
+def of(gpu: GPU) -> InForce | None:
+    """The corrections that predictions for a GPU pick up; None without any."""
+    return None if _suspended.get() else _in_force(os.environ.get(VARIABLE, ""), gpu)
 
 
 @contextmanager
@@ -58,8 +66,9 @@ def forget() -> None:
 
 
 @lru_cache(maxsize=64)
-def _in_force(setting: str, gpu: str, base_gpu: str, architecture: str) -> Mapping[tuple[str, str], Correction]:
-    return _known(setting, gpu) or _known(setting, base_gpu) or _shipped(architecture)
+def _in_force(setting: str, gpu: GPU) -> InForce | None:
+    found = _known(setting, gpu.name) or _known(setting, gpu.base_gpu) or _shipped(gpu.architecture)
+    return InForce(found) if found else None
 
 
 @lru_cache(maxsize=64)

@@ -89,6 +89,52 @@ class Between:
         return cls(inner / width, np.sqrt(np.maximum(distance, 0.0) * (3.0 / width)), alike)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class WeightedCovariance:
+    """Weighted sum of the covariances of calls with some rows, for calls that share their last coordinates.
+
+    What does not depend on the call is worked out once: with d the distance over `reach`, one call takes
+
+        level + slope · x + Σ weights (1 + d) exp(-d),  d² = |root x|² + products · x + squares
+    """
+
+    level: float
+    slope: Array  # [coordinate]
+    weights: Array  # [row], of the smooth part; empty without one
+    root: float
+    products: Array  # [coordinate, row]
+    squares: Array  # [row]
+
+    @classmethod
+    def of(cls, scales: Scales, points: Array, weights: Array, shared: Array) -> WeightedCovariance:
+        """Of `points` [row, coordinate] with `weights` [row]; `shared` are the calls' last coordinates."""
+        width, own = max(points.shape[1], 1), points.shape[1] - len(shared)
+        slope = scales.linear**2 / width * (weights @ points)
+        codes = points.shape[1] - scales.codes
+        alike = (points[:, codes:] > 0.0) @ (shared[len(shared) - scales.codes :] > 0.0).astype(float) / KINDS
+        level = weights @ (CONSTANT**2 + scales.software**2 * alike) + slope[own:] @ shared
+        root = np.sqrt(3.0 / width) / scales.reach
+        near = root * points[:, :own]
+        squares = (near**2).sum(1) + root**2 * ((points[:, own:] - shared) ** 2).sum(1)
+        smooth = scales.smooth**2 * weights if scales.smooth else weights[:0]
+        return cls(float(level), slope[:own], smooth, float(root), np.ascontiguousarray(-2.0 * root * near.T), squares)
+
+    def __call__(self, at: Array) -> Array:
+        """Of coordinates [call, coordinate], one a call."""
+        total = at @ self.slope
+        total += self.level
+        if len(self.weights):
+            far = at.dot(self.products)
+            far += self.squares
+            far += self.root**2 * np.einsum("ij,ij->i", at, at)[:, None]
+            far = np.sqrt(np.maximum(far, 0.0, out=far), out=far)
+            near = np.exp(-far)
+            far += 1.0
+            near *= far
+            total += near @ self.weights
+        return np.asarray(total)
+
+
 def likeliest(points: Array, values: Array, codes: int = 0) -> Scales:
     """The scales of highest evidence on a grid; the last `codes` coordinates tell software."""
     step = -(-len(values) // SEARCHED_ROWS)
