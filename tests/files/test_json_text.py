@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from io import StringIO
 from typing import Any
 
@@ -29,7 +28,7 @@ def test_a_case_without_a_finite_latency_is_an_error_of_its_line_alone(monkeypat
         found = answer(*given)
         seconds = found.seconds.copy()
         seconds[0, 1] = np.nan
-        return replace(found, seconds=seconds)
+        return found._replace(seconds=seconds)
 
     monkeypatch.setattr(jsonl, "answer", spoilt)
     out = StringIO()
