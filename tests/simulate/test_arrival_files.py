@@ -46,8 +46,8 @@ FILES = {
     "GuideLLM benchmarks.json": _lines({"benchmarks": [{"requests": {"successful": [
         {"request_id": str(i), "request_start_time": 1.7e9 + 2 * i, "prompt_tokens": p, "output_tokens": o}
         for i, (p, o) in enumerate(TOKENS)]}}]}),
-    "detailed results of vllm bench serve": _lines(BENCH | {"start_times": [71.5, 73.5]}),
-    "detailed results of sglang.bench_serving": _lines(BENCH),
+    "vllm bench serve, in detail": _lines(BENCH | {"start_times": [71.5, 73.5]}),
+    "sglang.bench_serving, in detail": _lines(BENCH),
     "OpenTelemetry spans": _lines(
         {"resourceSpans": [{"scopeSpans": [{"spans": [_span(0, TOKENS[0]), _span(2, TOKENS[1])]}]}]}),
     "ShareGPT": _lines([{"id": "x", "conversations": [{"from": "human", "value": "a" * 4 * 374}, {"from": "gpt", "value": "b" * 4 * 44}]},
@@ -55,7 +55,7 @@ FILES = {
     "PipeWeave workload": "num_prefill_tokens,num_decode_tokens,output_tokens\n374,9,44\n396,9,109\n",
     "requests": "arrival_time,prompt_tokens,output_tokens\n0.5,374,44\n2.5,396,109\n",
 }  # fmt: skip
-TIMELESS = ("detailed results of sglang.bench_serving", "ShareGPT", "PipeWeave workload")
+TIMELESS = ("sglang.bench_serving, in detail", "ShareGPT", "PipeWeave workload")
 SESSIONS = """session,turn,arrival_time,think_s,shared_prefix,prompt_tokens,output_tokens
 a,0,1.0,,32,100,20
 b,0,0.0,,32,90,10
