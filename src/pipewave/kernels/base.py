@@ -16,7 +16,7 @@ from pipewave.errors import BadInput
 from pipewave.gpus import GPU
 from pipewave.physics.arith import Arith
 from pipewave.physics.demand import Array, Demand, demand
-from pipewave.physics.energy import Work
+from pipewave.physics.power import Work
 from pipewave.software import rules, stacks
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from pipewave.kernels.base import Analysis, Context
 from pipewave.kernels.streaming.stream import L2_SHARE, Stream, dram_bytes, least_bytes
 from pipewave.physics.cache import COLD, MISSES, SERVING, STREAM_DRAM_SHARE, l2_bytes, missing_share
 from pipewave.physics.demand import Array, demand
-from pipewave.physics.energy import Work
 from pipewave.physics.launch import launch_s, log2
 from pipewave.physics.overlap import overlapped
+from pipewave.physics.power import Work
 from pipewave.physics.waves import wave_efficiency
 
 Amount = Any  # [call], or a float that is the same for all

@@ -11,12 +11,15 @@ from numpy.typing import NDArray
 
 from pipewave.errors import MissingExtra, NotFinite
 from pipewave.nets.weights_metadata import BASES
+from pipewave.physics.arith import SCALAR
 from pipewave.physics.demand import PIPES, Array
+from pipewave.physics.power import Draw, Spent
 from pipewave.prediction.resolve import Source
 from pipewave.software.fallback import furthest
 
 SHOWN = 8  # answers of many that are printed
 LONGEST_S = 1e9  # thirty years: no kernel call
+SPENT = Spent._fields
 LATENCIES = ("latency_us", "low_us", "high_us", "floor_us", "ceiling_us")
 
 
@@ -37,6 +40,10 @@ class Prediction:
         notes: what was substituted, in sentences.
         software: whether rows of this stack and implementation on this GPU were trained on (`measured`), or which stand
             in for them: `other_gpu`, `nearest_version`, `other_framework`.
+        power_w: mean board power of a GPU that runs the call back to back, W, memory included.
+        power_low_w: lower end of its 90 % interval, W.
+        power_high_w: upper end, W.
+        energy_j: what one of these calls takes, J.
     """
 
     latency_us: float
@@ -50,6 +57,10 @@ class Prediction:
     stack: str
     notes: tuple[str, ...] = ()
     software: str = "measured"
+    power_w: float | None = None
+    power_low_w: float | None = None
+    power_high_w: float | None = None
+    energy_j: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The answer of the contract, less its id.
@@ -75,11 +86,23 @@ class Prediction:
         software = furthest(self.software, other.software)
         notes = tuple(dict.fromkeys((*self.notes, *other.notes)))
         same: dict[str, Any] = {name: _shared(getattr(self, name), getattr(other, name)) for name in ("impl", "stack")}
-        return replace(longer, **times, **same, basis=least, notes=notes, software=software)
+        spent = _together(self, other, times["latency_us"])
+        return replace(longer, **times, **same, **spent, basis=least, notes=notes, software=software)
 
     def __radd__(self, other: int) -> Prediction:
         """So that `sum(predictions)` works."""
         return self if other == 0 else NotImplemented
+
+
+def _together(one: Prediction, other: Prediction, latency_us: float) -> dict[str, float | None]:
+    """Energy of two calls, and their watts by time."""
+    if one.energy_j is None or other.energy_j is None:
+        return dict.fromkeys(SPENT)
+    mean = {
+        name: (one.latency_us * getattr(one, name) + other.latency_us * getattr(other, name)) / latency_us
+        for name in SPENT[:-1]
+    }
+    return {**mean, "energy_j": one.energy_j + other.energy_j}
 
 
 def _shared(one: str, other: str) -> str:
@@ -100,6 +123,7 @@ class Predictions(Sequence[Prediction]):
         group: what each answer rests on, index into `sources`.
         sources: basis, implementation, stack and notes of each group.
         joules: energy above what the idle board draws, J.
+        draws: what each group draws on its board.
         carried: columns of a DataFrame that are no fields.
         index: of a DataFrame.
     """
@@ -113,6 +137,7 @@ class Predictions(Sequence[Prediction]):
     group: NDArray[np.intp]  # index into `sources`
     sources: tuple[Source, ...]
     joules: Array  # of energy above what the idle board draws
+    draws: tuple[Draw, ...]  # of each group
     carried: Mapping[str, Any] = field(default_factory=dict)  # columns of a DataFrame that are no fields
     index: Any = None  # of a DataFrame
 
@@ -124,6 +149,16 @@ class Predictions(Sequence[Prediction]):
         left = [f"... {len(self) - SHOWN:,} more"] if len(self) > SHOWN else []
         lines = [*map(str, self[:SHOWN]), *left]
         return "\n    ".join([f"Predictions of {len(self):,} call{'s'[: len(self) != 1]}:", *lines])
+
+    @property
+    def spent(self) -> Spent:
+        """Watts, their interval and joules of each call run back to back, [call] each."""
+        columns = np.empty((len(SPENT), len(self)))
+        seconds = 1e-6 * self.latency_us
+        for number, draw in enumerate(self.draws):
+            rows = slice(None) if len(self.draws) == 1 else np.flatnonzero(self.group == number)
+            columns[:, rows] = draw.spent(self.joules[rows], seconds[rows])
+        return Spent(*columns)
 
     def scaled(self, factor: Array) -> Predictions:
         """The same with times and their intervals multiplied; floors and ceilings stay.
@@ -157,6 +192,9 @@ class Predictions(Sequence[Prediction]):
             source.stack,
             source.notes,
             source.software,
+            *self.draws[self.group[index]].spent(
+                float(self.joules[index]), 1e-6 * float(self.latency_us[index]), SCALAR
+            ),
         )
 
     def __iter__(self) -> Iterator[Prediction]:
@@ -174,6 +212,7 @@ class Predictions(Sequence[Prediction]):
             {name: getattr(self, name).tolist() for name in LATENCIES}
             | {"bound": [PIPES[pipe] for pipe in self.bound.tolist()]}
             | {name: [getattr(source, name) for source in sources] for name in sourced}
+            | {name: column.tolist() for name, column in zip(SPENT, self.spent, strict=True)}
         )
 
     def to_pandas(self) -> Any:
@@ -216,10 +255,12 @@ def joined(parts: Sequence[tuple[Sequence[int] | slice, Predictions]]) -> Predic
     size = sum(len(found) for _, found in parts)
     columns, bound, group = np.empty((6, size)), np.empty(size, np.intp), np.empty(size, np.intp)
     sources: list[Source] = []
+    draws: list[Draw] = []
     for rows, found in parts:
         columns[:, rows] = (*(getattr(found, name) for name in LATENCIES), found.joules)
         bound[rows] = found.bound
         group[rows] = found.group + len(sources)
         sources += found.sources
+        draws += found.draws
     latency, low, high, floor, ceiling, joules = columns
-    return Predictions(latency, low, high, floor, ceiling, bound, group, tuple(sources), joules)
+    return Predictions(latency, low, high, floor, ceiling, bound, group, tuple(sources), joules, tuple(draws))

@@ -13,7 +13,9 @@ from pipewave.calls.fields import FieldsOf, schema
 from pipewave.gpus import GPU, find
 from pipewave.kernels import family_of
 from pipewave.kernels.base import Columns, Family
+from pipewave.physics.arith import SCALAR
 from pipewave.physics.demand import PIPES, Array
+from pipewave.physics.power import Draw
 from pipewave.prediction import requests, tables
 from pipewave.prediction.answers import (
     LONGEST_S,
@@ -25,7 +27,7 @@ from pipewave.prediction.answers import (
     usable,
 )
 from pipewave.prediction.columns import columns, columns_of, group_key, group_key_of
-from pipewave.prediction.kernel_latency import US, Answers, answer
+from pipewave.prediction.kernel_latency import LATENCY, US, Answers, answer
 from pipewave.prediction.resolve import Source
 from pipewave.prediction.scalar import answer_scalar
 from pipewave.prediction.tables import Table, TableBatch
@@ -133,18 +135,18 @@ def _uniform(rows: TableBatch, gpu: GPU, protocol: str, stack: str | None, impl:
     key = group_key(rows.family, case)
     seconds, bound, joules = np.empty((5, len(rows))), np.empty(len(rows), np.intp), np.empty(len(rows))
 
-    def fill(chunk: tuple[slice, Columns]) -> Source:
+    def fill(chunk: tuple[slice, Columns]) -> tuple[Source, Draw]:
         part, cols = chunk
         found = answer(rows.family, cols, key, gpu, protocol)
         seconds[:, part], bound[part], joules[part] = found.seconds, found.bound, found.joules
-        return found.source
+        return found.source, found.draw
 
     with blas_alone(len(rows)):
-        source = each(fill, rows.chunks())[-1]
+        source, draw = each(fill, rows.chunks())[-1]
     refuse_unusable(seconds)
     latency, low, high, floor, ceiling = seconds * US
     group = np.zeros(len(rows), np.intp)
-    return Predictions(latency, low, high, floor, ceiling, bound, group, (source,), joules)
+    return Predictions(latency, low, high, floor, ceiling, bound, group, (source,), joules, (draw,))
 
 
 def _one_call(case: Mapping[str, Any], gpu: GPU, protocol: str) -> Prediction:
@@ -162,6 +164,7 @@ def _one_call(case: Mapping[str, Any], gpu: GPU, protocol: str) -> Prediction:
     return Prediction(
         latency * US, low * US, high * US, floor * US, ceiling * US, found.bound,
         source.basis, source.impl, source.stack, source.notes, source.software,
+        *found.draw.spent(found.joules, latency, SCALAR),
     )  # fmt: skip
 
 
@@ -175,6 +178,7 @@ def _one(batch: Answers) -> Prediction:
     return Prediction(
         latency, low, high, floor, ceiling, bound,
         source.basis, source.impl, source.stack, source.notes, source.software,
+        *batch.draw.spent(float(batch.joules[0]), float(batch.seconds[LATENCY, 0]), SCALAR),
     )  # fmt: skip
 
 
@@ -202,19 +206,20 @@ def predict_list(
     groups = _grouped(calls, gpu, stack, impl)
     seconds = np.empty((5, len(calls)))
     bound, group, joules = np.empty(len(calls), np.intp), np.empty(len(calls), np.intp), np.empty(len(calls))
-    sources = []
+    sources, draws = [], []
     with blas_alone(len(calls)):
         for number, ((name, *key), members) in enumerate(groups.items()):
             rows = slice(None) if len(groups) == 1 else np.array(members)
             some = calls if len(groups) == 1 else [calls[i] for i in members]
-            seconds[:, rows], bound[rows], source, joules[rows] = _answered(
+            seconds[:, rows], bound[rows], source, joules[rows], draw = _answered(
                 family_of(name), some, tuple(key), gpu, protocol
             )
             group[rows] = number
             sources.append(source)
+            draws.append(draw)
     refuse_unusable(seconds)
     latency, low, high, floor, ceiling = seconds * US
-    return Predictions(latency, low, high, floor, ceiling, bound, group, tuple(sources), joules)
+    return Predictions(latency, low, high, floor, ceiling, bound, group, tuple(sources), joules, tuple(draws))
 
 
 def _grouped(calls: Sequence[Call], gpu: GPU, stack: str | None, impl: str | None) -> dict[tuple[Any, ...], list[int]]:
@@ -230,14 +235,14 @@ def _grouped(calls: Sequence[Call], gpu: GPU, stack: str | None, impl: str | Non
 
 def _answered(
     family: Family, calls: Sequence[Call], key: tuple[Any, ...], gpu: GPU, protocol: str
-) -> tuple[Array, Any, Source, Any]:
-    """Seconds [5, call], bounds, source and joules of calls that share a group key."""
+) -> tuple[Array, Any, Source, Any, Draw]:
+    """Seconds [5, call], bounds, source, joules and draw of calls that share a group key."""
     scalar = answer_scalar(family, as_case(calls[0], None, None), key, gpu, protocol) if len(calls) == 1 else None
     if scalar is not None:
-        return np.array(scalar.seconds)[:, None], PIPES.index(scalar.bound), scalar.source, scalar.joules
+        return np.array(scalar.seconds)[:, None], PIPES.index(scalar.bound), scalar.source, scalar.joules, scalar.draw
     parts = [columns_of(family, calls[first:last]) for first, last in parts_of(len(calls), CHUNK_CALLS)]
     found = each(lambda part: answer(family, part, key, gpu, protocol), parts)
-    joules = [np.broadcast_to(one.joules, len(one.bound)) for one in found]
+    joules = np.concatenate([one.joules for one in found])
     seconds = np.concatenate([one.seconds for one in found], axis=1)
     bound = np.concatenate([one.bound for one in found])
-    return seconds, bound, found[-1].source, np.concatenate(joules)
+    return seconds, bound, found[-1].source, joules, found[-1].draw

@@ -22,7 +22,7 @@ from pipewave.kernels.base import Family
 from pipewave.physics.demand import PIPES
 from pipewave.prediction.answers import no_latency, usable
 from pipewave.prediction.columns import SHARED, columns, group_key, numeric_fields
-from pipewave.prediction.kernel_latency import US, Answers, answer
+from pipewave.prediction.kernel_latency import LATENCY, US, Answers, answer
 from pipewave.prediction.requests import check_protocol
 
 CHUNK_LINES = 32_768
@@ -284,15 +284,20 @@ def texts(answers: Answers, ids: Sequence[Any]) -> Iterator[str]:
     software = f'"impl": {json.dumps(source.impl)}, "stack": {json.dumps(source.stack)}'
     tail = f', "basis": "{source.basis}", {software}, "software": "{source.software}"{notes}}}\n'
     rows = np.round(answers.seconds.T * US, 6).tolist()
+    watts, low_w, high_w, joules = answers.draw.spent(answers.joules, answers.seconds[LATENCY])
+    spent = np.round((watts, low_w, high_w, 1e9 * joules), 2).T.tolist()
     fine = usable(answers.seconds).tolist()
-    for name, row, bound, good in zip(ids, rows, answers.bound.tolist(), fine, strict=True):
+    for name, row, bound, good, used in zip(ids, rows, answers.bound.tolist(), fine, spent, strict=True):
         if not good:
             yield error_text({"id": name}, no_latency())
             continue
         latency, low, high, floor, ceiling = row
+        watts, low_w, high_w, nanojoules = used
         yield (
             f'{{"id": {_id(name)}, "latency_us": {latency!r}, "low_us": {low!r}, "high_us": {high!r}, '
-            f'"floor_us": {floor!r}, "ceiling_us": {ceiling!r}, "bound": "{PIPES[bound]}"{tail}'
+            f'"floor_us": {floor!r}, "ceiling_us": {ceiling!r}, "bound": "{PIPES[bound]}", '
+            f'"power_w": {watts!r}, "power_low_w": {low_w!r}, "power_high_w": {high_w!r}, '
+            f'"energy_j": {1e-9 * nanojoules!r}{tail}'
         )
 
 

@@ -37,7 +37,7 @@ from pipewave.nets.weights_metadata import Interval, half_width, intervals_of
 from pipewave.physics.arith import ARRAY, Arith
 from pipewave.physics.cache import COLD, SERVING
 from pipewave.physics.demand import PIPES, Array, busiest, floor_s
-from pipewave.physics.energy import joules
+from pipewave.physics.power import Draw, draw_of
 from pipewave.prediction.columns import options_of
 from pipewave.prediction.resolve import Source, codes_of, measured_protocol, plain_context, resolve, with_note
 from pipewave.software import stacks
@@ -74,9 +74,16 @@ class Answers:
     ctx: Context
 
     @property
-    def joules(self) -> Any:
-        """Energy of each call above what the idle board draws; a number that holds for all, or an array."""
-        return joules(self.ctx.gpu, self.ctx.dtype, self.analysis.done)
+    def draw(self) -> Draw:
+        """What calls of this kind draw on the board."""
+        product = self.analysis.done.product or self.ctx.dtype
+        return draw_of(self.ctx.gpu, self.analysis.net, product, self.ctx.stack, self.ctx.protocol)
+
+    @property
+    def joules(self) -> Array:
+        """Energy of each call above what the idle board draws, [call]."""
+        draw = self.draw
+        return np.asarray(draw.joules(draw.work_j(self.analysis.done), self.seconds[LATENCY]))
 
 
 def answer(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str) -> Answers:

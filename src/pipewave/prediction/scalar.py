@@ -19,9 +19,9 @@ from pipewave.nets.calibration import corrections
 from pipewave.nets.nets import merged, trained
 from pipewave.nets.scalar import ScalarNet, alike, scalar_net
 from pipewave.nets.weights_metadata import Interval, intervals_of
-from pipewave.physics import energy
 from pipewave.physics.arith import SCALAR, Arith
 from pipewave.physics.demand import PIPES, pipe_rates
+from pipewave.physics.power import Draw, draw_of
 from pipewave.physics.straight import RECORDED, straight
 from pipewave.prediction import kernel_latency as law
 from pipewave.prediction.columns import numeric_fields, options_of
@@ -46,7 +46,13 @@ class ScalarAnswer(NamedTuple):
     source: Source
     ctx: Context
     dram_bytes: float  # at least
-    joules: float
+    draw: Draw
+    work_j: float
+
+    @property
+    def joules(self) -> float:
+        """Energy above what the idle board draws."""
+        return float(self.draw.joules(self.work_j, self.seconds[law.LATENCY], SCALAR))
 
 
 class Physics(NamedTuple):
@@ -59,7 +65,7 @@ class Physics(NamedTuple):
     seconds: tuple[Any, Any, Any, Any]
     bound: Any
     dram_bytes: Any
-    joules: Any
+    work_j: Any
     inputs: tuple[Any, ...]
     plain_inputs: tuple[Any, ...]
 
@@ -80,6 +86,7 @@ class ScalarContext:
     shift: float
     widths: tuple[Interval, ...]
     contexts: tuple[Context, ...]  # of the fields of `Sketches`
+    draw: Draw | None = None  # known from the first call on
     uses: int = 0  # so many calls
     before: Callable[[Mapping[str, Any]], Sequence[Any] | None] | None = None  # once written out
     after: Callable[..., tuple[float, ...]] | None = None
@@ -159,15 +166,22 @@ def _physics(sketches: Sketches, at: ScalarContext, xp: Arith) -> Physics:
         seconds=(found.base_s, floor, pipes.get("dram", 0.0), plain.base_s),
         bound=bound,
         dram_bytes=found.amounts.get("dram", 0.0),
-        joules=energy.joules(at.ctx.gpu, at.ctx.dtype, found.work),
+        work_j=_draw(at, found.work.product).work_j(found.work),
         inputs=at.nets.inputs(seen.features),
         plain_inputs=at.ceiling.inputs(plain_seen.features) if at.ceiling and not (plain is found and at.alike) else (),
     )
 
 
+def _draw(at: ScalarContext, product: str = "") -> Draw:
+    """What all calls of the context draw on the board."""
+    if at.draw is None:
+        at.draw = draw_of(at.ctx.gpu, at.net, product or at.ctx.dtype, at.ctx.stack, at.ctx.protocol)
+    return at.draw
+
+
 def _combined(found: Sequence[Any], at: ScalarContext) -> ScalarAnswer:
     """With what the nets say of it."""
-    before, bound, dram_bytes, joules, inputs, plain_inputs = found
+    before, bound, dram_bytes, work_j, inputs, plain_inputs = found
     seen = np.array(inputs, np.float32)
     means, logs = at.nets(seen)
     if at.ceiling:
@@ -179,7 +193,7 @@ def _combined(found: Sequence[Any], at: ScalarContext) -> ScalarAnswer:
     at.uses = uses = at.uses + 1
     if uses == WRITTEN_OUT_AT:
         _write_out(at, len(known))
-    return ScalarAnswer(seconds, bound, at.source, at.ctx, dram_bytes, joules)
+    return ScalarAnswer(seconds, bound, at.source, at.ctx, dram_bytes, _draw(at), work_j)
 
 
 def _interval(known: Sequence[Any], at: ScalarContext, xp: Arith) -> tuple[Any, ...]:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES
-from pipewave.calls.families import Attention, Call, Collective, Elementwise, FusedMoe, Gemm, Mla
+from pipewave.calls.families import Attention, Call, Elementwise, FusedMoe, Gemm, Mla
 from pipewave.calls.operators import AttentionModule, DeltaNet, Mamba2
 from pipewave.gpus import GPU
 from pipewave.physics.demand import Array
-from pipewave.physics.energy import delivered_us
+from pipewave.physics.power import board_of
 from pipewave.prediction.answers import Predictions
 from pipewave.prediction.api import predict
 from pipewave.prediction.notes import said_of
@@ -22,7 +22,6 @@ from pipewave.software.engine_parts import KernelRule
 from pipewave.step.kernel_rules import within_rules
 from pipewave.step.overlap import MIB, with_fused_norms
 
-COLLECTIVE_SHARE = 0.8  # of what the board can deliver, drawn while a collective copies and spins
 MOE_LAUNCHES = 10
 # A prompt's scan: six kernels (vLLM 0.22.1 model_executor/layers/fla/ops/chunk.py) and four that fetch and keep states
 # (mamba/gdn/qwen_gdn_linear_attn.py _forward_core).
@@ -57,7 +56,7 @@ def kernel_latencies(calls: Sequence[Call], gpu: GPU, engine: Engine) -> KernelL
     rules = [_rule(call, engine) for call in calls]
     calls = [_as_run(call, rule, gpu, engine) for call, rule in zip(calls, rules, strict=True)]
     found = predict(calls, gpu, protocol="serving", stack=engine.stack)
-    heat = heat_us(calls, found, gpu)
+    heat = board_of(gpu).heat_us(found.joules)
     found, gone = with_fused_norms(calls, within_rules(calls, rules, found, gpu, engine), gpu, engine)
     launches = np.array([launches_of(call, rule) for call, rule in zip(calls, rules, strict=True)], float)
     nodes = np.ones(len(calls))  # gaps between a call's own kernels are in its measured time
@@ -137,12 +136,3 @@ def launches_of(call: Call, rule: KernelRule | None) -> int:
     if isinstance(call, DeltaNet | Mamba2) and call.phase == "context":
         return SCAN_LAUNCHES if isinstance(call, DeltaNet) else MAMBA_LAUNCHES
     return MOE_LAUNCHES if isinstance(call, FusedMoe) else nodes_of(call)
-
-
-def heat_us(calls: Sequence[Call], found: Predictions, gpu: GPU) -> Array:
-    """µs the board needs at its power limit to deliver the energy of each call, from their predictions.
-
-    A collective draws by its time, not by its bytes: its SMs spin until the link has carried them.
-    """
-    waits = np.array([isinstance(call, Collective) for call in calls], bool)
-    return np.where(waits, COLLECTIVE_SHARE * found.latency_us, delivered_us(found.joules, gpu))

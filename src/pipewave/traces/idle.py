@@ -22,9 +22,8 @@ import numpy as np
 from pipewave.calls.families import Call
 from pipewave.gpus import GPU
 from pipewave.physics.arith import SCALAR
-from pipewave.physics.energy import limited_us
+from pipewave.physics.power import board_of, limited_us
 from pipewave.prediction.answers import Prediction, Predictions
-from pipewave.step.kernel_latency import heat_us
 from pipewave.traces.group import Group, by_step
 from pipewave.traces.kernel_names import short
 from pipewave.traces.trace import Kernel, Trace
@@ -128,7 +127,7 @@ def paced(
 
     A call that several steps run takes the mean of them.
     """
-    heat = heat_us(calls, found, gpu)
+    heat = board_of(gpu).heat_us(found.joules)
     kernels, energy = dict[int, float](), dict[int, float]()
     for index, groups in enumerate(members):
         for one in groups:

@@ -15,7 +15,7 @@ from pipewave.kernels.attention.software import engine_of
 from pipewave.kernels.attention.tasks import Amount, Heads, Requests, Shape, requests_of, requests_of_one, shape_of
 from pipewave.kernels.base import Analysis, Columns, Context, Family, Sketch
 from pipewave.physics.cache import least_dram
-from pipewave.physics.energy import Work
+from pipewave.physics.power import Work
 from pipewave.software.rules import constant
 
 DECODE, PREFILL = "attention_decode", "attention_prefill"

@@ -12,7 +12,6 @@ from pipewave.calls.dtypes import ACTIVATION_BYTES, OPERAND_BYTES
 from pipewave.kernels.base import Context
 from pipewave.physics.arith import Arith
 from pipewave.physics.cache import COLD, MULTICAST, PRODUCT_DRAM_SHARE, SERVING, Misses, l2_bytes, missing_share, walked
-from pipewave.physics.energy import DRAWS, joules_per_flop, watts
 from pipewave.physics.launch import launch_s
 from pipewave.physics.waves import waves
 from pipewave.software.rule_values import UnfusedQuantize
@@ -26,6 +25,12 @@ L2_GAIN = 1.85  # SMs next to one another share lines, so operands arrive faster
 SPLIT_CYCLES = 3700.0  # second pass of a split-K product
 DRAIN, MERGE = 18.0, 12.0  # bytes an output element costs when a tile ends, and when a slice is added to another
 
+# A product measured alone is over before the board has averaged its power, so that the fit of its time to the slack that
+# is left gives other joules than a board at its limit: of a dense 16-bit FLOP, 1.2 × 0.8 TDP / peak of the first large
+# part of each tensor instruction (A100, H100, B200), and of a byte from DRAM.
+JOULES_PER_FLOP = {"mma": 1.25e-12, "wgmma": 0.68e-12, "tcgen05": 0.43e-12}
+JOULES_PER_BYTE = 6e-12
+FOR_WORK = 0.8  # of the board's power
 BURST = 0.85  # a single flushed call draws on the thermal and electrical slack that back-to-back ones have used up
 
 UNLIMITED = math.inf
@@ -113,6 +118,7 @@ def machine(ctx: Context) -> GemmMachine:
     gpu, library = ctx.gpu, library_of(ctx)
     clock_hz, peak = gpu.sustained_clock_mhz * 1e6, gpu.peak_flops(ctx.dtype)
     quantize = bool(ctx.option("quantize"))
+    wide = gpu.peak_flops("bf16" if gpu.supports("bf16") else "fp16")
     weight = OPERAND_BYTES[ctx.dtype]
     operand = ACTIVATION_BYTES if ctx.dtype in WEIGHT_ONLY else weight
     near = L2_GAIN * MULTICAST[gpu.traits.mma] * gpu.l2_gbps * 1e9 / gpu.sms
@@ -136,9 +142,9 @@ def machine(ctx: Context) -> GemmMachine:
         launch_s=launch,
         tile_s=library.tile_cycles / clock_hz,
         split_s=SPLIT_CYCLES / clock_hz,
-        watts=watts(gpu, "product"),
-        joules_per_flop=burst * joules_per_flop(gpu, ctx.dtype, "product"),
-        joules_per_byte=burst * DRAWS["product"].joules_per_byte,
+        watts=FOR_WORK * gpu.tdp_w,
+        joules_per_flop=burst * JOULES_PER_FLOP[gpu.traits.mma] * wide / peak,
+        joules_per_byte=burst * JOULES_PER_BYTE,
         weight_bytes=weight,
         operand_bytes=operand,
         entering_bytes=ACTIVATION_BYTES if quantize else operand,

@@ -13,9 +13,9 @@ from pipewave.kernels.moe.routing import Layer, chosen_by, layer
 from pipewave.kernels.moe.software import ENGINES, Blocks, MoeMachine, Tiling, blocks, machine, product_dtype, tiling
 from pipewave.physics.cache import COLD, MISSES, SERVING, least_dram, missing_share
 from pipewave.physics.demand import Array, Demand, demand
-from pipewave.physics.energy import Work
 from pipewave.physics.launch import log2
 from pipewave.physics.overlap import overlapped
+from pipewave.physics.power import Work
 from pipewave.physics.waves import waves
 
 # What a timed call spends before its products besides the usual kernels: routers without a kernel, slow casts.

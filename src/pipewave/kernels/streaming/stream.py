@@ -10,9 +10,9 @@ from pipewave.gpus import GPU
 from pipewave.kernels.base import Analysis, Context
 from pipewave.physics.cache import COLD, MISSES, SERVING, STREAM_DRAM_SHARE, l2_bytes, least_dram, missing_share
 from pipewave.physics.demand import Array, Demand
-from pipewave.physics.energy import Work
 from pipewave.physics.launch import launch_s, log2
 from pipewave.physics.overlap import overlapped
+from pipewave.physics.power import Work
 
 # Share of the L2 peak that streaming kernels reach (static fp8 quantisation of six GPUs, fused norms of two).
 L2_SHARE = 0.42
