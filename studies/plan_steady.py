@@ -11,10 +11,11 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pipewave.models import load as model_of
-from pipewave.planning import Question, Split
 from pipewave.planning.served import stated
 from pipewave.planning.steady import evaluate
+
+from pipewave.models import load as model_of
+from pipewave.planning import Question, Split
 from pipewave.published.answers import deploy
 from pipewave.simulate.run_window import steady_ms
 from studies.steady_load import TIMES, held_in_flight, percent_off, print_means

@@ -88,8 +88,16 @@ def plan(
     *,
     input_len: int | None = None,
     output_len: int | None = None,
-    ttft_ms: float | None = None,
-    tpot_ms: float | None = None,
+    ttft_ms: float | str | None = None,
+    tpot_ms: float | str | None = None,
+    rate: float | None = None,
+    tokens_per_s: float | None = None,
+    users: float | None = None,
+    think_s: float = 0.0,
+    arrivals: str | Path | None = None,
+    budget: float | None = None,
+    scale_delay_s: float = 300.0,
+    prefix_share: float = 0.0,
     prices: Mapping[str, float] | None = None,
     isl: int | None = None,
     osl: int | None = None,
@@ -105,13 +113,22 @@ def plan(
         gpus: names of GPUs to choose among.
         input_len: mean prompt tokens of a request; the old name `isl` is taken, too.
         output_len: mean output tokens of a request; the old name `osl` is taken, too.
-        ttft_ms: limit on the mean time to the first token, ms.
-        tpot_ms: limit on the mean time of an output token, ms.
+        ttft_ms: limit on the mean time to the first token, ms; on a percentile over requests as `"p99=2000"`.
+        tpot_ms: limit on the mean time of a later token, ms; on a percentile likewise.
+        rate: requests a second at the peak; without rate, tokens_per_s, users and arrivals, a design is one replica at
+            the largest rate that it serves within the limits.
+        tokens_per_s: output tokens a second instead.
+        users: people who wait for an answer, think and ask again.
+        think_s: seconds of thinking.
+        arrivals: file of requests, such as a day of them, whose busiest stretch is the peak; its lengths are used.
+        budget: USD a month.
+        scale_delay_s: seconds until a replica that an autoscaler wants serves.
+        prefix_share: share of each prompt that the prefix cache holds.
         prices: USD a GPU-hour by GPU, over the shipped ones.
         isl: `input_len`.
         osl: `output_len`.
-        **space: what to try, as fields of `pipewave.planning.Space`: tps, pps, engines, kv_dtypes, budgets (tokens a
-            step), batches (requests), gpus_most (GPUs of a replica).
+        **space: what to try, as fields of `pipewave.planning.Space`: tps, pps, dps, engines, speculative,
+            disaggregated, kv_dtypes, budgets (tokens a step), batches (requests), gpus_most (GPUs of a replica).
 
     Returns:
         All designs, which meet the limits, and the cheapest. A split that cannot be is a reason in it, not an error.
@@ -120,15 +137,22 @@ def plan(
         UnknownGPU, UnknownModel: no such GPU or model.
         MissingField, BadInput: a length, limit or list that is missing or cannot be.
 
-    Source: designs are ranked in closed form, and those that are named are served as `serve` does, under a load that
-    keeps the design's batch in flight; cost is GPU-hours times price over output tokens.
+    Source: a look at each design orders them; those that are named are served as `serve` does, with Poisson arrivals
+    at the rate that is shown; cost is GPU-hours times price.
     """
-    from pipewave.planning import Question, Space
+    from pipewave.planning import Demand, Question, Space
     from pipewave.planning import plan as search
+    from pipewave.simulate.arrival_files import read_trace
 
     tried = Space((gpus,) if isinstance(gpus, str) else tuple(gpus), **space)
+    recorded = None if arrivals is None else read_trace(arrivals)
+    if recorded is not None:
+        input_len = round(float(recorded.input_len.mean())) if input_len is None and isl is None else input_len
+        output_len = round(float(recorded.output_len.mean())) if output_len is None and osl is None else output_len
     lengths = _length("input_len", input_len, "isl", isl), _length("output_len", output_len, "osl", osl)
-    return search(load(model), Question(*lengths, ttft_ms, tpot_ms), tried, own_prices=prices)
+    question = Question(*lengths, ttft_ms, tpot_ms, prefix_share=prefix_share, recorded=recorded)
+    demand = Demand(rate, tokens_per_s, users, think_s, recorded, budget, scale_delay_s)
+    return search(load(model), question, tried, demand=demand, own_prices=prices)
 
 
 def _length(name: str, value: int | None, old: str, old_value: int | None) -> int:

@@ -43,7 +43,7 @@ COMMANDS = {
     ),
     "plan": (
         "planning:plan_command",
-        "The cheapest way to serve a model within limits: Pareto front, cost, what does not fit, what would help.",
+        "The cheapest way to serve requests within limits: replicas, GPUs and cost, each design as `serve` answers it.",
     ),
     "trace": (
         "trace:trace_command",

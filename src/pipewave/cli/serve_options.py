@@ -88,8 +88,16 @@ class Requests:
         str | None, Option("--dataset", "--dataset-name", help="Lengths of recorded conversations: sharegpt.")
     ] = None
     trace: Annotated[str | None, Option(help="CSV, JSON-lines or parquet trace instead.")] = None
+    prefix_share: Annotated[
+        float, Option("--prefix-share", help="Share of each prompt that the prefix cache holds.")
+    ] = 0.0
 
     def traffic(self, spec: ModelSpec) -> Traffic:
+        """The requests, with so much of their prompts in the cache as is said."""
+        drawn = self._drawn(spec)
+        return drawn.with_prefix(self.prefix_share) if self.prefix_share else drawn
+
+    def _drawn(self, spec: ModelSpec) -> Traffic:
         """Requests of a trace file, or as many as asked for, drawn with a dataset's lengths or with given ones."""
         from pipewave.simulate.arrival_files import read_trace
         from pipewave.simulate.traffic import drawn_from, synthetic, usual_count

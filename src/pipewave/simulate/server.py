@@ -80,14 +80,20 @@ class Server:
 
     @classmethod
     def of(
-        cls, model: str | Path | Mapping[str, Any] | ModelSpec, gpu: str | GPU, setup: Setup, longest: int
+        cls,
+        model: str | Path | Mapping[str, Any] | ModelSpec,
+        gpu: str | GPU,
+        setup: Setup,
+        longest: int,
+        prompt: int = 0,
     ) -> Server:
         """Work out memory and step times for requests of up to `longest` tokens, once for each deployment without
-        drafts (how sure their acceptance is tells no two apart).
+        drafts (how sure their acceptance is tells no two apart). `prompt`: for a first look at prompts of so many
+        tokens, with a tenth of the step times.
         """
         spec, hardware = load(model), find_gpu(gpu)
         build = worked_out.__wrapped__ if setup.speculative else worked_out
-        return build(spec, hardware, setup, longest, corrections.state(hardware.name))
+        return build(spec, hardware, setup, longest, corrections.state(hardware.name), prompt)
 
     def record(
         self, traffic: Traffic, *, scale: float = 1.0, keep_steps: bool = False, most_steps: int = MOST_STEPS
@@ -253,7 +259,9 @@ def _with_acceptance(setup: Setup, model: ModelSpec) -> Setup:
 
 
 @lru_cache(maxsize=TABLES)
-def worked_out(spec: ModelSpec, gpu: GPU, setup: Setup, longest: int, calibrated: tuple[str, int]) -> Server:
+def worked_out(
+    spec: ModelSpec, gpu: GPU, setup: Setup, longest: int, calibrated: tuple[str, int], prompt: int = 0
+) -> Server:
     """A server of a model; `calibrated` tells the calibration apart that step times rest on."""
     spec, setup = _placed(spec, setup), _with_acceptance(_without_idle_ranks(setup, spec), spec)
     program, parallel = setup.program(), Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
@@ -265,20 +273,21 @@ def worked_out(spec: ModelSpec, gpu: GPU, setup: Setup, longest: int, calibrated
     policy = policy_of(runner.engine, setup, kv)
     plain = Runner.of(runner.deployment, runner.gpu, find_engine(setup.engine).what_if(**setup.kernels()))
     sizes = _power(policy.max_batched_tokens), _power(max(policy.max_requests, FEWEST)), _power(max(longest, SHORTEST))
-    table = _table(plain, *sizes, 1, calibrated).under(setup.hosted(runner.engine))
+    sizes = (*sizes[:2], longest) if prompt else sizes
+    table = _table(plain, *sizes, 1, calibrated, prompt).under(setup.hosted(runner.engine))
     table = table.encoding(_images_us(plain, setup.images)) if setup.images else table
-    drafted = _drafted(plain, table, setup.speculative, sizes, calibrated)
+    drafted = _drafted(plain, table, setup.speculative, sizes, calibrated, prompt)
     return Server(runner, setup, memory, table, policy, kv, drafted)
 
 
 @lru_cache(maxsize=TABLES)
 def _table(
-    runner: Runner, budget: int, requests: int, longest: int, verify: int, _calibrated: tuple[str, int]
+    runner: Runner, budget: int, requests: int, longest: int, verify: int, _calibrated: tuple[str, int], prompt: int = 0
 ) -> StepTable:
     """Step times of a deployment, kept for the next server that differs in its limits only; `calibrated` tells the
     calibration apart that they rest on.
     """
-    return StepTable(runner, budget=budget, requests=requests, longest=longest, verify=verify)
+    return StepTable(runner, budget=budget, requests=requests, longest=longest, verify=verify, prompt=prompt)
 
 
 @lru_cache(maxsize=TABLES)
@@ -293,11 +302,12 @@ def _drafted(
     how: Speculative | None,
     sizes: tuple[int, int, int],
     calibrated: tuple[str, int],
+    prompt: int = 0,
 ) -> Drafted | None:
     """The step table under speculative decoding."""
     if how is None:
         return None
-    verifying = _table(plain, *sizes, how.verified, calibrated).under(table.engine).encoding(table.prompt_us)
+    verifying = _table(plain, *sizes, how.verified, calibrated, prompt).under(table.engine).encoding(table.prompt_us)
     return Drafted(verifying, _drafter(plain, how, *sizes[1:], calibrated), how.mean)
 
 

@@ -129,6 +129,25 @@ class Axes:
             mixed_prompt=budget if mixed else 0,
         )
 
+    @classmethod
+    def coarse(cls, *, budget: int, requests: int, longest: int, verify: int, mixed: bool, prompt: int) -> Axes:
+        """A tenth of those points, for a first look at requests of `longest` tokens whose prompts have `prompt`."""
+        most = max(budget, requests) if verify == 1 else budget + requests * verify
+        chunks = sorted({max(budget >> shift, 1) for shift in (0, 2, 4)} | {min(prompt, budget)})
+        prefixes = sorted({0, longest})
+        counts = sorted({n for n in (1, 8, 32, 64, 128, 256, 512, 1024) if n < requests} | {requests})
+        return cls(
+            rows=sorted({n for n in (1, 2, 4, 8, 16, 32, *(1 << i for i in range(6, 22))) if n < most} | {most}),
+            heads=sorted({n for n in (1, 64, 256) if n < requests * verify} | {requests * verify}),
+            counts=counts,
+            caches=[float(max(prompt // 2, 1)), float(prompt + longest) / 2, float(2 * longest)],
+            chunks=chunks,
+            prefixes=prefixes,
+            prompts=[(1, q, p) for q in chunks for p in prefixes],
+            verify=verify,
+            mixed_prompt=budget if mixed else 0,
+        )
+
     def batches(self, runner: Runner) -> list[tuple[UsesOf, list[Batch]]]:
         """For each grid, which kernels and the batches that stand for its points.
 

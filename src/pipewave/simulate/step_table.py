@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from typing import Any
 
 from pipewave.models.expert_parallel import DEEPEP
 from pipewave.models.kernels import Batch
@@ -22,17 +23,21 @@ class StepTable:
     """Latency of any step of a deployment, in seconds, by reading tables.
 
     budget: most tokens of a step; requests: most requests; longest: longest cache of a request; verify: tokens that a
-    decoding request brings: one, or those that were drafted for it and one more.
+    decoding request brings: one, or those that were drafted for it and one more; prompt: tokens of the prompts about
+    which a tenth of the points are enough (0: all points, for any prompts).
     """
 
-    def __init__(self, runner: Runner, *, budget: int, requests: int, longest: int, verify: int = 1) -> None:
+    def __init__(
+        self, runner: Runner, *, budget: int, requests: int, longest: int, verify: int = 1, prompt: int = 0
+    ) -> None:
         self.runner, self.engine, self.factor, self.verify = runner, runner.engine, 1e-6, verify
         self.prompt_us = 0.0
         self.decoders: dict[int, Callable[[float], float]] = {}
         self.owns: dict[tuple[int, int], Callable[[float], tuple[float, float]]] = {}
         self.most_requests = requests
         mixed = _one_attention(self.engine) and verify == 1
-        self.axes = axes = Axes.of(budget=budget, requests=requests, longest=longest, verify=verify, mixed=mixed)
+        sizes: dict[str, Any] = {"budget": budget, "requests": requests, "longest": longest, "verify": verify}
+        self.axes = axes = Axes.coarse(**sizes, mixed=mixed, prompt=prompt) if prompt else Axes.of(**sizes, mixed=mixed)
         self._predict(axes)
         self.two_batch = runner.two_batch
         self.shares = runner.stage_shares()
