@@ -59,13 +59,3 @@ def analysed(family: Family, frame: pd.DataFrame, columns: Sequence[str]) -> Fea
         for name, values in analysis.features.items():
             found.setdefault(name, np.empty(len(frame)))[index] = values
     return found, base_us
-
-
-def packed(name: str, net: Small, data: Path | None) -> tuple[pd.DataFrame, Rows]:
-    """The net's rows as a frame and packed for training."""
-    from train.pack import balanced, pack
-
-    module = import_module(net.module)
-    frame = module.rows(name, data)
-    features, base_us = module.features(name, frame)
-    return frame, pack(frame, features, base_us, module.weight(name, frame, balanced(frame)))

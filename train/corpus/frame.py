@@ -76,6 +76,7 @@ DEFAULTS: dict[str, Any] = FLAGS | {"window": 0, "tp": 1, "ep": 1, "nodes": 1, "
 DEFAULTS |= {"part": "all", "routing": "random", "fabric": "node", "phase": "prefill"}
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "sq": "int8", "int4_wo": "int4", "fp8_static": "fp8"}
 DTYPES |= {"w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4_mxfp8", "w4afp8": "int4_fp8"}
+DTYPES |= {"w4a16_mxfp4_cutlass": "mxfp4", "w4a16_mxfp4_humming": "mxfp4"}  # named with their kernel
 
 
 @dataclass(frozen=True, slots=True)
