@@ -47,7 +47,7 @@ def answers(rows: Sequence[Row], workers: int) -> list[Answer]:
 
 def left_out(rows: Sequence[Row], shipped: Sequence[Answer], workers: int) -> list[Answer]:
     """The same with the constants of each row's group fitted on the other groups (`train.published_fit`)."""
-    own = _constants()
+    own = left_out_constants()
     again = [i for i, row in enumerate(rows) if _key(row) in own and row.case["mode"] == "serve"]
     found = list(shipped)
     with ProcessPoolExecutor(max(workers, 1)) as pool:
@@ -59,7 +59,7 @@ def left_out(rows: Sequence[Row], shipped: Sequence[Answer], workers: int) -> li
 
 def sliced(rows: Sequence[Row], folder: Path, until_s: float) -> tuple[list[Answer], list[Answer]]:
     """Both, as far as there is time; ends the command where there is not. The folder keeps what is answered."""
-    own, by_id = _constants(), {row.id: row for row in sorted(rows, key=_deployment)}
+    own, by_id = left_out_constants(), {row.id: row for row in sorted(rows, key=_deployment)}
     again = [name for name, row in by_id.items() if _key(row) in own and row.case["mode"] == "serve"]
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -84,7 +84,7 @@ def _key(row: Row) -> tuple[str, ...]:
     return tuple(asdict(row.group).values())
 
 
-def _constants() -> dict[tuple[str, ...], Constants]:
+def left_out_constants() -> dict[tuple[str, ...], Constants]:
     """Constants of groups whose own rows changed them; all others are as shipped."""
     table = json.loads(FITTED.read_text("utf-8"))
     return {

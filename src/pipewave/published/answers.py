@@ -17,6 +17,7 @@ from pipewave.simulate.disaggregated import Disaggregated
 from pipewave.simulate.estimate import STEP_TOKENS, static_estimate
 from pipewave.simulate.interval import hull, interval_ends, sides
 from pipewave.simulate.kv_budget import traffic_notes
+from pipewave.simulate.pace import AS_PREDICTED, Pace
 from pipewave.simulate.report import ANY, Sla, as_seen
 from pipewave.simulate.run_window import Mask, middle, summary_of
 from pipewave.simulate.server import Served, Server
@@ -129,12 +130,12 @@ def served(deployed: Deployed, sla: Sla = ANY, *, steady: bool = False, interval
     return Served(answer, engines.sides[1].memory, deployed.traffic, record)
 
 
-def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
+def answer(case: Case, front: Front | None = None, pace: Pace = AS_PREDICTED) -> dict[str, Any]:
     """The answer of the contract, less its id. Raises what building the deployment raises.
 
-    `front`: another front end than the engine's own.
+    `front`: another front end than the engine's own; `pace`: of the machine it runs on.
     """
-    stated, requests = case.stated(front), case.traffic()
+    stated, requests = case.stated(front, pace), case.traffic()
     if _is_static(case, stated):
         return _static_answer(case, stated, requests)
     deployed = deploy(stated, requests)

@@ -17,6 +17,7 @@ from pipewave.physics.demand import Array
 from pipewave.prediction.jsonl import check_id, json_object
 from pipewave.published.unstated import Stated
 from pipewave.simulate.disaggregated import Side, side_of
+from pipewave.simulate.pace import AS_PREDICTED, Pace
 from pipewave.simulate.setup import MOST, Setup
 from pipewave.simulate.speculative import NONE, Speculative
 from pipewave.simulate.speculative import of as speculative_of
@@ -134,8 +135,10 @@ class Case:
         pools = (self.disaggregated, self.prefill, self.decode)
         return (self.model, self.gpu, *split, *program, *pools)
 
-    def stated(self, front: Front | None = None) -> Stated:
-        """The deployment; `front`: another front end than the engine's own. Raises what `load` raises."""
+    def stated(self, front: Front | None = None, pace: Pace = AS_PREDICTED) -> Stated:
+        """The deployment; `front`: another front end than the engine's own; `pace`: of the machine. Raises what `load`
+        raises.
+        """
         setup = Setup(
             tp=self.tp,
             pp=self.pp,
@@ -147,6 +150,7 @@ class Case:
             kv_dtype=cache_type(self.kv_dtype),
             speculative=self.speculative,
             front=front if self.mode == "serve" else INSIDE,
+            pace=pace,
         )
         return Stated(
             load(self.model),

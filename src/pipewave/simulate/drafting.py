@@ -103,7 +103,7 @@ class Drafted:
         return Drafted(self.verifying.scaled(factor), self.drafts, self.mean)
 
     def _draft_s(self, decoding: int, cached: float) -> float:
-        return 1e6 * self.verifying.factor * self.drafts.seconds(decoding, cached)
+        return 1e6 * self.verifying.factor * self.verifying.pace.decode * self.drafts.seconds(decoding, cached)
 
 
 def pays_until(plain: StepTable, drafted: Drafted, cache: int) -> int:

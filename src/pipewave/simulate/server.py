@@ -265,7 +265,7 @@ def worked_out(spec: ModelSpec, gpu: GPU, setup: Setup, longest: int, calibrated
     policy = policy_of(runner.engine, setup, kv)
     plain = Runner.of(runner.deployment, runner.gpu, find_engine(setup.engine).what_if(**setup.kernels()))
     sizes = _power(policy.max_batched_tokens), _power(max(policy.max_requests, FEWEST)), _power(max(longest, SHORTEST))
-    table = _table(plain, *sizes, 1, calibrated).under(setup.hosted(runner.engine))
+    table = _table(plain, *sizes, 1, calibrated).under(setup.hosted(runner.engine), setup.pace)
     table = table.encoding(_images_us(plain, setup.images)) if setup.images else table
     drafted = _drafted(plain, table, setup.speculative, sizes, calibrated)
     return Server(runner, setup, memory, table, policy, kv, drafted)
@@ -297,7 +297,7 @@ def _drafted(
     """The step table under speculative decoding."""
     if how is None:
         return None
-    verifying = _table(plain, *sizes, how.verified, calibrated).under(table.engine).encoding(table.prompt_us)
+    verifying = _table(plain, *sizes, how.verified, calibrated).under(table.engine, table.pace).encoding(table.prompt_us)
     return Drafted(verifying, _drafter(plain, how, *sizes[1:], calibrated), how.mean)
 
 

@@ -14,6 +14,7 @@ from copy import copy
 from pipewave.models.expert_parallel import DEEPEP
 from pipewave.models.kernels import Batch
 from pipewave.prediction.notes import merged
+from pipewave.simulate.pace import AS_PREDICTED, Pace
 from pipewave.simulate.step_grids import Axes, GridSums, Pieces, RankBatch, UsesOf, fresh, reader, reader_of_two
 from pipewave.step import Engine, Priced, Runner, StepGaps
 
@@ -27,7 +28,7 @@ class StepTable:
 
     def __init__(self, runner: Runner, *, budget: int, requests: int, longest: int, verify: int = 1) -> None:
         self.runner, self.engine, self.factor, self.verify = runner, runner.engine, 1e-6, verify
-        self.prompt_us = 0.0
+        self.prompt_us, self.pace = 0.0, AS_PREDICTED
         self.decoders: dict[int, Callable[[float], float]] = {}
         self.owns: dict[tuple[int, int], Callable[[float], tuple[float, float]]] = {}
         self.most_requests = requests
@@ -62,10 +63,10 @@ class StepTable:
         stages = range(self.runner.deployment.parallel.pp)
         return self.runner.price([[use for stage in stages for use in uses(batch, stage)] for batch in batches])
 
-    def under(self, engine: Engine) -> StepTable:
-        """The same kernels under an engine with other limits or times."""
+    def under(self, engine: Engine, pace: Pace = AS_PREDICTED) -> StepTable:
+        """The same kernels under an engine with other limits or times, on GPUs of such a pace."""
         other = self._copy()
-        other.engine = engine
+        other.engine, other.pace = engine, pace
         other.graph, other.pieces, other.eager = other._regimes()
         return other
 
@@ -106,7 +107,8 @@ class StepTable:
         rows = self.engine.graphs.padded(decoding) * self.verify if graph else rows
         heads = min(decoding * self.verify + len(pieces), self.most_requests * self.verify)
         kernels, heat = (table.at(rows, heads, decoding, cached, pieces) for table in (self.time, self.heat))
-        return self.law(self.regime(rows, graph=graph), kernels, heat, decoding + len(pieces), fresh(pieces))
+        requests, pace = decoding + len(pieces), self.pace.prompt if pieces else self.pace.decode
+        return self.law(self.regime(rows, graph=graph), pace * kernels, pace * heat, requests, fresh(pieces))
 
     def regime(self, rows: int, *, graph: bool) -> StepGaps:
         """How a step of so many rows is launched, as one CUDA graph or not."""
@@ -160,7 +162,8 @@ def _group_seconds(table: StepTable, ranks: Sequence[RankBatch]) -> float:
     kernels = float(overlap.busy(*time, sum(rows) / len(rows) / 2)) if cut and overlap else sum(time)
     requests = max(decoding + len(pieces) for decoding, _, pieces in ranks)
     images = max(fresh(pieces) for _, _, pieces in ranks)
-    return table.law(table.regime(max(rows), graph=graph), kernels, sum(heat), requests, images)
+    pace = table.pace.prompt if prompts else table.pace.decode
+    return table.law(table.regime(max(rows), graph=graph), pace * kernels, pace * sum(heat), requests, images)
 
 
 def _decode_seconds(table: StepTable, ranks: Sequence[RankBatch], most: int) -> float:
@@ -178,7 +181,8 @@ def _decode_seconds(table: StepTable, ranks: Sequence[RankBatch], most: int) -> 
         max(one[part] for one in own) + sums.group[mean] + sums.moved[mean]
         for part, sums in enumerate((table.time, table.heat))
     )
-    return table.law(table.regime(padded, graph=graph), kernels, heat, most)
+    pace = table.pace.decode
+    return table.law(table.regime(padded, graph=graph), pace * kernels, pace * heat, most)
 
 
 def _sent(engine: Engine, ranks: Sequence[RankBatch], verify: int) -> int:
