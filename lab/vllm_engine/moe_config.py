@@ -107,7 +107,7 @@ class Experts:
         """Return one layer's experts at m tokens, routed evenly at random."""
         from vllm.model_executor.layers.fused_moe.fused_moe import fused_experts
 
-        from pipewave.tune.operands import routing
+        from lab.own_kernels.operands import routing
 
         x = self._torch.randn(m, self.layer.hidden, dtype=self._torch.bfloat16, device="cuda")
         shape = {"m": m, "e": self.layer.e, "top_k": self.layer.top_k, "skew": 0, "seed": 1_000 + m}

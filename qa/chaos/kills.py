@@ -1,8 +1,8 @@
 """Processes killed while they write: `python -m qa.chaos.kills [--count 300]`.
 
-`measure` (on the replaying device), `tune profile` (on a made-up one), `calibrate` over an older calibration, and
-`predict` and `serve --out` run in child processes that are sent SIGKILL at a random moment. What a reader saw before
-has to be there afterwards, whole, and the next run goes on from it.
+`measure` (on the replaying device), profiling of our kernels (on a made-up one), `calibrate` over an older calibration,
+and `predict` and `serve --out` run in child processes that are sent SIGKILL at a random moment. What a reader saw
+before has to be there afterwards, whole, and the next run goes on from it.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def measuring(folder: Path) -> Victim:
 
 
 def profiling(folder: Path) -> Victim:
-    """`pipewave tune profile` with a launcher whose times are a formula."""
+    """Profiling of our kernels with a launcher whose times are a formula."""
+    from lab.own_kernels.profile import plan, profile
     from pipewave.files import store
-    from pipewave.tune.profile import plan, profile
     from pipewave.tune.space import space
     from qa.chaos.launcher import Formula
 
@@ -101,7 +101,7 @@ def answering(command: str, case: dict[str, Any], longest_s: float) -> Callable[
 
 VICTIMS = {
     "measure": measuring,
-    "tune profile": profiling,
+    "profile": profiling,
     "calibrate": calibrating,
     "predict --out": answering("predict", GEMM, 0.3),
     "serve --out": answering("serve", SERVE, 1.2),

@@ -11,7 +11,7 @@ Calls = list[Callable[[], float]]
 
 
 class Formula:
-    """The two things that `tune profile` asks of a device: to prepare a shape, and to launch a configuration."""
+    """What `lab.own_kernels.profile` asks of a device: to prepare a shape, and to launch a configuration."""
 
     def __init__(self, of: Space) -> None:
         self._number = {config: at for at, config in enumerate(of.configs)}

@@ -35,7 +35,7 @@ def calibration(path: Path) -> Path:
 
 
 def tune_table(path: Path) -> Path:
-    """A table as `pipewave tune table` writes it."""
+    """A table as `lab.own_kernels` writes it."""
     of = description("gemm")
     meta, kinds = read_table(ROOT / "data" / "tables" / "h200" / "gemm.safetensors", of)
     write_table(path, of, meta["env"], kinds, meta["canary"])

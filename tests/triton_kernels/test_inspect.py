@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 
 from pipewave.cli import build
 from pipewave.errors import BadFile, BadInput, PipewaveError
-from pipewave.tune.source.inspect import arguments, grid_of, load, understood
+from pipewave.tune.source.inspect import arguments, load, understood
 from tests.command_line import CliRunner
 
 FILE = """
@@ -59,9 +59,15 @@ def test_a_file_is_inspected_from_the_command_line(kernel: str) -> None:
 
 
 @pytest.mark.parametrize("grid", ["n +", "m", "__import__('os')", "(1).real", "n // 0", "[1]"])
-def test_a_grid_is_arithmetic_over_arguments_and_nothing_else(grid: str) -> None:
+def test_a_grid_is_arithmetic_over_arguments_and_nothing_else(grid: str, kernel: str) -> None:
+    given = arguments(["n=4", *(f"{name}=fp32[4]" for name in ("x", "y", "out"))])
     with pytest.raises(BadInput, match="grid"):
-        grid_of(grid, {"n": 4})
+        understood(load(kernel), grid, given, {"BLOCK": 16})
+
+
+def test_what_a_launch_needs_is_asked_for(kernel: str) -> None:
+    with pytest.raises(BadInput, match=r"x, y, out"):
+        understood(load(kernel), "triton.cdiv(n, BLOCK)", {"n": 4}, {"BLOCK": 16})
 
 
 @pytest.mark.parametrize("word", ["M", "=4", "x=bf17[4]", "1=2"])

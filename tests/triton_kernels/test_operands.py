@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+from lab.own_kernels import build, operands, verify  # noqa: E402
 from pipewave.triton_kernels import decode  # noqa: E402
-from pipewave.tune import build, operands, verify  # noqa: E402
 from pipewave.tune.space import kernels, space  # noqa: E402
 
 SMALL = {

@@ -15,7 +15,7 @@ import triton.language as tl  # noqa: E402
 from pipewave.errors import BadInput  # noqa: E402
 from pipewave.triton_kernels import gemm, grouped, prefill  # noqa: E402
 from pipewave.tune.law import launch_counts as mapping  # noqa: E402
-from pipewave.tune.source.launch import count  # noqa: E402
+from tests.triton_kernels.block_by_block import count  # noqa: E402
 
 
 @dataclass(frozen=True)

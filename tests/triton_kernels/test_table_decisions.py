@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+from lab.own_kernels.shapes import draw
 from pipewave.tune import load_table
-from pipewave.tune.shapes import draw
 
 needs_compiler = pytest.mark.skipif(not (shutil.which("gcc") or shutil.which("clang")), reason="no C compiler")
 

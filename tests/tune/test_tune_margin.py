@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lab.own_kernels.shapes import draw
 from pipewave.tune import load_table
 from pipewave.tune.law.margin import FEW, MARGINS, defaults, folds, is_slower, margin, with_margin
-from pipewave.tune.shapes import draw
 
 RNG = np.random.default_rng(11)
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lab.own_kernels.profile import plan, profile
+from lab.own_kernels.recording import ANCHOR, TEST, Recording
+from lab.own_kernels.shapes import FIELDS, draw, family, lengths
 from pipewave.errors import BadFile
-from pipewave.tune.profile import plan, profile
-from pipewave.tune.recording import ANCHOR, TEST, Recording
-from pipewave.tune.shapes import FIELDS, draw, family, lengths
 from pipewave.tune.space import kernels, space
 
 

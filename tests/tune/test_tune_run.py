@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lab.own_kernels.profile import plan, profile
+from lab.own_kernels.recording import TEST, Rows
 from pipewave.cli import build
 from pipewave.errors import BadInput
 from pipewave.tune import autotune, load_table
-from pipewave.tune.evaluate import compare, evaluate_all, regrets
-from pipewave.tune.profile import plan, profile
-from pipewave.tune.recording import TEST, Rows
 from pipewave.tune.space import space
+from studies.tune_evaluate import compare, evaluate_all, regrets
 from tests.command_line import CliRunner
 
 RECORDINGS = Path(__file__).parents[2] / "data" / "recordings" / "h200"

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lab.own_kernels.check import check, judge
+from lab.own_kernels.shapes import draw, family
 from pipewave.errors import BadFile, BadInput, MissingField, PipewaveError, UnknownField, UnknownKernel
 from pipewave.files import sealed
 from pipewave.tune import load_table, machine, store
-from pipewave.tune.check import check, judge
 from pipewave.tune.explain import explain
 from pipewave.tune.export import NAMES, SLACK, Layer, both, entries, sglang, sglang_name, steady, vllm, vllm_name
 from pipewave.tune.law.launch_counts import SHAPE_FIELDS
 from pipewave.tune.law.margin import defaults
 from pipewave.tune.reachable import reachable, smallest_set
-from pipewave.tune.shapes import draw, family
 from pipewave.tune.space import kernels, space
 from pipewave.tune.store import TableMismatch, check_environment, locate, read_table, write_table
 from pipewave.tune.tables import description
@@ -126,7 +126,7 @@ def test_a_file_survives_a_round_trip_and_a_flipped_byte_is_found(tmp_path: Path
 
 
 def test_a_table_of_other_sources_is_refused() -> None:
-    with pytest.raises(TableMismatch, match="profile"):
+    with pytest.raises(TableMismatch, match="measure anew"):
         read_table(locate("gemm", "H200"), replace(description("gemm"), source_sha256="another"))
 
 
@@ -163,7 +163,7 @@ def test_a_table_is_refused_on_another_card_without_being_asked(monkeypatch: pyt
     monkeypatch.setattr(machine, "current", lambda: {"gpu": "NVIDIA A100-SXM4-80GB"})
     with pytest.raises(TableMismatch, match="A100"):
         load_table("gemm", gpu="H200")
-    with pytest.raises(BadFile, match="profile"):
+    with pytest.raises(BadFile, match="transfer"):
         load_table("gemm")
     assert load_table("gemm", gpu="H200", env={}).select(300, 4096, 4096)
     monkeypatch.setattr(machine, "current", lambda: {"gpu": "NVIDIA H200"})
@@ -208,7 +208,7 @@ def test_a_choice_cannot_be_altered_by_its_receiver() -> None:
 def test_unknown_kernels_and_cards_are_named() -> None:
     with pytest.raises(UnknownKernel):
         load_table("gemmm")
-    with pytest.raises(BadFile, match="profile"):
+    with pytest.raises(BadFile, match="transfer"):
         load_table("gemm", gpu="A100")
 
 

@@ -1,22 +1,21 @@
-"""`pipewave tune`: profile a kernel, make its table, explain, export, check and evaluate choices."""
+"""`pipewave tune`: read and profile kernels, explain choices, and write files for engines."""
 
 from __future__ import annotations
 
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from pipewave.cli.bars import waiting
 from pipewave.cli.command import Argument, Group, Option
 from pipewave.cli.options import AsJson, Ep, Model, Tp
 from pipewave.cli.streams import print_json, say
 from pipewave.errors import BadInput
 
 Kernel = Annotated[str, Argument(help="Kernel name, such as gemm, moe_w13 or decode_128.")]
+OwnKernel = Annotated[str, Argument(metavar="KERNEL", help="FILE.py:kernel")]
 Gpu = Annotated[str, Option("--gpu", help="Whose table.")]
 File = Annotated[Path | None, Option("--table", help="A table file instead of the shipped one.")]
-RECORDINGS = Path("data/recordings/h200")
 
 
 def inspect(
@@ -47,48 +46,16 @@ def inspect(
 
 
 def profile(
-    kernel: Kernel,
+    kernel: OwnKernel,
     out: Annotated[Path | None, Option(help="Folder of tables; default: your own.")] = None,
-    seconds: Annotated[float, Option(help="Seconds of timing, earlier runs of the same store included.")] = 120.0,
-    shapes: Annotated[Path | None, Option(help="Launches of a kernel of your own, as JSON.")] = None,
+    seconds: Annotated[float, Option(help="Seconds of timing.")] = 120.0,
+    shapes: Annotated[Path | None, Option(help="Launches, as JSON.")] = None,
     log: Annotated[Path | None, Option("--from-log", help="Launches noted under PIPEWAVE_TUNE_LOG.")] = None,
 ) -> None:
-    """Measure anchors on this GPU, resumable, and make the table (needs torch, triton and a GPU).
+    """Measure launches of a kernel on this GPU, resumable, and make its table (needs torch, triton and a GPU)."""
+    from pipewave.cli.tuning import own_profile
 
-    KERNEL is one of ours, or FILE.py:kernel for a kernel of your own, then with --shapes or --from-log.
-    """
-    from pipewave.cli.tuning import need_gpu, own_profile
-
-    if ":" in kernel:
-        print(own_profile(kernel, shapes, log, out, seconds))
-        return
-    from pipewave.tune import profile as profiling
-    from pipewave.tune.making import table_of
-    from pipewave.tune.space import space
-    from pipewave.tune.store import user_tables
-
-    of, folder = space(kernel), out or user_tables()
-    need_gpu()
-
-    def progress(done: int, planned: int, left: float) -> None:
-        sys.stderr.write(f"\r{done}/{planned} shapes, {left:.0f} s left ")
-
-    recording = profiling.run(of.kernel, folder / f"{of.kernel}.profile", profiling.Budget(seconds),
-                              say, progress)  # fmt: skip
-    recording.save(folder / f"{of.kernel}.npz")
-    print(f"\n{table_of(recording, folder)}")
-
-
-def table(
-    recording: Annotated[Path, Argument(help="A recording (.npz).")],
-    out: Annotated[Path | None, Option(help="Folder of tables; default: your own.")] = None,
-) -> None:
-    """Fit a recording and write its table."""
-    from pipewave.tune.making import table_of
-    from pipewave.tune.recording import Recording
-    from pipewave.tune.store import user_tables
-
-    print(table_of(Recording.load(recording), out or user_tables()))
+    print(own_profile(kernel, shapes, log, out, seconds))
 
 
 def explain(
@@ -179,30 +146,17 @@ def engine(
 
 
 def check(
-    kernel: Kernel,
-    gpu: Gpu = "H200",
+    kernel: OwnKernel,
     file: File = None,
-    log: Annotated[Path | None, Option("--from-log", help="Launches of a kernel of your own.")] = None,
+    log: Annotated[Path | None, Option("--from-log", help="Launches noted under PIPEWAVE_TUNE_LOG.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Time ten anchors again on this GPU: valid, rescale or re-profile; also FILE.py:kernel, with --from-log."""
+    """Time a few launches of a table again on this GPU: valid, rescale or re-profile."""
     from dataclasses import asdict
 
-    from pipewave.cli.tuning import need_gpu, own_check, verdict_text
+    from pipewave.cli.tuning import own_check, verdict_text
 
-    if ":" in kernel:
-        own = own_check(kernel, file, log)
-        print_json(asdict(own)) if as_json else print(verdict_text(own))
-        return
-    from pipewave.tune import load_table, machine
-    from pipewave.tune.check import check as canary
-    from pipewave.tune.check import gpu_timer
-    from pipewave.tune.store import check_environment
-
-    loaded = load_table(kernel, gpu=gpu, path=file, env={})
-    need_gpu()
-    check_environment(loaded.meta, machine.current())
-    verdict = canary(loaded.meta, gpu_timer(loaded.kernel))
+    verdict = own_check(kernel, file, log)
     print_json(asdict(verdict)) if as_json else print(verdict_text(verdict))
 
 
@@ -229,29 +183,7 @@ def reachable(
     show(few, "table", title="fewer, with their predicted worst regret over the range")
 
 
-def evaluate(
-    kernels: Annotated[str, Option("--kernels", help="Kernels, or all that are recorded.")] = "all",
-    recordings: Annotated[Path, Option(help="Folder of recordings.")] = RECORDINGS,
-    as_json: AsJson = False,
-) -> None:
-    """Replay recordings: regret of the shipped tables' choices against the exhaustive optimum. No GPU."""
-    from pipewave.cli.streams import show
-    from pipewave.cli.tuning import pairs_line, regret_rows
-    from pipewave.tune.evaluate import evaluate_all, recorded
-
-    wanted = recorded(recordings) if kernels == "all" else kernels.split(",")
-    with waiting(f"choices on the recordings of {', '.join(wanted)}"):
-        answer: dict[str, Any] = evaluate_all(recordings, wanted)
-    if as_json:
-        print_json(answer)
-        return
-    for kernel, result in answer["kernels"].items():
-        show(regret_rows(result), "table", title=f"{kernel}: regret at {result['shapes']} shapes never profiled")
-        if "against_default" in result:
-            print(pairs_line(result["against_default"]))
-
-
 GROUP = Group(
-    "Choose Triton configurations: profile, table, explain, export, …",
-    {one.__name__: one for one in (inspect, profile, table, explain, export, engine, check, reachable, evaluate)},
+    "Choose Triton configurations: explain, inspect, profile, export, …",
+    {one.__name__: one for one in (inspect, profile, explain, export, engine, check, reachable)},
 )

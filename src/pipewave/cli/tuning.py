@@ -98,30 +98,6 @@ def candidate_rows(candidates: Sequence[Mapping[str, Any]], names: Sequence[str]
              **{f"{part} %": round(100 * row[part]) for part in PARTS}, "": row["is"]} for row in rows]  # fmt: skip
 
 
-def regret_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Rows of one kernel's evaluation, regret in percent; last, what the repeats alone would make of the optimum."""
-    rows = [{"selector": name, **_percent(found), "decision µs": found["decision_us"],
-             "speed-up": round(found["speed_up_geomean"], 2), "at most": round(found["speed_up_max"], 2)}
-            for name, found in result["selectors"].items()]  # fmt: skip
-    floor = {"selector": "(noise of the repeats)", **_percent(result["noise"])}
-    return [*rows, {**dict.fromkeys(rows[0] if rows else floor), **floor}]
-
-
-def _percent(found: Mapping[str, float]) -> dict[str, float]:
-    return {f"{name} %": round(100 * found[f"{name}_regret"], 2) for name in ("mean", "p95", "worst")}
-
-
-def pairs_line(found: Mapping[str, Any]) -> str:
-    """Say how the choice does against the default on further shapes."""
-    known_load = found.get("load_known")
-    return _pairs_line(found) + (f"\nwith the load known, {_pairs_line(known_load)}" if known_load else "")
-
-
-def _pairs_line(found: Mapping[str, float]) -> str:
-    return (f"{found['shapes']:.0f} further shapes: {found['slower_share']:.1%} slower than the default by over 2 %, "
-            f"at worst {found['worst_slowdown']:.1%}; speed-up {found['speed_up_geomean']:.2f}×")  # fmt: skip
-
-
 def engine_rows(wanted: Sequence[Any], gpu: str) -> list[dict[str, Any]]:
     """Rows of the files that an engine looks up on a GPU."""
     from pipewave.tune.engine.lookups import file_name, rules

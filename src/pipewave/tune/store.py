@@ -88,8 +88,8 @@ def locate(kernel: str, gpu: str) -> Path:
         if path.exists():
             return path
     known = ", ".join(sorted(found.name for found in packaged.glob("*"))) or "none"
-    raise BadFile(f"no {kernel} table for GPU {gpu!r} (shipped: {known}); make one there: `pipewave tune profile "
-                  f"{kernel}`, or carry one over: `load_table(..., transfer=True)`", field="gpu")  # fmt: skip
+    raise BadFile(f"no {kernel} table for GPU {gpu!r} (shipped: {known}); carry one over: "
+                  "`load_table(..., transfer=True)`", field="gpu")  # fmt: skip
 
 
 def append(path: Path, of: KernelDescription, env: Mapping[str, Any], kind: Kind, numbers: Mapping[str, Any],
@@ -162,14 +162,14 @@ def read_table(path: Path, of: KernelDescription) -> tuple[dict[str, Any], dict[
     """
     meta, arrays = sealed.read(path, "tuning table")
     if meta.get("schema") != TABLE or "kinds" not in meta:
-        raise BadFile(f"{path} is no tuning table, or of another version; measure anew: `pipewave tune profile`",
+        raise BadFile(f"{path} is no tuning table, or of another version; measure anew",
                       field="table")  # fmt: skip
     if meta["kernel"]["name"] != of.name:
         raise TableMismatch(f"{path} holds a table of {meta['kernel']['name']}, not of {of.name}", field="kernel")
     for what, wanted in (("source_sha256", of.source_sha256), ("configs_sha256", config_hash(of.configs))):
         if meta["kernel"][what] != wanted:
-            raise TableMismatch(f"{path} was made for another {what.partition('_')[0]} of {of.name}; measure anew: "
-                                f"`pipewave tune profile`", field="table")  # fmt: skip
+            raise TableMismatch(f"{path} was made for another {what.partition('_')[0]} of {of.name}; measure anew",
+                                field="table")  # fmt: skip
     return meta, {_kind(each): _kind_table(str(i), each, arrays) for i, each in enumerate(meta["kinds"])}
 
 
@@ -262,11 +262,11 @@ def check_environment(meta: Mapping[str, Any], env: Mapping[str, Any]) -> list[s
     for name in HARD:
         if name in env and env[name] != made.get(name, env[name]):
             raise TableMismatch(f"the {kernel} table is for {name} = {made[name]}, this machine has {env[name]}; "
-                                f"profile here: `pipewave tune profile {kernel}`", field=name)  # fmt: skip
+                                "carry one over: `load_table(..., transfer=True)`", field=name)  # fmt: skip
     drift = [f"{name} {made[name]} → {env[name]}" for name in SOFT
              if env.get(name) is not None and env[name] != made.get(name, env[name])]  # fmt: skip
     if drift and kernel not in _warned:
         _warned.add(kernel)
-        warnings.warn(f"{kernel} table: {', '.join(drift)}; `pipewave tune check` tells whether it still holds",
+        warnings.warn(f"{kernel} table: {', '.join(drift)}; it was measured before",
                       stacklevel=2)  # fmt: skip
     return drift

@@ -24,11 +24,10 @@ from pipewave.gpus import find
 from pipewave.tune import machine, store
 from pipewave.tune.choose.chooser import MEMO, Chooser, Key
 from pipewave.tune.law.anchors import Floats, columns
-from pipewave.tune.law.launch_counts import LINE, SHAPE_FIELDS, flops, routed, stated
+from pipewave.tune.law.launch_counts import LINE, SHAPE_FIELDS, family, flops, routed, stated
 from pipewave.tune.law.margin import defaults
 from pipewave.tune.law.model import moved
 from pipewave.tune.law.peaks import peaks_of
-from pipewave.tune.shapes import family
 from pipewave.tune.space import space
 from pipewave.tune.store import KindTable
 from pipewave.tune.user_kernels.kernel import KernelDescription, Kind
@@ -51,13 +50,13 @@ def load_table(kernel: str, *, gpu: str | None = None, path: str | Path | None =
 
     Args:
         kernel: a name of `space.kernels()`.
-        gpu: whose table; default: this machine's GPU, or the H200 where none is known. Your own
-            (`pipewave tune profile`) goes before the shipped one.
+        gpu: whose table; default: this machine's GPU, or the H200 where none is known. One in
+            your own folder of tables goes before the shipped one.
         path: a table file instead; it must hold `kernel`, unless that is empty.
         env: the machine to serve; default: this one, as far as it can be known without touching the GPU. `{}` checks
             nothing, for a machine that only reads.
         transfer: where the GPU has no table, carry the H200's over by the physics of both GPUs: a warm start, half as
-            sure of itself. A few launches measured there do better: `pipewave tune profile`.
+            sure of itself.
 
     Raises:
         UnknownKernel: no such kernel. BadFile: no table, or a corrupted one.

@@ -100,11 +100,9 @@ class GpuTimer:
         return partial(run, a, b, *scales, [BLOCK, BLOCK], torch.bfloat16)
 
     def _experts(self, of: Lookup, m: int) -> Callable[[], Any]:
-        from pipewave.tune.operands import routing
-
         torch = self._torch
-        shape = {"m": m, "e": of.e, "top_k": of.top_k, "skew": 0, "seed": m}
-        ids, x = routing(shape, "cuda").to(torch.int32), self._drawn(m, of.k)
+        drawn = torch.rand(m, of.e, device="cuda", generator=self._random)
+        ids, x = drawn.topk(of.top_k, dim=1).indices.to(torch.int32), self._drawn(m, of.k)
         weights = torch.rand(m, of.top_k, device="cuda", generator=self._random)
         w13, w2, scales = self._kept(of, lambda: self._expert_weights(of))
         return self._engine.experts(of, (x, w13, w2, weights, ids), scales)

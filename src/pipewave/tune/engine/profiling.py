@@ -18,9 +18,8 @@ from pipewave.tune.export import entries, steady, tokens
 from pipewave.tune.law.anchors import Anchors, Floats, columns
 from pipewave.tune.law.model import fit
 from pipewave.tune.law.peaks import Peaks
-from pipewave.tune.measured import HICCUP
 from pipewave.tune.tables import description, formulas
-from pipewave.tune.user_kernels.measuring import staged
+from pipewave.tune.user_kernels.measuring import HICCUP, staged
 
 Config = Mapping[str, int]
 ANCHORS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192)

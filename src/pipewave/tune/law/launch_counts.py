@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pipewave.errors import MissingField, UnknownField, did_you_mean
-from pipewave.tune.shapes import family, is_up
 from pipewave.tune.source.traced import greatest, least
 
 
@@ -37,6 +36,16 @@ SHAPE_FIELDS: dict[str, tuple[str, ...]] = {
     "decode": ("batch", "kv_len", "heads", "kv_heads"),
 }
 LOAD_FIELDS = {"decode": ("longest",), "moe": ("counts",)}  # what may be said of a launch beyond its shape
+
+
+def family(kernel: str) -> str:
+    """The key of `SHAPE_FIELDS` for a kernel's name."""
+    return kernel.split("_")[0]
+
+
+def is_up(kernel: str) -> bool:
+    """Whether a MoE kernel is the first product of a layer, gate and up."""
+    return kernel in ("moe_w13", "moe_up")
 
 
 def check_shape(kernel: str, names: Iterable[str]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.tune.shapes import family
+from pipewave.tune.law.launch_counts import family
 from pipewave.tune.space import space
 
 Floats = NDArray[np.float64]

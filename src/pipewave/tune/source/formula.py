@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import CellType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
@@ -37,6 +37,7 @@ class Formula:
     many: Callable[..., tuple[Any, ...]]
     unknown: Mapping[str, int]
     traced: tuple[Trace, tuple[Any, ...]]
+    loops: Mapping[int, float] = field(default_factory=dict)  # mean turns by line, at the launch that was read
 
 
 def inputs_of(grid: Any, named: Mapping[str, Any], constants: Sequence[str]) -> dict[str, Any]:
@@ -121,13 +122,14 @@ def formula(
     given = {name: numbers.get(name, value) for name, value in named.items()} | dict(config)
     given |= {name: _worked_out(of, given) for name, of in heuristics.items()}
     size = _grid(grid, given, numbers)
-    outputs, unknown = _read(kernel, given, _tensors(named, numbers), size, trace)
+    outputs, loops, unknown = _read(kernel, given, _tensors(named, numbers), size, trace)
     if trips is not None:
         stated = trips({**numbers, **given}) if callable(trips) else trips
         outputs[1:3] = stated if isinstance(stated, tuple) else (stated, stated)
     elif not isinstance(outputs[1], Traced) and not outputs[1]:
         outputs[1] = outputs[2] = outputs[4] / outputs[0] / TRIP_BYTES
-    return Formula(*compiled(trace, outputs), unknown, (trace, tuple(outputs)))
+    turns = {line: float(plain(value)) for line, value in loops.items()}
+    return Formula(*compiled(trace, outputs), unknown, (trace, tuple(outputs)), turns)
 
 
 def _worked_out(of: Callable[[Mapping[str, Any]], Any], given: Mapping[str, Any]) -> Any:
@@ -195,8 +197,10 @@ def _tensors(named: Mapping[str, Any], numbers: Mapping[str, Any]) -> dict[str, 
 
 def _read(
     kernel: Any, given: Mapping[str, Any], tensors: Mapping[str, Tensor], size: tuple[Any, ...], trace: Trace
-) -> tuple[list[Any], dict[str, int]]:
-    """The `OUTPUTS` of a launch, from one block that stands for all, or from three where they take other turns."""
+) -> tuple[list[Any], dict[int, Any], dict[str, int]]:
+    """The `OUTPUTS` of a launch, turns of its loops and what is unknown, from one block that stands for all, or from
+    three where they take other turns.
+    """
     blocks: Any = 1
     for extent in size:
         blocks = blocks * extent
@@ -204,17 +208,22 @@ def _read(
     counts = _block(kernel, given, tensors, size, ids)
     places = GridDependence(trace, {one.terms[0][0]: extent for one, extent in zip(ids, size, strict=True)})
     if not places.any_guard():
-        mean, most = places.averaged(_results(counts))
-        return _outputs(mean, most[0], blocks, _touched([counts]), tensors), dict(counts.unknown)
+        lines = list(counts.loops)
+        mean, most = places.averaged([*counts.loops.values(), *_results(counts)])
+        loops, mean = dict(zip(lines, mean, strict=False)), mean[len(lines) :]
+        found = _outputs(mean, most[len(lines)], blocks, _touched([counts]), tensors)
+        return found, loops, dict(counts.unknown)
     corners = [tuple((0, extent // 2, extent - 1)[which] for extent in size) for which in range(3)]
     read = [_block(kernel, given, tensors, size, corner) for corner in corners]
     trace.guards = {guard: None for guard in trace.guards if not places.depends(guard[0])}
     names = _touched(read)
-    every = [_results(each, names) for each in read]
+    lines = sorted({line for each in read for line in each.loops})
+    every = [[*(each.loops.get(line, 0) for line in lines), *_results(each, names)] for each in read]
     mean = [sum(share * value for share, value in zip(SHARES, values, strict=True))
             for values in zip(*every, strict=True)]  # fmt: skip
+    loops, mean = dict(zip(lines, mean, strict=False)), mean[len(lines) :]
     unknown = {why: line for each in read for why, line in each.unknown.items()}
-    return _outputs(mean, greatest(*(each.trips for each in read)), blocks, names, tensors), unknown
+    return _outputs(mean, greatest(*(each.trips for each in read)), blocks, names, tensors), loops, unknown
 
 
 def _block(kernel: Any, given: Mapping[str, Any], tensors: Mapping[str, Tensor], size: Any, ids: Any) -> Counts:

@@ -14,9 +14,11 @@ from typing import Any
 
 from pipewave.errors import BadInput
 from pipewave.tune.imported import kernel_file
-from pipewave.tune.source.expressions import OPERATORS
+from pipewave.tune.source.expressions import OPERATORS, name_of
+from pipewave.tune.source.formula import constants_of, formula
 from pipewave.tune.source.language import NUMBERS
-from pipewave.tune.source.launch import Launch, count, source
+from pipewave.tune.source.launch import source
+from pipewave.tune.source.traced import plain
 
 TENSOR = re.compile(r"(\w+)\[([\d,\s]*)\]")
 ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "int32": 4, "int64": 8, "fp64": 8, "int4": 1}
@@ -92,16 +94,6 @@ def _tensor(name: str, dtype: str, extents: list[int]) -> Shaped:
     return Shaped(elements, ELEMENT_BYTES[dtype], dtype)
 
 
-def grid_of(expression: str, values: Mapping[str, Any]) -> tuple[int, ...]:
-    """The grid that an expression over arguments and configuration gives. BadInput where it gives none."""
-    try:
-        found = _evaluated(ast.parse(expression, mode="eval").body, values)
-    except (SyntaxError, KeyError, TypeError, ArithmeticError) as problem:
-        text = f"grid = {expression!r}: must be an expression over arguments ({problem})"
-        raise BadInput(text, field="grid") from problem
-    return tuple(int(extent) for extent in (found if isinstance(found, tuple) else (found,)))
-
-
 def expression_grid(expression: str) -> Callable[[Mapping[str, Any]], Any]:
     """A grid function of an expression over arguments and configuration. BadInput where it is none."""
     try:
@@ -128,36 +120,54 @@ def _evaluated(node: ast.AST, values: Mapping[str, Any]) -> Any:
         return OPERATORS[type(node.op)](_evaluated(node.left, values), _evaluated(node.right, values))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -_evaluated(node.operand, values)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in NUMBERS:
-        return NUMBERS[node.func.id](*(_evaluated(argument, values) for argument in node.args))
+    if isinstance(node, ast.Call) and (name := name_of(node.func).removeprefix("triton.")) in NUMBERS:
+        return NUMBERS[name](*(_evaluated(argument, values) for argument in node.args))
     raise TypeError(f"{ast.unparse(node)} is not followed")
 
 
 def understood(kernel: Any, expression: str, given: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """What was understood of one launch, as a plain answer: counts, loops with their bounds, what is unknown."""
-    worked_out: dict[str, Any] = {}
-    while hasattr(kernel, "values") and hasattr(kernel, "fn"):  # as `triton.heuristics` does at a launch
-        for name, of in kernel.values.items():
-            worked_out[name] = of({**given, **config, **worked_out})
+    """What was understood of one launch, as a plain answer: counts, loops with their bounds, what is unknown.
+
+    Raises:
+        BadInput: the grid is none, or a size or a tensor that the kernel takes is not given.
+    """
+    heuristics: dict[str, Any] = {}
+    while hasattr(kernel, "values") and hasattr(kernel, "fn"):
+        heuristics |= kernel.values
         kernel = kernel.fn
-    config = {**config, **worked_out}
-    grid = grid_of(expression, {**given, **config})
-    return described(kernel, count(kernel, grid, given, config)) | {"grid": list(grid)}
-
-
-def described(kernel: Any, found: Launch) -> dict[str, Any]:
-    """A launch as a plain answer."""
+    _complete(kernel, {*given, *config, *heuristics})
+    grid = expression_grid(expression)
+    try:
+        found = formula(kernel, grid, given, config, constants_of(kernel), heuristics=heuristics)
+        counts = [float(plain(value)) for value in found.traced[1]]
+        extents = [int(plain(extent)) for extent in grid({**given, **config})]
+    except (KeyError, TypeError, ArithmeticError) as problem:
+        text = f"grid = {expression!r}: must be an expression over arguments ({problem})"
+        raise BadInput(text, field="grid") from problem
+    blocks, trips, longest, least, moved, flops = counts
     bounds = _bounds(kernel)
     return {
-        "blocks": found.blocks,
-        "trips_mean": found.trips,
-        "trips_longest": found.longest,
-        "flops": found.flops * found.blocks,
-        "bytes_moved": found.moved,
-        "bytes_least": found.least,
+        "blocks": int(blocks),
+        "trips_mean": trips if found.loops else 0.0,
+        "trips_longest": longest if found.loops else 0.0,
+        "flops": flops,
+        "bytes_moved": moved,
+        "bytes_least": least,
         "loops": [{"line": line, "turns": turns, "over": bounds.get(line, "")} for line, turns in found.loops.items()],
         "unknown": [{"line": line, "why": why} for why, line in found.unknown.items()],
+        "grid": extents,
     }
+
+
+def _complete(kernel: Any, known: set[str]) -> None:
+    """Ask for what a launch needs and nobody said."""
+    code, _ = source(kernel)
+    defaults = {one.arg for one in code.args.args[len(code.args.args) - len(code.args.defaults) :]}
+    missing = [name for name in kernel.arg_names if name not in known | defaults]
+    if missing:
+        example = f"--arg {missing[0]}=4096 for a number, --arg {missing[0]}=bf16[4096,4096] for a tensor"
+        raise BadInput(f"say what the launch is given for {', '.join(missing)}: {example}, --config {missing[-1]}=128 "
+                       "for a block size", field="args")  # fmt: skip
 
 
 def _bounds(kernel: Any) -> dict[int, str]:

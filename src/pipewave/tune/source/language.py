@@ -34,16 +34,21 @@ REDUCTIONS = frozenset(("sum", "max", "min", "argmax", "argmin", "xor_sum", "red
 CARRIED = frozenset(("cumsum", "cumprod", "associative_scan"))
 
 
+def extent(number: Any) -> Any:
+    """A number as the extent of a tile, still traced where it is."""
+    return number if isinstance(number, Traced) else int(number)
+
+
 def arange(start: Any, end: Any) -> Any:
     """A row of consecutive numbers."""
-    return Tile((int(end - start),)) if is_number(start) and is_number(end) else Unknown("the extent of an arange")
+    return Tile((extent(end - start),)) if is_number(start) and is_number(end) else Unknown("the extent of an arange")
 
 
 def full(shape: Any, *_: Any, **__: Any) -> Any:
     """A tile filled with one value."""
     extents = shape if isinstance(shape, tuple | list) else (shape,)
-    if all(is_number(extent) for extent in extents):
-        return Tile(tuple(int(extent) for extent in extents))
+    if all(map(is_number, extents)):
+        return Tile(tuple(map(extent, extents)))
     return Unknown("the extent of a tile")
 
 
@@ -78,8 +83,8 @@ def expanded(value: Any, axis: int) -> Any:
 def reshaped(value: Any, shape: Any) -> Any:
     """A tile of another extent."""
     extents = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
-    if all(is_number(extent) for extent in extents):
-        return _reshaped(value, tuple(int(extent) for extent in extents))
+    if all(map(is_number, extents)):
+        return _reshaped(value, tuple(map(extent, extents)))
     return Unknown("the extent of a reshaped tile")
 
 
@@ -116,8 +121,8 @@ def subscripted(value: Any, index: Any) -> Any:
 def block(base: Any, block_shape: Any) -> Any:
     """What a block pointer or a tensor descriptor stands for: a tile of addresses."""
     extents = tuple(block_shape) if isinstance(block_shape, tuple | list) else ()
-    if isinstance(base, Address) and extents and all(is_number(extent) for extent in extents):
-        return Address(base.base, tuple(int(extent) for extent in extents))
+    if isinstance(base, Address) and extents and all(map(is_number, extents)):
+        return Address(base.base, tuple(map(extent, extents)))
     return Unknown("a block pointer")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipewave.tune.source.traced import Traced
+from pipewave.tune.source.traced import Traced, greatest, same
 
 Shape = tuple[int, ...]
 
@@ -61,7 +61,7 @@ def broadcast(one: Shape, other: Shape) -> Shape:
     """The common extent of two tiles; where extents clash the larger counts: such a source does not compile."""
     width = max(len(one), len(other))
     padded = [(1,) * (width - len(shape)) + shape for shape in (one, other)]
-    return tuple(max(pair) for pair in zip(*padded, strict=True))
+    return tuple(a if same(b, 1) else b if same(a, 1) else greatest(a, b) for a, b in zip(*padded, strict=True))
 
 
 def combined(*values: Any) -> Any:

@@ -16,9 +16,10 @@ import numpy as np
 
 from pipewave.tune.law.anchors import Floats, Ints
 from pipewave.tune.law.peaks import Peaks
-from pipewave.tune.measured import BLOCK_BYTES, HICCUP
 from pipewave.tune.user_kernels.device import Built, Device, Launch
 
+HICCUP = 1.25  # a launch this much slower than the fastest of the same call was disturbed
+BLOCK_BYTES = 1_024  # of shared memory that the driver takes of each block
 FIRST = 8  # configurations compiled and timed before bounds leave any out
 Stages = Sequence[tuple[int, float]]
 STAGES: Stages = ((1, math.inf), (1, 2.0), (1, 1.3), (2, 1.08))  # (rounds, of those within this factor of the fastest)

@@ -8,6 +8,7 @@ few of its launches with their fastest times: `check` times them again.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ import numpy as np
 
 from pipewave.errors import BadFile, BadInput
 from pipewave.tune import store as store
-from pipewave.tune.check import Verdict, judge
 from pipewave.tune.imported import kernel_file
 from pipewave.tune.source.formula import inputs_of
 from pipewave.tune.source.inspect import arguments, expression_grid
@@ -28,6 +28,7 @@ from pipewave.tune.user_kernels import measuring
 from pipewave.tune.user_kernels.device import Device, Launch
 from pipewave.tune.user_kernels.tuned import Options, TunedKernel
 
+SAME, MOST_SPREAD = 0.05, 0.06  # of the common factor; of the spread around it. Launch noise is 1 to 2 %.
 CANARY, AGAIN = 10, 7  # launches that a table carries, and times that each is timed again
 TORCH = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "float8_e4m3fn",
          "int4": "int8"}  # fmt: skip
@@ -41,6 +42,16 @@ class Noted:
     args: Mapping[str, Any]
     grid: Any
     record: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`answer`: valid, rescale or re-profile; `factor`: new µs over old; `spread`: of the factors; `ratios` each."""
+
+    answer: str
+    factor: float
+    spread: float
+    ratios: tuple[float, ...]
 
 
 def kernel_of(named: str, device: Device, cache: str | Path | bool = True) -> TunedKernel:
@@ -178,6 +189,15 @@ def check(kernel: TunedKernel, table: Path, launches: Sequence[Noted], device: D
     if not old:
         raise BadInput("none of these launches is among those that the table carries", field="from_log")
     return judge(old, new)
+
+
+def judge(old: Sequence[float], new: Sequence[float]) -> Verdict:
+    """Compare two timings of the same launches."""
+    logs = np.log(np.asarray(new, float) / np.asarray(old, float))
+    middle = float(np.median(logs))
+    spread = 1.4826 * float(np.median(np.abs(logs - middle)))
+    answer = "re-profile" if spread > MOST_SPREAD else "valid" if abs(middle) <= SAME else "rescale"
+    return Verdict(answer, math.exp(middle), spread, tuple(np.exp(logs).tolist()))
 
 
 def on_cuda(value: Any) -> Any:

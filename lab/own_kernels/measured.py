@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.tune.alternation import settled_us
-from pipewave.tune.recording import Recording
-from pipewave.tune.shapes import family, lengths
+from lab.own_kernels.alternation import settled_us
+from lab.own_kernels.recording import Recording
+from lab.own_kernels.shapes import family, lengths
+from pipewave.tune.user_kernels.measuring import BLOCK_BYTES, HICCUP
 
 Floats = NDArray[np.float64]
-HICCUP = 1.25  # a launch this much slower than the fastest of the same call was disturbed
-SM_BYTES, BLOCK_BYTES, SM_REGISTERS, SM_THREADS, SM_BLOCKS = 233_472, 1_024, 65_536, 2_048, 32
+SM_BYTES, SM_REGISTERS, SM_THREADS, SM_BLOCKS = 233_472, 65_536, 2_048, 32
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.tune.recording import ANCHOR, TEST, WAVE, Recording
+from lab.own_kernels.recording import ANCHOR, TEST, WAVE, Recording
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

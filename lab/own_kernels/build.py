@@ -21,7 +21,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from pipewave.triton_kernels import decode, gemm, grouped, moe_experts, prefill
-from pipewave.tune.shapes import family
+from pipewave.tune.law.launch_counts import family
 from pipewave.tune.space import Config, space
 
 # How each kernel's arguments look to the compiler: pointer types, and integers known to be multiples of 16.

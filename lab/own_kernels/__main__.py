@@ -1,7 +1,8 @@
-"""Record configuration spaces of our own kernels on a GPU: `python -m lab.tune_record --kernel gemm --out DIR`.
+"""Record configuration spaces of our own kernels on a GPU: `python -m lab.own_kernels --kernel gemm --out DIR`.
 
 Everything is compiled and checked, then timed at random test shapes and, until the budget is spent, at anchors. One
-file a kernel; a kernel whose file exists is skipped, a killed run goes on where it was. Needs torch and triton.
+file a kernel; a kernel whose file exists is skipped, a killed run goes on where it was. `--tables` makes the tables of
+the recordings, `--check` times ten anchors of the tables that ship again. Needs torch and triton.
 """
 
 from __future__ import annotations
@@ -11,7 +12,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipewave.tune.profile import Budget, run
+from lab.own_kernels.check import check, gpu_timer
+from lab.own_kernels.making import table_of
+from lab.own_kernels.profile import Budget, run
+from lab.own_kernels.recording import Recording
+from pipewave.tune import load_table
 from pipewave.tune.space import kernels, space
 
 
@@ -22,13 +27,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--tests", type=int, default=64)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--tables", action="store_true", help="fit the recordings of --out instead, without a GPU")
+    parser.add_argument("--check", action="store_true", help="time a few anchors of the shipped tables again")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(argv)
     options.out.mkdir(parents=True, exist_ok=True)
     budget = Budget(options.seconds, seed=options.seed, tests=options.tests)
     for kernel in (space(name).kernel for name in options.kernel.split(",")):
         path = options.out / f"{kernel}.npz"
-        if not path.exists():
+        if options.tables:
+            print(table_of(Recording.load(path), options.out))
+        elif options.check:
+            print(kernel, check(load_table(kernel).meta, gpu_timer(kernel)))
+        elif not path.exists():
             run(kernel, path.with_suffix(".profile"), budget, lambda text: print(text, file=sys.stderr),
                 lambda *_: None).save(path)  # fmt: skip
 

@@ -10,17 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lab.own_kernels.check import canary
+from lab.own_kernels.measured import Measured, measured, routed_rows
+from lab.own_kernels.recording import ANCHOR, Recording
 from pipewave.tune import store, tables
-from pipewave.tune.check import canary
 from pipewave.tune.choose.chooser import CHUNK, Chooser
 from pipewave.tune.law.anchors import Anchors, Floats
-from pipewave.tune.law.launch_counts import SHAPE_FIELDS
+from pipewave.tune.law.launch_counts import SHAPE_FIELDS, family
 from pipewave.tune.law.margin import FEW, FEWER, MARGINS, defaults
 from pipewave.tune.law.model import Model, fit
 from pipewave.tune.law.peaks import peaks_of
-from pipewave.tune.measured import Measured, measured, routed_rows
-from pipewave.tune.recording import ANCHOR, Recording
-from pipewave.tune.shapes import family
 from pipewave.tune.store import KindTable
 from pipewave.tune.user_kernels.kernel import Kind
 from pipewave.tune.user_kernels.sizes import Sizes

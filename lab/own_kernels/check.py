@@ -6,30 +6,18 @@ or moves them apart (re-profile: the ranking itself is in doubt).
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from lab.own_kernels.measured import measured
+from lab.own_kernels.recording import ANCHOR, Recording
 from pipewave.errors import BadFile
-from pipewave.tune.measured import measured
-from pipewave.tune.recording import ANCHOR, Recording
+from pipewave.tune.user_kernels.offline import Verdict, judge
 
 COUNT = 10
-SAME, MOST_SPREAD = 0.05, 0.06  # of the common factor; of the spread around it. Launch noise is 1 to 2 %.
 Timer = Callable[[Mapping[str, int], tuple[int, ...]], float]
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """`answer`: valid, rescale or re-profile; `factor`: new µs over old; `spread`: of the factors; `ratios` each."""
-
-    answer: str
-    factor: float
-    spread: float
-    ratios: tuple[float, ...]
 
 
 def canary(recording: Recording, count: int = COUNT) -> list[dict[str, Any]]:
@@ -50,15 +38,6 @@ def canary(recording: Recording, count: int = COUNT) -> list[dict[str, Any]]:
     ]
 
 
-def judge(old: Sequence[float], new: Sequence[float]) -> Verdict:
-    """Compare two timings of the same launches."""
-    logs = np.log(np.asarray(new, float) / np.asarray(old, float))
-    middle = float(np.median(logs))
-    spread = 1.4826 * float(np.median(np.abs(logs - middle)))
-    answer = "re-profile" if spread > MOST_SPREAD else "valid" if abs(middle) <= SAME else "rescale"
-    return Verdict(answer, math.exp(middle), spread, tuple(np.exp(logs).tolist()))
-
-
 def check(meta: Mapping[str, Any], timer: Timer) -> Verdict:
     """Time the table's canary again.
 
@@ -74,8 +53,8 @@ def check(meta: Mapping[str, Any], timer: Timer) -> Verdict:
 
 def gpu_timer(kernel: str, repeats: int = 7) -> Timer:
     """Return the timer of the current GPU: cold L2, median of a few. Needs torch and triton."""
-    from pipewave.tune import build
-    from pipewave.tune.operands import Operands
+    from lab.own_kernels import build
+    from lab.own_kernels.operands import Operands
     from pipewave.tune.space import space
     from pipewave.tune.timing import ColdTimer
 

@@ -1,4 +1,4 @@
-"""`pipewave tune profile KERNEL`: measure anchors on this GPU, resumable, within a budget; then make the table.
+"""Measure anchors of one of our kernels on this GPU, resumable, within a budget; then make the table.
 
 Binaries are compiled on all cores before CUDA starts. Then anchors are timed, cold and interleaved, until the budget is
 spent. Every timed shape is appended to a store as it is done: a killed run goes on where it was.
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from lab.own_kernels.recording import ANCHOR, TEST, WAVE, Recording, Rows
+from lab.own_kernels.shapes import FIELDS, Shape, draw, family, wave_anchors
 from pipewave.files.store import Store, read
 from pipewave.tune import machine
-from pipewave.tune.recording import ANCHOR, TEST, WAVE, Recording, Rows
-from pipewave.tune.shapes import FIELDS, Shape, draw, family, wave_anchors
 from pipewave.tune.space import Config, Space, space
 
 Calls = Sequence[Callable[[], Any]]
@@ -157,7 +157,7 @@ def rows(of: Space, jobs: Sequence[Job], done: dict[int, dict[str, Any]]) -> Row
 
 def run(kernel: str, path: Path, budget: Budget, say: Callable[[str], None], progress: Progress) -> Recording:
     """Profile a kernel on the current GPU. Needs torch and triton."""
-    from pipewave.tune import build
+    from lab.own_kernels import build
 
     of = space(kernel)
     start = time.monotonic()
@@ -171,8 +171,8 @@ def run(kernel: str, path: Path, budget: Budget, say: Callable[[str], None], pro
 def _timed(of: Space, built: dict[Any, Any], path: Path, budget: Budget, progress: Progress) -> Recording:
     import torch
 
-    from pipewave.tune import build, verify
-    from pipewave.tune.operands import Operands
+    from lab.own_kernels import build, verify
+    from lab.own_kernels.operands import Operands
     from pipewave.tune.timing import ColdTimer
 
     loaded = {key: build.compile_binary(of.kernel, key) for key, report in built.items() if not report.error}

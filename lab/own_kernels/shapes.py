@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from pipewave.tune.law.launch_counts import family, is_up
+
 Shape = dict[str, int]
 Rng = np.random.Generator
 
@@ -34,16 +36,6 @@ FIELDS = {
     "prefill": ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "causal"),
     "decode": ("batch", "kv_len", "spread", "heads", "kv_heads", "head_dim", "seed"),
 }
-
-
-def family(kernel: str) -> str:
-    """Return the key of `FIELDS` for a kernel's name."""
-    return kernel.split("_")[0]
-
-
-def is_up(kernel: str) -> bool:
-    """Whether a MoE kernel is the first product of a layer, gate and up."""
-    return kernel in ("moe_w13", "moe_up")
 
 
 def _log_int(rng: Rng, low: int, high: int, step: int = 1) -> int:

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
+from lab.own_kernels import build
+from lab.own_kernels.operands import Binaries, Call, Operands, routing
+from lab.own_kernels.shapes import Shape, is_up
 from pipewave.errors import BadInput
 from pipewave.triton_kernels import moe_experts, moe_sort
-from pipewave.tune import build
-from pipewave.tune.operands import Binaries, Call, Operands, routing
-from pipewave.tune.shapes import Shape, is_up
 
 PART = 1 << 30  # elements: what is written apart and then summed
 

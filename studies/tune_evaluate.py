@@ -1,4 +1,6 @@
-"""Replay recordings through the shipped tables: regret of `load_table(kernel).select` at shapes never fitted. No GPU.
+"""Replay recordings through the shipped tables: `python -m studies.tune_evaluate [--kernels gemm,…] [--json]`. No GPU.
+
+Regret of `load_table(kernel).select` at shapes never fitted.
 
 The optimum of a shape is the configuration that was fastest in one half of the repeats; the choice, the optimum too, is
 then scored on the other half. Both ways round, averaged. The timer's own rhythm is taken out first (`alternation`).
@@ -6,23 +8,27 @@ then scored on the other half. Both ways round, averaged. The timer's own rhythm
 
 from __future__ import annotations
 
+import argparse
+import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lab.own_kernels.measured import Measured, measured
+from lab.own_kernels.recording import TEST, Recording
+from lab.own_kernels.shapes import Shape, family, lengths
+from pipewave.cli.streams import show
 from pipewave.errors import BadFile
 from pipewave.tune import load_table
 from pipewave.tune.law.launch_counts import SHAPE_FIELDS
 from pipewave.tune.law.margin import SLOWER, defaults
-from pipewave.tune.measured import Measured, measured
-from pipewave.tune.recording import TEST, Recording
-from pipewave.tune.shapes import Shape, family, lengths
 from pipewave.tune.space import kernels, space
 
+RECORDINGS = Path("data/recordings/h200")
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -175,3 +181,49 @@ def _medians(recording: Recording, shape: int) -> dict[int, float]:
     here = recording.row_shape == shape
     config, us = recording.row_config[here], recording.row_us[here]
     return {index: float(np.median(us[config == index])) for index in np.unique(config).tolist()}
+
+
+def regret_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rows of one kernel's evaluation, regret in percent; last, what the repeats alone would make of the optimum."""
+    rows = [{"selector": name, **_percent(found), "decision µs": found["decision_us"],
+             "speed-up": round(found["speed_up_geomean"], 2), "at most": round(found["speed_up_max"], 2)}
+            for name, found in result["selectors"].items()]  # fmt: skip
+    floor = {"selector": "(noise of the repeats)", **_percent(result["noise"])}
+    return [*rows, {**dict.fromkeys(rows[0] if rows else floor), **floor}]
+
+
+def _percent(found: Mapping[str, float]) -> dict[str, float]:
+    return {f"{name} %": round(100 * found[f"{name}_regret"], 2) for name in ("mean", "p95", "worst")}
+
+
+def pairs_line(found: Mapping[str, Any]) -> str:
+    """Say how the choice does against the default on further shapes."""
+    known_load = found.get("load_known")
+    return _pairs_line(found) + (f"\nwith the load known, {_pairs_line(known_load)}" if known_load else "")
+
+
+def _pairs_line(found: Mapping[str, float]) -> str:
+    return (f"{found['shapes']:.0f} further shapes: {found['slower_share']:.1%} slower than the default by over 2 %, "
+            f"at worst {found['worst_slowdown']:.1%}; speed-up {found['speed_up_geomean']:.2f}×")  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kernels", default="all")
+    parser.add_argument("--recordings", type=Path, default=RECORDINGS)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(argv)
+    wanted = recorded(options.recordings) if options.kernels == "all" else options.kernels.split(",")
+    answer = evaluate_all(options.recordings, wanted)
+    if options.json:
+        print(json.dumps(answer))
+        return
+    for kernel, result in answer["kernels"].items():
+        show(regret_rows(result), "table", title=f"{kernel}: regret at {result['shapes']} shapes never profiled")
+        if "against_default" in result:
+            print(pairs_line(result["against_default"]))
+
+
+if __name__ == "__main__":
+    main()
