@@ -71,7 +71,7 @@ def with_margin_of(kernel: str, model: Model, *, known_load: bool) -> Model:
     """With the load known, wider margins cost more regret than they protect; products of the fused layer have no
     default that others run.
     """
-    return replace(model, margin=MARGINS[0]) if known_load or kernel in ("moe_up", "moe_down") else model
+    return replace(model, margin=MARGINS[0], base=None) if known_load or kernel in ("moe_up", "moe_down") else model
 
 
 def _defaults(kernel: str, some: Measured, numbers: Mapping[str, Floats]) -> NDArray[np.int64]:

@@ -18,6 +18,7 @@ import numpy as np
 from pipewave.tune.choose.compiled import CELL_BITS, IDLE, Candidate, CompiledChooser, Short, law_function, short
 from pipewave.tune.law.anchors import Floats, Ints
 from pipewave.tune.law.model import Model
+from pipewave.tune.user_kernels.aside import ASIDE
 from pipewave.tune.user_kernels.launch_formulas import LaunchFormulas
 from pipewave.tune.user_kernels.sizes import Sizes, drawn
 
@@ -76,8 +77,8 @@ class Chooser:
         self._grows = lists is None  # lists of a table are whole: choices do not depend on what was asked before
         self._rows: dict[Short, list[Any]] = {}
         self._law = law_function(model.peaks.sms)
-        self._lock = threading.RLock()
-        self._compiles = True
+        self._lock, self._preparing = threading.Lock(), threading.Lock()
+        self._asked = False  # whether lists and function are being worked out
 
     def remember(self, key: Key, config: int) -> int:
         """Keep a choice."""
@@ -90,9 +91,15 @@ class Chooser:
         return self._uncompiled(key) if index is None else index
 
     def _uncompiled(self, key: Key) -> int:
-        """The same without the C function, or where that has no answer."""
+        """The same where the C function is not there yet, or has no answer: by the whole model, in a millisecond or
+        two, until the short lists are worked out.
+        """
+        if not self._asked and (self._seen is not None or "triton" in sys.modules):
+            self._asked = True
+            ASIDE.do(self.prepare)
+        if self._seen is not None:
+            return self._whole(key)
         with self._lock:
-            self.prepare()
             listed = self._listed(key)
             if listed is None and self._grows:
                 listed = self.lists[0][self._cell(key)] = self._new(key)
@@ -100,17 +107,13 @@ class Chooser:
 
     def prepare(self) -> None:
         """Work out the short lists and compile the C function that evaluates them, once; takes seconds."""
-        with self._lock:
+        with self._preparing:
             if self._seen is not None:
                 at = np.concatenate([drawn(self._seen, SAMPLES, wider=1.0), drawn(self._seen, BEYOND)])
-                self._seen = None
                 self.sample(self.sizes.numbers(at), at)
-            if self._compiles and "triton" in sys.modules:
-                self._compiles = False
-                if self._grows:
-                    self._compile()
-                else:  # a table's short lists answer meanwhile
-                    threading.Thread(target=self._compile, daemon=True, name="pipewave-tune").start()
+                self._seen = None
+            if self._compiled is None and "triton" in sys.modules:
+                self._compile()
 
     def _compile(self) -> None:
         every = [self._candidate(index) for index in self.usable.tolist()]
