@@ -125,7 +125,8 @@ def test_drafting_nothing_useful_costs_and_looking_up_is_free(runner: Runner) ->
     none, lookup = (_drafted(runner, of(f"{method},tokens=3,acceptance=0")) for method in ("eagle3", "ngram"))
     assert none.seconds(8, 8000, ()) > lookup.seconds(8, 8000, ()) > plain.seconds(8, 8000, ())
     assert pays_until(plain, none, 1000) == 0
-    assert none.seconds(0, 0, [(512, 0)]) == plain.seconds(0, 0, [(512, 0)])
+    # Both are the same kernels, asked in lists of other lengths: equal but for the rounding of sums.
+    assert none.seconds(0, 0, [(512, 0)]) == pytest.approx(plain.seconds(0, 0, [(512, 0)]), rel=1e-9)
 
 
 def test_more_accepted_is_faster_and_pays_longer(runner: Runner) -> None:
