@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from lab.own_kernels.measured import Measured, measured
 from lab.own_kernels.recording import TEST, Recording
-from lab.own_kernels.shapes import Shape, family, lengths
+from lab.own_kernels.shapes import Shape, lengths
 from pipewave.cli.streams import show
 from pipewave.errors import BadFile
 from pipewave.tune import load_table
-from pipewave.tune.law.launch_counts import SHAPE_FIELDS
+from pipewave.tune.law.launch_counts import SHAPE_FIELDS, family
 from pipewave.tune.law.margin import SLOWER, defaults
 from pipewave.tune.space import kernels, space
 

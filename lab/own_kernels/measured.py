@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from lab.own_kernels.alternation import settled_us
 from lab.own_kernels.recording import Recording
-from lab.own_kernels.shapes import family, lengths
+from lab.own_kernels.shapes import lengths
+from pipewave.tune.law.launch_counts import family
 from pipewave.tune.user_kernels.measuring import BLOCK_BYTES, HICCUP
 
 Floats = NDArray[np.float64]

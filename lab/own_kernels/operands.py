@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from lab.own_kernels import build
-from lab.own_kernels.shapes import Shape, family, is_up, lengths
+from lab.own_kernels.shapes import Shape, lengths
 from pipewave.errors import BadInput
 from pipewave.triton_kernels import decode, gemm, grouped
+from pipewave.tune.law.launch_counts import family, is_up
 
 Call = Callable[[], Any]
 Binaries = dict[tuple[int, ...], tuple[Any, dict[str, int | bool]]]

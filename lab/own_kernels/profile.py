@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lab.own_kernels.recording import ANCHOR, TEST, WAVE, Recording, Rows
-from lab.own_kernels.shapes import FIELDS, Shape, draw, family, wave_anchors
+from lab.own_kernels.shapes import FIELDS, Shape, draw, wave_anchors
 from pipewave.files.store import Store, read
 from pipewave.tune import machine
+from pipewave.tune.law.launch_counts import family
 from pipewave.tune.space import Config, Space, space
 
 Calls = Sequence[Callable[[], Any]]

@@ -10,10 +10,18 @@ import pytest
 from lab.own_kernels.alternation import places, settled_us
 from lab.own_kernels.measured import resident_blocks, undisturbed
 from lab.own_kernels.recording import TEST, Recording, Rows
-from lab.own_kernels.shapes import draw, family
+from lab.own_kernels.shapes import draw
 from pipewave.tune.choose.compiled import law_function
 from pipewave.tune.law import wave
-from pipewave.tune.law.launch_counts import SHAPE_FIELDS, LaunchCounts, active_experts, expert_rows, routed, stated
+from pipewave.tune.law.launch_counts import (
+    SHAPE_FIELDS,
+    LaunchCounts,
+    active_experts,
+    expert_rows,
+    family,
+    routed,
+    stated,
+)
 from pipewave.tune.law.smooth import alike, smoother
 from pipewave.tune.tables import description, formulas, with_derived
 

@@ -12,8 +12,9 @@ import pytest
 
 from lab.own_kernels.profile import plan, profile
 from lab.own_kernels.recording import ANCHOR, TEST, Recording
-from lab.own_kernels.shapes import FIELDS, draw, family, lengths
+from lab.own_kernels.shapes import FIELDS, draw, lengths
 from pipewave.errors import BadFile
+from pipewave.tune.law.launch_counts import family
 from pipewave.tune.space import kernels, space
 
 

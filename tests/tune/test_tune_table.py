@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from lab.own_kernels.check import check, judge
-from lab.own_kernels.shapes import draw, family
+from lab.own_kernels.shapes import draw
 from pipewave.errors import BadFile, BadInput, MissingField, PipewaveError, UnknownField, UnknownKernel
 from pipewave.files import sealed
 from pipewave.tune import load_table, machine, store
 from pipewave.tune.explain import explain
 from pipewave.tune.export import NAMES, SLACK, Layer, both, entries, sglang, sglang_name, steady, vllm, vllm_name
-from pipewave.tune.law.launch_counts import SHAPE_FIELDS
+from pipewave.tune.law.launch_counts import SHAPE_FIELDS, family
 from pipewave.tune.law.margin import defaults
 from pipewave.tune.reachable import reachable, smallest_set
 from pipewave.tune.space import kernels, space
