@@ -70,7 +70,9 @@ def bases(logs: Floats, us: Floats) -> tuple[Base, Base]:
     return Base(logs[:1], np.array([mean.argmin()])), Base(logs, np.nanargmin(us, axis=1))
 
 
-def decided(us: Floats, predicted: Floats, default: Ints, others: Sequence[Ints], most: float = FEW) -> tuple[int, float]:
+def decided(
+    us: Floats, predicted: Floats, default: Ints, others: Sequence[Ints], most: float = FEW
+) -> tuple[int, float]:
     """The number of a base (0: the default, then `others`, each [s]) and the margin with the least mean loss.
 
     `us` [s, c], `predicted` [s, c]: log µs of anchors left out, which choices go by. A share of `most` may be slower

@@ -35,8 +35,6 @@ SMOOTHED = 6  # launches from which on residuals are smoothed over sizes
 ALIKE_FROM, ALIKE_ALONE = 10, 50  # launches up to which gp_correction says nothing, from which on it alone decides
 JUDGED, SEARCHED = 8, 20  # launches from which on the margin, and how to smooth, are found by leaving some out
 MANY = 150  # launches from which on laws and smoothing alone predict best: on our own kernels, docs/studies
-import os
-EVERYWHERE = float(os.environ.get("EV", 0)); MOSTE=float(os.environ.get("ME", 1))
 STRETCHES = (2.0, 4.0, 8.0)  # how much shorter the length of the smoothing may be in one size
 UNTIMED = 1e2  # log µs of what was not timed: only a base that has to be chosen is
 UNJUDGED = 0.05  # margin where too few launches were measured to find one
@@ -241,11 +239,7 @@ def _without_margin(anchors: Anchors, peaks: Peaks, elsewhere: Floats | None, pr
     law = wave.fit(parts)
     made = Model(peaks, anchors.usual, law, known.smooth, np.full(len(law), SIGMA), UNJUDGED, len(anchors.us),
                  there=known.there)  # fmt: skip
-    made = _corrected(made, anchors, us) if len(anchors.us) >= SMOOTHED else made
-    if not len(anchors.us) or EVERYWHERE == 0: return made
-    lost = np.log(anchors.us / np.nanmin(anchors.us, axis=1, keepdims=True))
-    mean = np.where(np.isfinite(lost), lost, 0.7).mean(axis=0)
-    return replace(made, sigma=made.sigma + min(MOSTE, EVERYWHERE / len(anchors.us)) * mean)
+    return _corrected(made, anchors, us) if len(anchors.us) >= SMOOTHED else made
 
 
 def _shift(anchors: Anchors, prior: Times) -> float:

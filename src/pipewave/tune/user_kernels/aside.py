@@ -44,7 +44,7 @@ class Aside:
             while (job := self._next()) is not None:
                 try:
                     job()
-                except Exception:  # noqa: BLE001, S110  a launch without it goes on as it did
+                except Exception:  # noqa: BLE001  a launch without it goes on as it did
                     pass
         finally:
             sys.setswitchinterval(usual)
