@@ -1,0 +1,159 @@
+"""What told figures say of others: a normal law over causes and what they leave open, conditioned in closed form.
+
+A run may be spoiled (throttled, shared, another program at the same time): a few in a hundred of those published are.
+Each told run is either sound or spoiled, and an answer is the mean over all ways to take them, by their weight; of more
+than six runs, over those with two spoiled ones at most.
+
+`xp` is numpy, or torch where the prior is fitted through this very code (`train.told_fit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from pipewave.physics.demand import Array
+from pipewave.told.prior import MIDDLE, PLACES, SPREAD, Prior
+
+ENUMERATED = 6  # runs
+JITTER = 1e-4  # variance that every figure has
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Points:
+    """Figures of runs: arrays by figure. There may be other axes before."""
+
+    slopes: Array  # [figure, cause]
+    parts: Array  # [figure, latent]
+    place: Array  # [figure, place]
+    run: Array  # [figure] which run it is of
+    software: Array  # [figure] a number for each
+    model: Array
+
+    @classmethod
+    def of(cls, rows: Sequence[tuple[Array, Array, Array, int, Hashable, Hashable]]) -> Points:
+        """From (slopes, parts, place, run, software, model) of each figure."""
+        slopes, parts, place, run, software, model = zip(*rows, strict=True)
+        return cls(np.array(slopes), np.array(parts), np.array(place), np.array(run), _labels(software), _labels(model))
+
+    def __len__(self) -> int:
+        return int(self.run.shape[-1])
+
+    def take(self, index: Any) -> Points:
+        """Some of the figures."""
+        return Points(*(getattr(self, name)[index] for name in self.__slots__))
+
+
+def _labels(names: Sequence[Hashable]) -> Array:
+    """A number for each name, the same for the same name everywhere in this process."""
+    return np.array([hash(name) for name in names])
+
+
+def covariance(prior: Prior, these: Points, those: Points, xp: Any = np) -> Any:
+    """[..., these, those] of what figures are off by, noise apart."""
+
+    def between(name: str) -> Any:
+        return getattr(these, name)[..., :, None] == getattr(those, name)[..., None, :]
+
+    def latent(deviation: Array) -> Any:
+        return (these.parts * deviation**2) @ those.parts.swapaxes(-1, -2)
+
+    def kept(share: int) -> Any:
+        version, model = prior.other_software[share], prior.other_model[share]
+        return (version + (1.0 - version) * same_software) * (model + (1.0 - model) * same_model)
+
+    same_software, same_model = 1.0 * between("software"), 1.0 * between("model")
+    of_causes, unexplained = kept(0), kept(1)
+    apart = (these.place[..., :, None, :] - those.place[..., None, :, :]) / prior.lengths
+    alike = xp.exp(-0.5 * (apart**2).sum(-1)) * unexplained
+    sums = these.parts.sum(-1)[..., :, None] * those.parts.sum(-1)[..., None, :]
+    found = (these.slopes * prior.causes**2) @ those.slopes.swapaxes(-1, -2) * of_causes
+    of_model = prior.other_model[1] + (1.0 - prior.other_model[1]) * same_model
+    found = found + latent(prior.level) * of_model + latent(prior.own_level) * same_software * same_model
+    found = found + (latent(prior.local) + prior.shared**2 * sums) * alike
+    for column in range(len(PLACES)):
+        here, there = (_from_middle(points, column) for points in (these, those))
+        found = found + latent(prior.trend[:, column]) * unexplained * here[..., :, None] * there[..., None, :]
+    return found
+
+
+def _from_middle(points: Points, column: int) -> Any:
+    return (points.place[..., column] - MIDDLE[column]) / SPREAD[column]
+
+
+def variance(prior: Prior, points: Points) -> Any:
+    """[..., figure] of what figures of one run are off by before anything is told, noise included."""
+    squared, sums = points.parts**2, points.parts.sum(-1)
+    found = points.slopes**2 @ prior.causes**2 + JITTER
+    found = found + squared @ (prior.level**2 + prior.own_level**2 + prior.local**2 + prior.noise**2)
+    found = found + (prior.shared**2 + prior.run**2) * sums**2
+    for column in range(len(PLACES)):
+        found = found + (squared @ prior.trend[:, column] ** 2) * _from_middle(points, column) ** 2
+    return found
+
+
+def _noise(prior: Prior, points: Points, xp: Any) -> Any:
+    """[..., figure, figure] of what differs from run to run."""
+    sums, same = points.parts.sum(-1), 1.0 * (points.run[..., :, None] == points.run[..., None, :])
+    own = points.parts**2 @ prior.noise**2 + JITTER
+    eye = xp.asarray(np.eye(len(points)))
+    return prior.run**2 * sums[..., :, None] * sums[..., None, :] * same + own[..., None] * eye
+
+
+class Posterior:
+    """What told figures are off by, log measured over predicted, and what that says of others.
+
+    Axes before those of figures are apart from each other: many of it at once.
+    """
+
+    def __init__(self, prior: Prior, told: Points, off: Any, xp: Any = np) -> None:
+        self.prior, self.told, self.xp = prior, told, xp
+        runs = int(told.run.max()) + 1
+        self.ways = xp.asarray(_ways(runs))  # [way, run] whether it is spoiled
+        of_run = told.run[..., None, :] == xp.arange(runs)[:, None]
+        spoiled = (self.ways @ (1.0 * of_run)) * (told.parts**2 @ prior.spoiled**2)[..., None, :]
+        sound = covariance(prior, told, told, xp) + _noise(prior, told, xp)
+        whole = sound[..., None, :, :] + spoiled[..., None] * xp.asarray(np.eye(len(told)))
+        self.precision = xp.linalg.inv(whole)  # [..., way, told, told]
+        self.pull = (self.precision @ off[..., None, :, None])[..., 0]  # [..., way, told]
+        share = prior.spoiled_share[0]
+        likely = -0.5 * (self.pull * off[..., None, :]).sum(-1) - 0.5 * xp.linalg.slogdet(whole)[1]
+        likely = likely + self.ways.sum(-1) * xp.log(share / (1.0 - share))
+        weights = xp.exp(likely - xp.amax(likely, -1)[..., None])
+        self.weights = weights / weights.sum(-1)[..., None]  # [..., way]
+
+    def at(self, points: Points) -> tuple[Any, Any]:
+        """Mean and variance of what other runs' figures are off by, their own noise included."""
+        between = covariance(self.prior, points, self.told, self.xp).swapaxes(-1, -2)  # [..., told, figure]
+        means = self.pull @ between
+        known = ((self.precision @ between[..., None, :, :]) * between[..., None, :, :]).sum(-2)
+        variances = variance(self.prior, points)[..., None, :] - known
+        weights = self.weights[..., None]
+        mean = (weights * means).sum(-2)
+        return mean, (weights * (variances + means**2)).sum(-2) - mean**2
+
+    def causes(self) -> tuple[Array, Array]:
+        """Mean and standard deviation of each cause."""
+        sizes, slopes = self.prior.causes**2, self.told.slopes
+        means = sizes * (self.pull @ slopes)
+        variances = sizes - sizes**2 * np.einsum("ji,wjk,ki->wi", slopes, self.precision, slopes)
+        mean = self.weights @ means
+        return mean, np.sqrt(np.maximum(self.weights @ (variances + means**2) - mean**2, 0.0))
+
+    def spoiled(self) -> Array:
+        """[run] how likely each told run is spoiled."""
+        found: Array = self.weights @ self.ways
+        return found
+
+
+def _ways(runs: int) -> Array:
+    """All ways to take some runs as spoiled; of many runs, at most two of them."""
+    if runs <= ENUMERATED:
+        return np.array(list(product((0.0, 1.0), repeat=runs)))
+    ones = np.eye(runs)
+    two = [ones[i] + ones[k] for i in range(runs) for k in range(i)] if runs <= 4 * ENUMERATED else []
+    return np.array([np.zeros(runs), *ones, *two])

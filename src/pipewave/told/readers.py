@@ -1,0 +1,163 @@
+"""Result files of benchmarks as told runs: what `formats.yaml` says of each tool, applied to what a file holds."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from pipewave.errors import BadFile, MissingField
+from pipewave.files import packaged
+from pipewave.published.cases import MEASURED
+
+FORMATS = Path(__file__).with_name("formats.yaml")
+LARGEST = 256 << 20  # bytes
+WHOLE = ("requests", "concurrency", "tp", "pp", "ep", "max_num_seqs", "max_num_batched_tokens")
+NEEDED = {"isl": "mean prompt tokens", "osl": "mean output tokens"}
+METRIC = re.compile(r"([A-Za-z_:][\w:]*)(?:\{[^}]*\})?\s+(\S+)")
+BUCKET = "_bucket"  # of a histogram, whose sum and count are enough
+Run = dict[str, Any]  # a told run, as cases take it
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Runs of a file, and the tool that wrote it."""
+
+    path: str
+    tool: str
+    runs: tuple[Run, ...]
+
+
+def read(path: str | Path, also: Mapping[str, Any] | None = None) -> Results:
+    """The runs that a result file holds; `also`: fields that it leaves out, or that are otherwise than it says.
+
+    Raises BadFile where it cannot be read or no known tool wrote it, MissingField where a run lacks its lengths, its
+    load or every mean.
+    """
+    whole = _text(Path(path))
+    found = [(_of_tool(one), one) for one in _objects(whole)]
+    known = [(one, held) for one, held in found if one]
+    if not known:
+        tools = ", ".join(one["tool"] for one in _formats())
+        raise BadFile(f"{path}: no result of a known tool ({tools}) and no list of told runs", field="file")
+    runs = tuple(_run(f"{path}, result {i + 1}", form, held, also or {}) for i, (form, held) in enumerate(known))
+    return Results(str(path), str(known[0][0]["tool"]), runs)
+
+
+@cache
+def _formats() -> list[dict[str, Any]]:
+    own = {name: [name] for name in (*MEASURED, "isl", "osl", "concurrency", "requests", "rate")}
+    return [*packaged.yaml(FORMATS), {"tool": "told runs", "has": ["isl", "osl"], "fields": own, "whole": True}]
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > LARGEST:
+            raise BadFile(f"{path}: larger than {LARGEST >> 20} MiB", field="file")
+        return path.read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFile(f"{path}: cannot be read ({error})", field="file") from error
+
+
+def _objects(text: str) -> Iterator[Mapping[str, Any]]:
+    """Every object that may be a result: of JSON, of JSON lines, of a CSV of metrics, of Prometheus text."""
+    try:
+        documents = [json.loads(text)]
+    except ValueError:
+        documents = _lines(text) or [_csv(text)] if text.startswith(("{", "Metric,")) else [_metrics(text)]
+    for document in documents:
+        for one in document if isinstance(document, list) else document.get("benchmarks") or [document]:
+            if isinstance(one, Mapping):
+                yield one
+
+
+def _lines(text: str) -> list[Any]:
+    try:
+        return [json.loads(line) for line in text.splitlines() if line.strip()]
+    except ValueError:
+        return []
+
+
+def _csv(text: str) -> Run:
+    """`Time to First Token (ms)` in a row is `time_to_first_token` with the columns of its header."""
+    found: Run = {}
+    header: list[str] = []
+    for row in csv.reader(StringIO(text)):
+        if row[:1] == ["Metric"]:
+            header = ["avg" if name == "Value" else name for name in row[1:]]
+        elif len(row) > 1:
+            name = re.sub(r"\W+", "_", row[0].partition("(")[0].strip().lower())
+            found[name] = {key: _number(value.replace(",", "")) for key, value in zip(header, row[1:], strict=False)}
+    return found
+
+
+def _metrics(text: str) -> Run:
+    """Prometheus text: each metric summed over its labels."""
+    found: Run = {}
+    for line in text.splitlines():
+        if match := METRIC.match(line):
+            name, value = match.group(1), _number(match.group(2))
+            if value is not None and not name.endswith(BUCKET):
+                found[name] = found.get(name, 0.0) + value
+    return found
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text) if math.isfinite(float(text)) else None
+    except ValueError:
+        return None
+
+
+def _of_tool(held: Mapping[str, Any]) -> dict[str, Any] | None:
+    return next((form for form in _formats() if all(name in held for name in form["has"])), None)
+
+
+def _run(where: str, form: Mapping[str, Any], held: Mapping[str, Any], also: Mapping[str, Any]) -> Run:
+    """A told run of what a result holds."""
+    said = dict(held) if form.get("whole") else dict(form.get("says", {}))
+    for name, places in form["fields"].items():
+        value = next((found for place in places if (found := _at(held, str(place))) not in (None, "inf", 0)), None)
+        if value is not None:
+            said[name] = max(round(value), 1) if name in WHOLE and isinstance(value, float) else value
+    said |= also
+    if said.get("concurrency", 0) > said.get("max_num_seqs", math.inf):  # all were queued at once
+        said |= {"mode": "offline", "concurrency": None}
+    missing = [f"{name} ({what})" for name, what in NEEDED.items() if said.get(name) is None]
+    if not any(said.get(name) for name in ("concurrency", "rate", "arrivals")) and said.get("mode") != "offline":
+        missing.append("concurrency or rate")
+    if missing:
+        raise MissingField(
+            f"{where} of {form['tool']} lacks {', '.join(missing)}: give --also NAME=VALUE", field="file"
+        )
+    if not any(said.get(name) for name in MEASURED):
+        raise MissingField(f"{where} of {form['tool']} holds no measured mean", field="file")
+    return said
+
+
+def _at(held: Any, place: str) -> Any:
+    """What stands at a place: a path, a product or a quotient; None where a part is missing."""
+    above, _, below = place.partition(" / ")
+    if below:
+        number, count = _at(held, above), _at(held, below)
+        return number / count if number is not None and count else None
+    if " * " in place:
+        parts = [_at(held, part) for part in place.split(" * ")]
+        return None if None in parts else math.prod(parts)
+    if place.isdigit():
+        return float(place)
+    for key in place.split("."):
+        if isinstance(held, list) and key.lstrip("-").isdigit() and held:
+            held = held[int(key)]
+        elif isinstance(held, Mapping):
+            held = held.get(key)
+        else:
+            return None
+    return held if isinstance(held, (int, float, str)) and not isinstance(held, bool) else None

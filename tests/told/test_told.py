@@ -1,0 +1,142 @@
+"""Measured runs that a case is told: laws of the correction, and its closed form beside the definition."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipewave.cli import build
+from pipewave.errors import BadInput, MissingField, UnknownField
+from pipewave.published.answers import answer as untold
+from pipewave.published.cases import from_dict
+from pipewave.simulate.pace import Pace
+from pipewave.told.answers import answer
+from pipewave.told.posterior import Points, Posterior, covariance, variance
+from pipewave.told.prior import CAUSES, LATENTS, PLACES, shipped
+from tests.command_line import CliRunner
+
+BASE: dict[str, Any] = {"model": "Qwen3-0.6B", "gpu": "H100", "engine": "vllm", "version": "0.12.0"}
+LOADS = [{"isl": 500, "osl": 40, "concurrency": many} for many in (4, 16, 32)]
+ASKED = {"isl": 1000, "osl": 60, "concurrency": 24}
+MEANS = ("ttft_ms", "tpot_ms", "e2e_ms", "output_tokens_per_s")
+
+
+def means(case: dict[str, Any], pace: Pace = Pace(), factor: float = 1.0) -> dict[str, Any]:  # noqa: B008
+    found = untold(from_dict(BASE | case), None, pace)
+    return case | {name: factor * found[name] for name in ("ttft_ms", "tpot_ms")}
+
+
+def ask(told: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    return answer(from_dict(BASE | ASKED | {"told": told} | more))
+
+
+def width(found: dict[str, Any], name: str) -> float:
+    return float(found[f"{name}_high"] / found[f"{name}_low"])
+
+
+def test_what_was_predicted_leaves_the_answer_and_narrows_it() -> None:
+    before, after = untold(from_dict(BASE | ASKED)), ask([means(load) for load in LOADS])
+    for name in MEANS:
+        assert after[name] == pytest.approx(before[name], rel=0.02)
+        assert width(after, name) < width(before, name)
+
+
+@pytest.mark.parametrize("pace", [Pace(host=1.6), Pace(decode=1.2, prompt=1.2), Pace(frontend=1.5)])
+def test_a_slower_machine_is_recognised(pace: Pace) -> None:
+    truth = untold(from_dict(BASE | ASKED), None, pace)
+    before, after = untold(from_dict(BASE | ASKED)), ask([means(load, pace) for load in LOADS])
+    off = {n: (abs(np.log(after[n] / truth[n])), abs(np.log(before[n] / truth[n]))) for n in MEANS}
+    assert sum(now for now, _ in off.values()) < 0.7 * sum(was for _, was in off.values())
+    assert all(after[f"{name}_low"] < truth[name] < after[f"{name}_high"] for name in MEANS)
+
+
+def test_a_sibling_moves_the_same_way_but_less() -> None:
+    told = [means(load, factor=1.4) for load in LOADS]
+    own = ask(told)["tpot_ms"] / untold(from_dict(BASE | ASKED))["tpot_ms"]
+    sibling = [load | {"model": "Qwen3-0.6B"} for load in told]
+    other = answer(from_dict(BASE | ASKED | {"model": "Llama-3.2-1B", "told": sibling}))
+    moved = other["tpot_ms"] / untold(from_dict(BASE | ASKED | {"model": "Llama-3.2-1B"}))["tpot_ms"]
+    assert 1.0 < moved < own < 1.45
+
+
+def test_one_run_that_fits_no_other_is_named_and_left_out() -> None:
+    told = [means(load) for load in LOADS]
+    found = ask([*told, means(ASKED | {"concurrency": 20}, factor=3.0)])
+    assert any("told[3] fit" in note for note in found["notes"])
+    assert found["tpot_ms"] == pytest.approx(ask(told)["tpot_ms"], rel=0.08)
+
+
+def test_order_of_runs_does_not_matter_and_one_that_cannot_run_is_noted() -> None:
+    told = [means(load, factor=1.2) for load in LOADS]
+    impossible = {"tp": 3, "ttft_ms": 5.0}
+    found, other = ask([*told, impossible]), ask([impossible, *reversed(told)])
+    assert [found[name] for name in MEANS] == pytest.approx([other[name] for name in MEANS])
+    assert any(note.startswith("told[3] is left out: ") for note in found["notes"])
+    assert ask([impossible])["ttft_ms"] == untold(from_dict(BASE | ASKED))["ttft_ms"]
+
+
+def test_a_told_run_is_the_case_but_for_what_it_says() -> None:
+    case = from_dict(BASE | ASKED | {"tp": 2, "told": [{"input_len": 700, "tp": None, "ttft_ms": 3.0}]})
+    assert case.told[0].case == replace(case, isl=700.0, tp=1, told=())
+    listed = from_dict(BASE | {"arrivals": [[0.0, 10, 5]], "told": [LOADS[0] | {"ttft_ms": 3.0}, {"tpot_ms": 2.0}]})
+    assert [run.case.arrivals is None for run in listed.told] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("told", "error", "field"),
+    [
+        ({"ttft_ms": 3.0}, BadInput, "told"),
+        ([3.0], BadInput, "told"),
+        ([{"concurrency": 3}], MissingField, "told[0]"),
+        ([{"ttft_ms": 3.0}, {"ttft_ms": -3.0}], BadInput, "told[1].ttft_ms"),
+        ([{"ttft_ms": 3.0, "concurency": 3}], UnknownField, "told[0].concurency"),
+    ],
+)
+def test_what_cannot_be_told_is_refused_by_name(told: Any, error: type[BadInput], field: str) -> None:
+    with pytest.raises(error) as wrong:
+        from_dict(BASE | ASKED | {"told": told})
+    assert wrong.value.field == field
+
+
+def test_the_command_answers_by_what_it_is_told() -> None:
+    case = BASE | ASKED | {"id": 7, "told": [means(load, factor=1.3) for load in LOADS]}
+    result = CliRunner().invoke(build(), ["serve", "--cases", "-"], input=json.dumps(case) + "\n")
+    found = json.loads(result.output.splitlines()[0])
+    assert found["tpot_ms"] == answer(from_dict({**case}))["tpot_ms"]
+
+
+def points(count: int, runs: int, seed: int) -> Points:
+    rng = np.random.default_rng(seed)
+    rows = [
+        (
+            rng.uniform(0, 1, len(CAUSES)),
+            rng.uniform(0, 1, len(LATENTS)),
+            rng.uniform(0, 9, len(PLACES)),
+            i % runs,
+            "a",
+            i % 2,
+        )
+        for i in range(count)
+    ]
+    return Points.of(rows)
+
+
+def test_the_closed_form_is_the_conditional_of_a_normal_law() -> None:
+    prior = replace(shipped(), spoiled_share=np.array([1e-12]))
+    told, asked = points(6, 3, 0), points(5, 1, 1)
+    off = np.random.default_rng(2).normal(0, 0.2, 6)
+    mean, spread = Posterior(prior, told, off).at(asked)
+    both = Points(*(np.concatenate([getattr(told, name), getattr(asked, name)]) for name in Points.__slots__))
+    apart = replace(both, run=np.concatenate([told.run, 10 + np.arange(5)]))
+    whole = covariance(prior, apart, apart)
+    sums, same = apart.parts.sum(-1), apart.run[:, None] == apart.run[None]
+    whole += prior.run**2 * np.outer(sums, sums) * same
+    whole += np.diag(variance(prior, apart) - np.diag(whole))
+    known, cross = whole[:6, :6], whole[6:, :6]
+    assert mean == pytest.approx(cross @ np.linalg.solve(known, off))
+    assert spread == pytest.approx(np.diag(whole[6:, 6:] - cross @ np.linalg.solve(known, cross.T)))
+    assert np.linalg.eigvalsh(whole).min() > 0
