@@ -2,22 +2,26 @@
 
 `python -m facts vllm==0.33.0` prints (or writes with `--out`) each fact with the file and line that it was read from,
 and what the source does not settle as questions. `python -m facts diff vllm 0.24.0 0.33.0` prints what changes for a
-deployment. A package is downloaded once into `--cache`, and neither installed nor imported.
+deployment. `python -m facts rules` reads every release of the last year and writes the rules that deployments follow;
+`python -m facts check` counts them against what was read by hand. A package is downloaded once into `--cache`, and
+neither installed nor imported.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from facts import rules
 from facts.facts import FACTS, read
-from facts.reading import Found
-from facts.sources import Release, fetch, versions
+from facts.reading import Found, forget
+from facts.sources import Release, fetch, number, versions
 
 CACHE = Path("build/releases")
 WIDTH = 60  # characters of a value in a table
@@ -74,10 +78,23 @@ def _release(engine: str, version: str, cache: Path) -> Release:
         raise SystemExit(f"facts: {error}") from error
 
 
+def _documents(engine: str, first: str, cache: Path) -> Iterator[dict[str, Any]]:
+    """Of each release from one on, oldest first; its text is dropped once it is read."""
+    for version in versions(engine):
+        if number(version) >= number(first):
+            release = fetch(engine, version, cache)
+            yield json.loads(json.dumps(document(release, read(release))))
+            forget()
+            vars(release).pop("files", None)
+            print(f"{engine} {version}", file=sys.stderr, flush=True)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Read releases, or compare two."""
     parser = argparse.ArgumentParser(prog="python -m facts", description=__doc__)
-    parser.add_argument("what", nargs="+", help="engine==version (or ==latest) …; or: diff ENGINE VERSION VERSION")
+    parser.add_argument(
+        "what", nargs="+", help="engine==version (or ==latest) …; or: diff ENGINE VERSION VERSION; rules; check"
+    )
     parser.add_argument("--cache", type=Path, default=CACHE, help=f"where packages are kept (default {CACHE})")
     parser.add_argument("--out", type=Path, help="folder for one YAML file a release; default: standard output")
     options = parser.parse_args(argv)
@@ -88,6 +105,19 @@ def main(argv: Sequence[str] | None = None) -> None:
         before, after = (read(_release(engine, version, options.cache)) for version in (old, new))
         for row in [("fact", old, new), *changes(before, after)]:
             print(f"{row[0]:44}  {row[1]:{WIDTH}}  {row[2]}")
+        return
+    if options.what == ["rules"]:
+        texts = {engine: list(_documents(engine, first, options.cache)) for engine, first in rules.FIRST.items()}
+        rules.FILE.write_text(rules.releases(texts), "utf-8")
+        print(f"{rules.FILE}; now: python -m pipewave.files.manifest --write")
+        return
+    if options.what == ["check"]:
+        counts = list(rules.check())
+        for name, field, same, of in counts:
+            if same < of:
+                print(f"{name} {field}: {same} of {of} deployments as read by hand")
+        equal, every = sum(row[2] for row in counts), sum(row[3] for row in counts)
+        print(f"{equal:,} of {every:,} defaults as read by hand ({100 * equal / every:.1f} %)")
         return
     for asked in options.what:
         engine, _, version = asked.partition("==")

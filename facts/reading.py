@@ -34,16 +34,25 @@ def tree(release: Release, path: str) -> ast.Module:
     return ast.parse(release.files[path])
 
 
-@cache
 def defined(release: Release, pattern: str, under: str = "") -> tuple[str, int]:
     """File and line of the first line that a pattern matches at its start; NotThere where none does."""
-    matcher = re.compile(rf"^ *{pattern}", re.MULTILINE)
+    found = _defined(release, pattern, under)
+    if found is None:
+        raise NotThere(f"{release.engine} {release.version}: {pattern!r} under {under or 'the package'}")
+    return found
+
+
+@cache
+def _defined(release: Release, pattern: str, under: str) -> tuple[str, int] | None:
+    """Files are searched for the words that the pattern begins with first: a release holds 60 MB of source."""
+    matcher, begin = re.compile(rf"^ *{pattern}", re.MULTILINE), re.match(r"(?:[\w ]|\\[.()])*", pattern)
+    words = begin[0].replace("\\", "") if begin else ""
     for path, text in release.files.items():
-        if path.endswith(".py") and path.startswith(under):
+        if words in text and path.endswith(".py") and path.startswith(under):
             found = matcher.search(text)
             if found:
                 return path, text[: found.end()].count("\n") + 1
-    raise NotThere(f"{release.engine} {release.version}: {pattern!r} under {under or 'the package'}")
+    return None
 
 
 def constant(release: Release, name: str, under: str = "") -> Found:
@@ -182,3 +191,9 @@ def _default(node: ast.expr) -> ast.expr:
         if node.args:
             return node.args[0]
     return node
+
+
+def forget() -> None:
+    """Drop what was kept of the releases read so far."""
+    for kept in (tree, _defined, _functions, _function, _module):
+        kept.cache_clear()

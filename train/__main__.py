@@ -11,13 +11,16 @@ Stages, each reading what the one before wrote under `--runs`:
   versions  RUNS/<net>/rows.npz and the weights that ship → RUNS/weights/<split>: trained further on every version
   unseen  RUNS/<net>/rows.npz → members without a GPU or an architecture, their tables and intervals
   heldout  RUNS/<net> → train/heldout/<net>.npz, a sample of what members said of rows that they never saw
+  power    corpus and own loops → src/pipewave/physics/power.json (all nets at once)
   intervals  train/heldout → the intervals of GPUs never seen alone, put into the cards that ship
+  refresh  new tables of the corpus → what is concerned by them, weights and intervals (`train.refresh`)
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -37,13 +40,13 @@ TABLES = Path(__file__).with_name("tables")
 
 def rows(net: str, options: argparse.Namespace) -> None:
     """Build and save the rows and plans of a net."""
-    from train.registry import build, extra, plain, plan
+    from train.registry import extra, frame_of, plain, plan, rows_of
 
     folder = options.runs / net
     folder.mkdir(parents=True, exist_ok=True)
-    built = build(net, options.data)
+    frame = frame_of(net, options.data)
+    built, low = rows_of(net, frame), plain(net, frame)
     built.save(folder / "rows.npz")
-    low = plain(net, options.data)
     low.save(folder / "plain.npz")
     files = {"net": plan(net, "net", built), "ceiling": plan(net, "ceiling", low), "card": extra(net, built)}
     for name, content in files.items():
@@ -120,12 +123,12 @@ def ceiling(net: str, options: argparse.Namespace) -> None:
     """Train the ceiling anew and put it beside the net that ships."""
     from train.export import replace_ceiling
     from train.fit import main as train
-    from train.registry import plain, plan
+    from train.registry import frame_of, plain, plan
 
     folder = options.runs / net
     folder.mkdir(parents=True, exist_ok=True)
     given, wanted, run = (folder / part for part in ("plain.npz", "ceiling.json", "ceiling"))
-    rows = plain(net, options.data)
+    rows = plain(net, frame_of(net, options.data))
     rows.save(given)
     wanted.write_text(json.dumps(plan(net, "ceiling", rows), indent=1) + "\n", encoding="utf-8")
     train(["--in", str(given), "--plan", str(wanted), "--out", str(run)])
@@ -157,9 +160,9 @@ def intervals(net: str, options: argparse.Namespace) -> None:
 def software(net: str, options: argparse.Namespace) -> None:
     """Put the record of the software of a net's rows into the card that ships."""
     from train.export import replace_software
-    from train.registry import bare
+    from train.registry import bare_of, frame_of
 
-    print(replace_software(options.weights / f"{net}.json", bare(net, options.data)), flush=True)
+    print(replace_software(options.weights / f"{net}.json", bare_of(frame_of(net, options.data))), flush=True)
 
 
 def tables(net: str, options: argparse.Namespace) -> None:
@@ -200,10 +203,16 @@ ALONE: dict[str, Callable[[str, argparse.Namespace], None]] = {
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; the exit status."""
+    given = sys.argv[1:] if argv is None else argv
+    if given[:1] == ["power"]:
+        from train.power import main as power
+
+        power(given[1:])
+        return 0
     parser = argparse.ArgumentParser(
         prog="python -m train", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("stage", choices=[*STAGES, *ALONE, "all"])
+    parser.add_argument("stage", choices=[*STAGES, *ALONE, "all", "refresh"])
     parser.add_argument("--net", action="append", help="only these nets")
     parser.add_argument("--data", type=Path, help="corpus folder (default: PIPEWAVE_DATA or ../shared/data)")
     parser.add_argument("--runs", type=Path, default=RUNS)
@@ -214,7 +223,16 @@ def main(argv: list[str] | None = None) -> int:
         "--start", type=Path, help="versions: weights of newest versions to start from (those that ship)"
     )
     parser.add_argument("--device", help="cuda or cpu (default: cuda where there is one)")
+    again = parser.add_argument_group("refresh")
+    again.add_argument("--stage", dest="stage_of", choices=("frames", "train", "put"), help="one stage of it alone")
+    again.add_argument("--steps", type=int, help="steps of nets that are trained on")
+    again.add_argument("--seconds", type=float, default=math.inf, help="at most so long a net, its features included")
+    again.add_argument("--anyway", action="store_true", help="put nets that make a known version worse, too")
     options = parser.parse_args(argv)
+    if options.stage == "refresh":
+        from train.refresh import main as refresh
+
+        return refresh(options)
     named = options.net or _default_nets(options)
     for stage in STAGES if options.stage == "all" else [options.stage]:
         for net in named:

@@ -1,10 +1,10 @@
 """`python -m train.another_day [--write]`: cold intervals that hold shapes without rows on another card and day.
 
 Other cold intervals rest on rows that members never saw, of the cards and days that nets learned from. Rows of another
-day (`studies.another_day`) say how much wider they must be: a factor on the multiple that holds 90 % of the rows, both
-GPU models counting alike; never narrower, since these are few shapes. What the factor of one model, H100 or H200, holds
-of the other's rows is printed: the other is then a card, a day and shapes that settled nothing. Rows of calls with
-other rows, and heads of widths without, are left out.
+day (`studies.another_day`) say how much wider they must be: the factor on the multiple that holds 90 % of the rows of
+each GPU model, the larger of the two; never narrower, since these are few shapes. What the factor of one model, H100 or
+H200, holds of the other's rows is printed: the other is then a card, a day and shapes that settled nothing. Rows of
+calls with other rows, and heads of widths without, are left out.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from pipewave.kernels.gemm.family import NET_OF
 from pipewave.measure.row_files import rows
 from pipewave.nets.calibration.corrections import suspended
 from pipewave.nets.weights_metadata import BASES
-from studies.another_day import PLACE, SECOND, WIDTHS, answered, known, phase
-from studies.card_blind import DATA
+from studies.another_day import PLACE, SECOND, WIDTHS, answered, known
+from studies.card_blind import DATA, phase
 from train.__main__ import WEIGHTS
 from train.intervals import LEVEL
 from train.two_levels import weighted_quantile
@@ -78,9 +78,8 @@ def _factors(card: str, some: list[Row]) -> Floats:
 
 
 def factor(of: Needed) -> float:
-    """What holds LEVEL of the rows, GPU models alike; at least 1."""
-    weight = np.concatenate([np.full(len(one), 1.0 / len(one)) for one in of.values()])
-    return max(1.0, weighted_quantile(np.concatenate(list(of.values())), weight, LEVEL))
+    """What holds LEVEL of the rows of every GPU model; at least 1."""
+    return max(1.0, *(weighted_quantile(one, np.ones(len(one)), LEVEL) for one in of.values()))
 
 
 def report(net: str, of: Needed) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
@@ -14,10 +16,10 @@ EMA = 0.999
 PRINTED = 20  # lines of a run
 
 
-def rate_at(step: int, steps: int) -> float:
-    """Short linear warm-up, then a cosine to zero."""
+def rate_at(step: int, steps: int, share: float | None = None) -> float:
+    """Short linear warm-up, then a cosine to zero; `share`: of the way, where time ends it before the steps do."""
     warm = max(1, min(200, steps // 20))
-    return min((step + 1) / warm, 0.5 * (1 + math.cos(math.pi * step / steps)))
+    return min((step + 1) / warm, 0.5 * (1 + math.cos(math.pi * (step / steps if share is None else share))))
 
 
 class Descent:
@@ -26,22 +28,29 @@ class Descent:
     """
 
     def __init__(self, net: Ensemble, steps: int, rate: float, *, ema: float = EMA, weight_decay: float = 0.0) -> None:
-        self.net, self.ema, self.done = net, ema, 0
+        self.net, self.steps, self.rate, self.ema, self.done = net, steps, rate, ema, 0
         self.mean = [parameter.detach().clone() for parameter in net.parameters()]
         self.optimiser = torch.optim.AdamW(net.parameters(), lr=rate, weight_decay=weight_decay)
-        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimiser, lambda step: rate_at(step, steps))
 
-    def step(self, loss: Tensor, limit: Callable[[Ensemble], None] | None = None) -> None:
-        """One step against this loss; `limit` changes the gradients before."""
+    def step(self, loss: Tensor, limit: Callable[[Ensemble], None] | None = None, share: float | None = None) -> None:
+        """One step against this loss; `limit` changes the gradients before; `share` of the way is done."""
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.rate * rate_at(self.done, self.steps, share)
         self.optimiser.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
         if limit:
             limit(self.net)
         self.optimiser.step()
-        self.schedule.step()
         keep = min(self.ema, (1 + self.done) / (10 + self.done))
         torch._foreach_lerp_(self.mean, list(self.net.parameters()), 1.0 - keep)
         self.done += 1
+
+    def averaged(self) -> Ensemble:
+        """A copy of the net with the mean."""
+        found = copy.deepcopy(self.net)
+        with torch.no_grad():
+            torch._foreach_copy_(list(found.parameters()), self.mean)
+        return found
 
     def finish(self) -> None:
         """Give the net the mean."""
@@ -51,18 +60,24 @@ class Descent:
 
 def taught(
     student: Ensemble, losses: Iterable[Sequence[Tensor]], steps: int, rate: float,
-    limit: Callable[[Ensemble], None] | None = None,
-) -> Ensemble:  # fmt: skip
-    """The student after so many steps. `losses` works out the terms of a step's loss when asked for them, on the
-    weights of then; their sum goes down. `limit` changes the gradients before each step.
+    limit: Callable[[Ensemble], None] | None = None, seconds: float = math.inf, early: float = 1.0,
+) -> tuple[Ensemble, Ensemble, int]:  # fmt: skip
+    """The student after so many steps or seconds, whichever end first; a copy of when `early` of that was over; and how
+    many steps it took. `losses` works out the terms of a step's loss when asked for them, on the weights of then; their
+    sum goes down. `limit` changes the gradients before each step.
     """
-    descent = Descent(student, steps, rate)
-    for step, terms in zip(range(steps), losses, strict=False):
-        descent.step(torch.stack(list(terms)).sum(), limit)
+    descent, begun, share, before = Descent(student, steps, rate), time.perf_counter(), 0.0, None
+    for step, terms in enumerate(losses):
+        share = max(step / steps, (time.perf_counter() - begun) / seconds)
+        if share >= 1.0:
+            break
+        if before is None and share >= early:
+            before = descent.averaged()
+        descent.step(torch.stack(list(terms)).sum(), limit, share)
         if step % max(1, steps // PRINTED) == 0:
             print(f"{step:6}", *(f"{term.item():.5f}" for term in terms), flush=True)
     descent.finish()
-    return student
+    return student, before or copy.deepcopy(student), descent.done
 
 
 def orders(count: int, size: int) -> Iterator[Tensor]:

@@ -169,7 +169,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m train.evaluate", description=__doc__)
     parser.add_argument("--in", dest="rows", type=Path, required=True, help="rows.npz, see train.rows")
-    parser.add_argument("--run", type=Path, required=True, help="folder written by train.fit or train.trees")
+    parser.add_argument("--run", type=Path, required=True, help="folder written by train.fit")
     parser.add_argument("--by", default="gpu", help="columns of a cell, comma-separated (default: gpu)")
     parser.add_argument("--where", action="append", default=[], help="only rows with column=value[,value]")
     parser.add_argument("--json", type=Path, help="also write the figures here")

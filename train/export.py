@@ -128,18 +128,6 @@ def replace_net(card_path: Path, rows: Rows, run: Path, folder: Path, *, split: 
     return path
 
 
-def replace_members(card_path: Path, run: Path, split: str = SHIPPED) -> Path:
-    """Give shipped weights the members of a run in the place of their net; rows, software and all else as they were."""
-    net, card = Run.read(run, split), json.loads(card_path.read_text(encoding="utf-8"))
-    weights = card_path.with_suffix(".safetensors")
-    kept = {name: tensor for name, tensor in parse(weights.read_bytes()).items() if not name.startswith("net/")}
-    raw = to_safetensors(kept | net.named("net"))
-    card |= {"net": net.spec(), "sha256": hashlib.sha256(raw).hexdigest(), "training": of_run(net.log)}
-    weights.write_bytes(raw)
-    card_path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
-    return card_path
-
-
 def _without(default_impl: Mapping[str, str], rows: Rows, left_out: Ints) -> dict[str, str]:
     """The names of implementations without those that only left-out rows tell."""
     keys = [np.char.add(np.char.add(rows.columns["stack"].text(), "|"), rows.columns["capability"].text())]

@@ -1,6 +1,7 @@
 """What published deployments leave open, as half-widths of intervals: `python -m train.published_cover ANSWERS`.
 
-ANSWERS are those of `studies.published --answers`. Four parts of `pipewave.simulate.interval`:
+ANSWERS are those of `studies.published --answers`; of those with `--recipes "no model"` it says what a deployment needs
+whose launch is not known. Four parts of `pipewave.simulate.interval`:
 
 * `servers`: for each engine and mean, the half-width beside what kernels (and an assumed version) leave open that holds
   nine rows in ten of groups that it was not read off, each group counting alike. It is a quantile of rows whose version
@@ -66,10 +67,18 @@ def points(rows: Sequence[Row], answers: dict[str, dict[str, Any]]) -> list[Poin
 
 def _points(rows: Sequence[Row], answers: dict[str, dict[str, Any]]) -> list[Point]:
     good = [row for row in rows if "ttft_ms" in answers.get(row.id, {})]
-    every = [_point(row, name, value, answers[row.id]) for row in good for name, value in row.measured.items()
+    every = [_point(row, name, value, answers[row.id]) for row in good for name, value in _measured(row).items()
              if name in answers[row.id]]  # fmt: skip
     sizes = Counter((point.group, point.metric) for point in every)
     return [point for point in every if sizes[point.group, point.metric] >= LEAST_ROWS]
+
+
+def _measured(row: Row) -> dict[str, float]:
+    """The means of a run; a request's whole time is its first token's and all later ones', where it is not stated."""
+    means = row.measured
+    if {"ttft_ms", "tpot_ms"} <= set(means) and "e2e_ms" not in means and "osl" in row.case:
+        return means | {"e2e_ms": means["ttft_ms"] + (row.case["osl"] - 1) * means["tpot_ms"]}
+    return means
 
 
 def _counts(row: Row) -> bool:
@@ -120,12 +129,17 @@ def _given(found: Sequence[Point]) -> list[Point]:
 
 
 def widths(found: Sequence[Point]) -> dict[str, float]:
-    """Half-widths by mean, of the points of one engine; a mean of too few groups has that of TPOT, else the widest."""
+    """Half-widths by mean, of the points of one engine; a mean of too few groups has that of TPOT, else
+    the widest; throughput that of a whole request, by whose time clients that wait send the next.
+    """
     own = {name: [point for point in found if point.metric == name] for name in interval.METRICS}
     enough = {name: many for name, many in own.items() if len({p.group for p in many}) >= LEAST_GROUPS}
     known = {name: round(quantile(_given(many), level(many)), 4) for name, many in enough.items()}
     usual = known.get("tpot_ms", max(known.values()))
-    return {name: known.get(name, usual) for name in interval.METRICS}
+    known = {"e2e_ms": usual} | known
+    return {
+        name: known.get(name, known["e2e_ms"] if name == "output_tokens_per_s" else usual) for name in interval.METRICS
+    }
 
 
 def ranks_points(rows: Sequence[Row], answers: dict[str, dict[str, Any]]) -> list[Point]:

@@ -23,8 +23,14 @@ def of_run(log: Mapping[str, Any]) -> dict[str, Any]:
     known = {name: log[name] for name in ("seconds", "peak_mb", "threads", "device") if name in log}
     data = json.loads(LOCK.read_text(encoding="utf-8"))["sha256"]
     begun = {"started_from_sha256": log["start"]} if log.get("start") else {}
-    begun |= {name: log[name] for name in ("distilled",) if name in log}
-    return {"commit": log["commit"], "corpus_lock_sha256": data, "seed": log["plan"]["seed"], **known, **begun}
+    begun |= {"trainer": log["trainer"]} if "trainer" in log else {}
+    return {
+        "commit": log["commit"] or commit(),
+        "corpus_lock_sha256": data,
+        "seed": log["plan"]["seed"],
+        **known,
+        **begun,
+    }
 
 
 def commit() -> str:

@@ -21,7 +21,6 @@ from train.export import defaults, trained_software
 from train.pack import balanced, pack
 from train.rows import Rows
 from train.small import nets as small_nets
-from train.small import packed
 from train.splits import DRAWS, FEW, expand, meet
 
 LARGE = {
@@ -35,6 +34,20 @@ LARGE = {
     "mla_generation": "mla",
     "fused_moe": "fused_moe",
 }
+TABLES: dict[str, tuple[str, ...]] = {
+    "gemm": ("gemm",),
+    "attention": ("context_attention", "generation_attention", "encoder_attention"),
+    "mla": ("context_mla", "generation_mla"),
+    "fused_moe": ("moe",),
+    "norm": (),
+    "elementwise": ("scale_matrix",),
+    "collective": ("nccl", "custom_allreduce"),
+    "recurrent": ("gdn", "kda", "mamba2"),
+    "expert_exchange": (
+        *("moe_a2a", "wideep_deepep_normal", "wideep_deepep_ll", "trtllm_alltoall", "dsv4_megamoe_module"),
+    ),
+    "layer_parts": ("mhc_module", "mla_bmm"),
+}  # by the module of a net's rows
 PLANS = Path(__file__).with_name("plans")
 FEWEST = 10 * FEW  # rows of a GPU and type of which a few are drawn
 
@@ -46,26 +59,27 @@ def names() -> tuple[str, ...]:
 
 def build(net: str, data: Path | None = None) -> Rows:
     """The rows a net learns from. KeyError for an unknown net."""
-    if net in small_nets():
-        return packed(net, small_nets()[net], data)[1]
-    module = import_module(f"train.nets.{LARGE[net]}")
-    if hasattr(module, "build"):
-        built: Rows = module.build(net, data) if LARGE[net] == "gemm" else module.build(data)
-        return built
-    frame = module.rows(net, data)
+    return rows_of(net, frame_of(net, data))
+
+
+def rows_of(net: str, frame: pd.DataFrame) -> Rows:
+    """A frame's rows with features, base estimate and weights."""
+    module, (features, base_us) = _module(net), features_of(net, frame)
+    if hasattr(module, "packed"):
+        found: Rows = module.packed(frame, features, base_us)
+        return found
     weight = module.weight(net, frame, balanced(frame)) if hasattr(module, "weight") else None
-    return pack(frame, *module.features(net, frame), weight)
+    return pack(frame, features, base_us, weight)
 
 
-def plain(net: str, data: Path | None = None) -> Rows:
-    """The rows a ceiling learns from: those of the net that count, their features as of the default software.
+def plain(net: str, frame: pd.DataFrame) -> Rows:
+    """The rows a ceiling learns from: those of the net's frame that count, their features as of the default software.
 
     So nothing in features or base estimate tells implementations apart: what is left between them is how well they
     were made.
     """
-    frame = frame_of(net, data)
     frame = frame[frame["counted"]].reset_index(drop=True) if "counted" in frame else frame
-    card = metadata_of(defaults(_bare(frame)))
+    card = metadata_of(defaults(bare_of(frame)))
     return pack(frame, *features_of(net, as_default(frame, card)))
 
 
@@ -89,6 +103,14 @@ def frame_of(net: str, data: Path | None) -> pd.DataFrame:
     return frame
 
 
+def tables_of(net: str) -> tuple[str, ...]:
+    """Names of the public tables that a net's rows come from."""
+    module = _module(net)
+    if hasattr(module, "SOURCES"):
+        return tuple(source.table for source in module.SOURCES[net])
+    return TABLES[module.__name__.rpartition(".")[2]]
+
+
 def features_of(net: str, frame: pd.DataFrame) -> tuple[dict[str, Array], Array]:
     """Features by name and the base estimate in µs of such a frame."""
     module = _module(net)
@@ -102,12 +124,8 @@ def _module(net: str) -> ModuleType:
     return import_module(small[net].module if net in small else f"train.nets.{LARGE[net]}")
 
 
-def bare(net: str, data: Path | None = None) -> Rows:
-    """A net's rows without features: what software they ran, and which of them are held out."""
-    return _bare(frame_of(net, data))
-
-
-def _bare(frame: pd.DataFrame) -> Rows:
+def bare_of(frame: pd.DataFrame) -> Rows:
+    """A frame's rows without features: what software they ran, and which of them are held out."""
     return pack(frame, {"none": np.zeros(len(frame))}, np.ones(len(frame)))
 
 

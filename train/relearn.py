@@ -1,20 +1,23 @@
-"""`python -m train.relearn --in rows.npz --card CARD --learn COLUMN=VALUE --out DIR`: a net after a law has changed.
+"""`python -m train relearn --net gemm`: a net that ships, trained on: new rows are learned, the rest is kept.
 
-Features and base estimate of some kernels are no longer what the net that ships learned from. It learns these rows
-anew, from their measured times; of all other rows, whose features are as they were, it keeps its own answers, also
-where GPU or software is not told. So a law of one kernel moves the answers for that kernel alone.
+Four terms go down together. Rows, half of them of software or tables that the net does not know, against their
+measured times. Rows of known software, and drawn calls, against what the net said of them, also where GPU or software
+is hidden. And pairs of calls of which the second is more work, until it takes no less time (`train.drawn`). Held-out
+shapes are neither learned nor kept. `train/plans/relearn.json` holds the weights of the terms,
+`train/plans/<net>.relearn.json` what a net has otherwise: of a table that was measured again, nothing is kept.
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
-import sys
+import math
+import random
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,142 +25,360 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pipewave.nets.nets import Net, load
+from pipewave.software.fallback import from_nested, kind_of
+from pipewave.software.stacks import nearest
 from train.descent import orders, taught
-from train.distil import answers, codes_of, hidden_at_random, teacher_of
-from train.ensemble import Ensemble
-from train.export import replace_members
+from train.drawn import ORDERED, Drawn, drawn
+from train.ensemble import Ensemble, Shape
+from train.fit import clip
 from train.losses import Loss
+from train.predictions import save_predictions
 from train.record import commit, peak_mb, start_of
-from train.rows import Rows
-from train.rows import load as load_rows
+from train.rows import Column, Ints, Rows
 from train.splits import by_name, meet
+from train.start import Start
 
-SHARE = 0.25  # of a batch: rows to learn
-KEPT, KEPT_SCALE = 30.0, 0.5  # what a square of log time, and of log scale, off the old answer costs
-RATE = 1e-3
+PLANS = Path(__file__).with_name("plans")
+SPLIT, TRAINER = "ship", "train.relearn"
+SCALES = 0.4  # what a square of the log of the error's scale costs where answers are kept
+MARGIN = 0.006  # by which the larger call of a pair is to be slower
+NEAR = 0.06  # pairs closer to being out of order than this make up most of a batch
+HIDDEN_SHARE = 0.1  # of the codes of half of the rows, as in training
+PART = 65_536  # calls answered at once
+FEWEST = 600  # steps of nets of few rows
+EARLY = 0.7  # of the way: a net that is tried beside the last one
+PREFERRED = 0.01  # by which another than the last net is to be better: the last is most in order
 LOSS = Loss("mape")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The split whose rows the members know, conditions of the rows to learn, steps, and rows a step."""
+    """Steps, rows a step, rate; what a square of log time off the old answer costs on rows (`kept`) and on drawn calls
+    (`drawn`), and what a pair out of order does (`order`), beside a relative error of 1 on measured rows; conditions of
+    rows that are learned anew though their software is known; contexts that are drawn. Nets of few rows take
+    `epochs` at most.
+    """
 
-    split: str
-    learn: tuple[str, ...]
-    steps: int
-    batch: int
+    steps: int = 8_000
+    batch: int = 4_096
+    rate: float = 1e-3
+    kept: float = 10.0
+    drawn: float = 10.0
+    order: float = 8.0
+    learn: tuple[str, ...] = ()
+    contexts: int = 2_000
+    epochs: int = 400
+
+    @classmethod
+    def of(cls, net: str) -> Plan:
+        """Of the common file and the net's. ValueError for an unknown field."""
+        given: dict[str, Any] = {}
+        for file in (PLANS / "relearn.json", PLANS / f"{net}.relearn.json"):
+            given |= json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        if unknown := set(given) - {each.name for each in fields(cls)}:
+            raise ValueError(f"{net}: unknown fields {', '.join(sorted(unknown))}")
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Features [row, feature], codes [row, category] and measured residuals [row]."""
+class Known:
+    """Rows as tensors: features [row, feature], codes [row, category], residual and weight [row], and which of them
+    are to be learned anew [row].
+    """
 
     features: Tensor
     codes: Tensor
     residual: Tensor
+    weight: Tensor
+    new: Tensor
 
-    @classmethod
-    def of(cls, net: Net, rows: Rows, index: NDArray[np.int64], device: str) -> Asked:
-        """Rows as a net is asked for them."""
-        features = rows.features[index][:, [rows.names.index(name) for name in net.features]]
-        parts = torch.tensor(features), codes_of(net, rows, index), torch.tensor(rows.residual[index]).float()
-        return cls(*(part.to(device) for part in parts))
-
-    def at(self, index: Tensor) -> Asked:
+    def at(self, index: Tensor) -> Known:
         """Some of them, with categories hidden at random in half of these."""
+        index = index.to(self.codes.device)
         codes = self.codes[index]
         half = torch.rand(len(codes), 1, device=codes.device) < 0.5
-        return Asked(self.features[index], torch.where(half, hidden_at_random(codes), codes), self.residual[index])
-
-    def by(self, net: Ensemble) -> Tensor:
-        """What members say, [member, row, 2]."""
-        members = len(net.mean)
-        return net(self.features.expand(members, -1, -1), self.codes.expand(members, -1, -1))  # type: ignore[no-any-return]
+        shown = torch.where(half, hidden_at_random(codes), codes)
+        return Known(self.features[index], shown, self.residual[index], self.weight[index], self.new[index])
 
 
-def wanted(rows: Rows, learn: Sequence[str]) -> NDArray[np.bool_]:
-    """Rows that meet all conditions of one of these lists."""
-    return np.asarray(np.logical_or.reduce([meet(rows, one.split(",")) for one in learn]))
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Drawn calls and their pairs as tensors: features [call, feature], codes [call, category], the others [call];
+    `small`, `large` and `allowed` are [pair]. `successors` [number, code] are versions that begin as others: pairs are
+    asked of these, too, by their codes in column `stack`.
+    """
+
+    features: Tensor
+    codes: Tensor
+    base: Tensor
+    least: Tensor
+    weight: Tensor
+    small: Tensor
+    large: Tensor
+    allowed: Tensor
+    successors: Tensor
+    stack: int = 0
+
+    @classmethod
+    def of(cls, found: Drawn, device: str, successors: Tensor | None = None, stack: int = 0) -> Calls:
+        """Only those with finite features."""
+        parts = (found.features, found.codes, found.base, found.least, found.weight)
+        features, codes, base, least, weight = (torch.tensor(np.concatenate(part), device=device) for part in parts)
+        pairs = torch.tensor(np.concatenate(found.pairs), device=device)
+        small, large, allowed = pairs[:, 0].long(), pairs[:, 1].long(), pairs[:, 2].float()
+        fine = torch.isfinite(features).all(1)
+        kept = fine[small] & fine[large]
+        features = torch.where(fine[:, None], features, 0.0)
+        return cls(
+            features, codes.long(), base.float(), least.float(), weight.float() * fine, small[kept], large[kept],
+            allowed[kept], torch.zeros(0, 0, dtype=torch.long) if successors is None else successors.to(device), stack,
+        )  # fmt: skip
+
+    def short(self, net: Ensemble, pairs: Tensor, version: int | None = None) -> Tensor:
+        """By how much the larger call of each of these pairs is too fast, in log time, [pair]; of which successors."""
+        ends = torch.cat((self.small[pairs], self.large[pairs]))
+        codes = self.codes[ends]
+        if version is not None:
+            codes[:, self.stack] = self.successors[version][codes[:, self.stack]]
+        means = said(net, self.features[ends], codes)[..., 0].mean(0)
+        small, large = torch.maximum(self.base[ends] + means, self.least[ends]).chunk(2)
+        allowed = self.allowed[pairs]
+        return (allowed + torch.where(allowed < 0, 0.0, MARGIN) - (large - small)).clamp(min=0.0)
 
 
-def relearn(plan: Plan, card: Path, rows: Rows, folder: Path, device: str = "cpu") -> None:
-    """Learn, print how the answers to held-out rows moved, and write a run as `train.fit` does."""
+def said(net: Ensemble, features: Tensor, codes: Tensor) -> Tensor:
+    """What members answer, [member, row, 2]."""
+    members = len(net.mean)
+    answers: Tensor = net(features.expand(members, -1, -1), codes.expand(members, -1, -1))
+    return answers
+
+
+@torch.no_grad()
+def answers(net: Ensemble, features: Tensor, codes: Tensor) -> Tensor:
+    """The same of many rows, a part at a time."""
+    parts = zip(features.split(PART), codes.split(PART), strict=True)
+    return torch.cat([said(net, *part) for part in parts], 1)
+
+
+@torch.no_grad()
+def shortfall(net: Ensemble, calls: Calls) -> Tensor:
+    """By how much the larger call of every pair is too fast, [pair]."""
+    numbers = torch.arange(len(calls.small), device=calls.small.device).split(PART)
+    return torch.cat([calls.short(net, some) for some in numbers])
+
+
+def hidden_at_random(codes: Tensor) -> Tensor:
+    """Codes with some hidden, as in training."""
+    return codes * (torch.rand(codes.shape, device=codes.device) >= HIDDEN_SHARE)
+
+
+def new_rows(rows: Rows, card: Mapping[str, Any], learn: Sequence[str]) -> NDArray[np.bool_]:
+    """Rows of software that a card does not know on their GPU, and those that meet a list of conditions."""
+    ran = {(row.protocol, row.stack, row.kind, row.gpu) for row in from_nested(card.get("software", {})).rows}
+    text = {name: rows.columns[name].text() for name in ("protocol", "stack", "dtype", "gpu")}
+    kv_dtype = rows.columns["kv_dtype"].text() if "kv_dtype" in rows.columns else text["dtype"]
+    said_by = zip(text["protocol"], text["stack"], text["dtype"], kv_dtype, text["gpu"], strict=True)
+    known = {key: (*key[:2], kind_of(*key[2:4]), key[4]) in ran for key in set(map(_plain, said_by))}
+    keys = zip(text["protocol"], text["stack"], text["dtype"], kv_dtype, text["gpu"], strict=True)
+    new = ~np.fromiter((known[_plain(key)] for key in keys), bool, len(rows))
+    return np.asarray(np.logical_or.reduce([new, *(meet(rows, one.split(",")) for one in learn)]))
+
+
+def _plain(key: Sequence[Any]) -> tuple[str, ...]:
+    return tuple(map(str, key))
+
+
+def codes_of(categories: Mapping[str, Sequence[str]], rows: Rows, index: Ints) -> Tensor:
+    """A net's codes of rows' categories, [row, category]."""
+    found = []
+    for name, values in categories.items():
+        known = {value: code for code, value in enumerate(values)}
+        column = rows.columns[name]
+        found.append(np.array([known.get(value, 0) for value in column.values])[column.codes[index]])
+    return torch.tensor(np.stack(found, 1))
+
+
+def with_new(net: Net, rows: Rows) -> dict[str, tuple[str, ...]]:
+    """A net's categories with the values of these rows that it does not know behind its own."""
+    return {
+        name: (*codes, *sorted(set(_seen(rows.columns[name])) - set(codes))) for name, codes in net.categories.items()
+    }
+
+
+def _seen(column: Column) -> list[str]:
+    return [column.values[code] for code in np.unique(column.codes)]
+
+
+def successors(stacks: Sequence[str], net: Net) -> Tensor:
+    """For each version that a net does not know, codes with that of the version that it begins as changed to its own,
+    [version, code].
+    """
+    known, found = list(net.categories["stack"]), []
+    for code in range(len(known), len(stacks)):
+        row, near = list(range(len(stacks))), nearest(stacks[code], known)
+        row[known.index(near) if near else 0] = code
+        found.append(row)
+    return torch.tensor(found, dtype=torch.long).reshape(-1, len(stacks))
+
+
+def ensemble_of(
+    card: Path, features: Sequence[str], categories: dict[str, tuple[str, ...]], mean: Tensor, std: Tensor
+) -> Ensemble:
+    """Weights that ship as members that can be trained; versions that they do not know begin as the nearest."""
+    net = load(card).net
+    hidden, members = tuple(weight.shape[2] for weight in net.weights[:-1]), len(net.weights[0])
+    shape = Shape(len(features), tuple(map(len, categories.values())), hidden, net.activation)
+    each = (mean.expand(members, -1).clone(), std.expand(members, -1).clone())
+    found = Ensemble(shape, tuple(range(members)), *each, torch.zeros(members, 2))
+    Start.of(card, features, categories).into(found)
+    return found
+
+
+def terms(
+    student: Ensemble, teacher: Ensemble, rows: Known, calls: Calls | None, plan: Plan
+) -> Iterator[tuple[Tensor, ...]]:
+    """The terms of each step."""
+    device, learned = rows.codes.device, torch.nonzero(rows.new)[:, 0].cpu()
+    half = plan.batch // 2
+    halves = [orders(len(rows.codes), min(half, len(rows.codes)))]
+    if len(learned):
+        halves.append(learned[some] for some in orders(len(learned), min(half, len(learned))))
+    pairs = _pairs(teacher, calls, half) if calls is not None else None
+    for parts in zip(*halves, strict=True):
+        some = rows.at(torch.cat(parts))
+        found = said(student, some.features, some.codes)
+        target = some.residual.expand(len(found), -1)
+        measured = LOSS(found, target, some.weight.expand_as(target)).mean()
+        with torch.no_grad():
+            moved = said(teacher, some.features, some.codes)
+        moved = (found - moved)[:, ~some.new]
+        both = moved[..., 0].square().mean() + moved[..., 0].mean(0).square().mean()
+        kept = plan.kept * both + (SCALES * moved[..., 1].square().mean() if plan.kept else 0.0)
+        if calls is None or pairs is None:
+            yield measured, torch.nan_to_num(kept)
+            continue
+        others, close = (each.to(device) for each in next(pairs))
+        asked = calls.features[others], calls.codes[others]
+        with torch.no_grad():
+            before = said(teacher, *asked)
+        moved = said(student, *asked) - before
+        off = moved[..., 0].abs()
+        huber = torch.where(off < 0.5, off.square(), off - 0.25)
+        drawn_kept = (calls.weight[others] * (plan.drawn * huber + SCALES * moved[..., 1].square())).mean()
+        version = random.choice([None, *range(len(calls.successors))])
+        short = calls.short(student, close, version)
+        order = plan.order * (short + 10.0 * short.clamp(max=0.2).square()).mean()
+        yield measured, torch.nan_to_num(kept), drawn_kept, order
+
+
+def _pairs(teacher: Ensemble, calls: Calls, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Numbers of drawn calls, and of pairs: one in seven of all, the others near to being out of order."""
+    close = torch.nonzero(shortfall(teacher, calls) > MARGIN - NEAR)[:, 0].cpu()
+    sizes = (len(calls.base), len(calls.small), len(close))
+    shares = (size, size // 8, 3 * size // 4)
+    numbers = (orders(count, min(count, share)) for count, share in zip(sizes, shares, strict=True))
+    for others, far, near in zip(*numbers, strict=True):
+        yield others, torch.cat((far, close[near]))
+
+
+def relearn(
+    name: str, rows: Rows, card: Path, folder: Path, plan: Plan, device: str = "cpu", end: float = math.inf
+) -> None:
+    """Learn until `time.perf_counter()` says `end` at the latest, print how answers to held-out rows moved, and write
+    a run as `train.fit` does, its answers to held-out rows included.
+    """
     torch.manual_seed(0)
-    begun, net, split = time.perf_counter(), load(card).net, by_name(plan.split, rows)
-    new, useful = wanted(rows, plan.learn), rows.weight > 0
-    learned, kept = split.train[(new & useful)[split.train]], split.train[~new[split.train]]
-    parts = [Asked.of(net, rows, index, device) for index in (learned, kept)]
-    everything = torch.cat([part.features for part in parts])
-    teacher = teacher_of(net, card, everything.mean(0).cpu(), everything.std(0).cpu() + 1e-3).to(device)
-    print(f"{len(learned):,} rows to learn, {len(kept):,} to keep", flush=True)
-    student = copy.deepcopy(teacher)
-    taught(student, terms(student, teacher, *parts, plan.batch), plan.steps, RATE)
-    for name, mask in (("learned", new & useful), ("kept", ~new)):
-        print(name, held_out(teacher, student, Asked.of(net, rows, split.score[mask[split.score]], device)), flush=True)
+    random.seed(0)
+    begun, net, split = time.perf_counter(), load(card).net, by_name(SPLIT, rows)
+    document = json.loads(card.read_text("utf-8"))
+    categories, columns = with_new(net, rows), [rows.names.index(name) for name in net.features]
+    new = new_rows(rows, document, plan.learn)
+    train = split.train[rows.weight[split.train] > 0]
+    parts = (rows.features[train][:, columns], codes_of(categories, rows, train), rows.residual[train],
+             rows.weight[train] / rows.weight[train].mean(), new[train])  # fmt: skip
+    features, codes, residual, weight, fresh = (torch.as_tensor(part).to(device) for part in parts)
+    known = Known(features, codes, residual.float(), weight.float(), fresh)
+    family = next((family for family, nets in ORDERED.items() if name in nets), None)
+    found = drawn([family], plan.contexts).get(name) if family else None
+    calls = None
+    if found and found.pairs:
+        known_stacks = "stack" in net.categories
+        later = (successors(categories["stack"], net), [*net.categories].index("stack")) if known_stacks else ()
+        calls = Calls.of(found, device, *later)
+    everything = torch.cat((features, calls.features)) if calls else features
+    spread = torch.maximum(everything.std(0), (everything.amax(0) - everything.amin(0)) / 8) + 1e-3
+    teacher = ensemble_of(card, net.features, categories, everything.mean(0).cpu(), spread.cpu()).to(device)
+    counts = f"{name}: {len(train):,} rows, {int(new[train].sum()):,} of them to learn"
+    print(counts, f"{len(calls.small):,} pairs" if calls else "no pairs", flush=True)
+    moving, most = copy.deepcopy(teacher), min(plan.steps, max(FEWEST, plan.epochs * len(train) // plan.batch))
+    left = max(10.0, end - time.perf_counter())
+    losses = terms(moving, teacher, known, calls, plan)
+    last, early, steps = taught(moving, losses, most, plan.rate, clip, left, EARLY)
+    tried = {"last": last, "early": early, "half way": blended(teacher, last), "before": teacher}
+    held = torch.tensor(rows.features[split.score][:, columns]).to(device), codes_of(categories, rows, split.score)
+    said_of = {key: _merged(answers(one, held[0], held[1].to(device))) for key, one in tried.items()}
+    errors = {key: halves_off(rows, split.score, mean) for key, (mean, _) in said_of.items()}
+    chosen = min(errors, key=lambda key: errors[key][0] * (1.0 if key == "last" else 1.0 + PREFERRED))
+    if calls:
+        share = {key: float((shortfall(one, calls) > MARGIN + 0.02).float().mean()) for key, one in tried.items()}
+        said_share = ", ".join(f"{key} {100 * value:.2f}" for key, value in share.items())
+        print(f"{name}: % of pairs out of order by more than 2 %: {said_share}", flush=True)
+    log = {"steps": steps, "chosen": chosen, "held_out": {key: [*map(_rounded, two)] for key, two in errors.items()}}
+    _save(tried[chosen], name, net, categories, card, folder, begun, asdict(plan) | log)
+    save_predictions(folder, {SPLIT: said_of[chosen], "before": said_of["before"]})
+    off = ", ".join(f"{key} {two[0]:.2f} and {two[1]:.2f}" for key, two in errors.items())
+    print(
+        f"{name}: {steps:,} steps, % off on the held-out groups that choose and that tell: {off}: {chosen}", flush=True
+    )
+
+
+@torch.no_grad()
+def blended(one: Ensemble, two: Ensemble, share: float = 0.5) -> Ensemble:
+    """Weights between those of two nets, `share` of the second's."""
+    found = copy.deepcopy(one)
+    torch._foreach_lerp_(list(found.parameters()), list(two.parameters()), share)
+    return found
+
+
+def halves_off(rows: Rows, index: Ints, mean: NDArray[np.float64]) -> tuple[float, float]:
+    """% off of held-out rows, the mean over GPUs and versions, of the half of their groups that chooses between nets
+    and of the half that tells how good the chosen one is. Infinite where an answer is not finite.
+    """
+    off = np.nan_to_num(100 * np.abs(np.expm1(np.minimum(mean - rows.residual[index], 50.0))), nan=np.inf)
+    half = np.unique(rows.group[index], return_inverse=True)[1] % 2
+    cell = rows.columns["gpu"].codes[index] * 4096 + rows.columns["stack"].codes[index]
+    found = []
+    for part in (0, 1):
+        at = np.flatnonzero((half == part) & (rows.weight[index] > 0))
+        _, number = np.unique(cell[at], return_inverse=True)
+        found.append(float((np.bincount(number, off[at]) / np.bincount(number)).mean()) if len(at) else np.inf)
+    return found[0], found[1]
+
+
+def _rounded(value: float) -> float:
+    return round(value, 3) if math.isfinite(value) else 1e9
+
+
+def _merged(out: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Members to one answer, as inference does."""
+    wide = out.double().cpu().numpy()
+    own = np.exp(2 * np.clip(wide[..., 1], -8.0, 3.0)).mean(0)
+    return wide[..., 0].mean(0), np.sqrt(own + wide[..., 0].var(0))
+
+
+def _save(
+    student: Ensemble, name: str, net: Net, categories: Mapping[str, Sequence[str]], card: Path, folder: Path,
+    begun: float, plan: Mapping[str, Any],
+) -> None:  # fmt: skip
+    loss = json.loads(card.read_text("utf-8"))["net"]["loss"]
     log = {
-        "plan": {"activation": net.activation, "loss": json.loads(card.read_text("utf-8"))["net"]["loss"], "seed": 0},
-        "features": list(net.features),
-        "categories": {name: list(codes) for name, codes in net.categories.items()},
+        "plan": {"activation": net.activation, "loss": loss, "seed": 0}, "trainer": TRAINER,
+        "relearned": dict(plan), "net": name,
+        "features": list(net.features), "categories": {key: list(values) for key, values in categories.items()},
         "seconds": round(time.perf_counter() - begun, 1), "peak_mb": peak_mb(), "threads": torch.get_num_threads(),
-        "device": device, "commit": commit(), "start": start_of(card),
+        "device": str(student.mean.device), "commit": commit(), "start": start_of(card),
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {key: tensor.cpu().numpy() for key, tensor in student.folded().items()}
-    np.savez(folder / "weights.npz", members=np.array([plan.split] * len(student.mean)), **tensors)
+    tensors: dict[str, Any] = {key: tensor.cpu().numpy() for key, tensor in student.folded().items()}
+    np.savez(folder / "weights.npz", members=np.array([SPLIT] * len(student.mean)), **tensors)
     (folder / "log.json").write_text(json.dumps(log, indent=1) + "\n", encoding="utf-8")
-
-
-def terms(student: Ensemble, teacher: Ensemble, new: Asked, kept: Asked, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """The two terms of each step's loss: rows to learn, and rows to keep."""
-    few = min(round(SHARE * batch), len(new.codes))
-    halves = zip(orders(len(new.codes), few), orders(len(kept.codes), batch - few), strict=True)
-    for some, others in halves:
-        learned = measured(student, new.at(some.to(new.codes.device)))
-        yield learned, as_it_was(student, teacher, kept.at(others.to(kept.codes.device)))
-
-
-def measured(student: Ensemble, asked: Asked) -> Tensor:
-    """How far members are off measured times, and their scales off that."""
-    found = asked.by(student)
-    target = asked.residual.expand(len(found), -1)
-    return LOSS(found, target, torch.ones_like(target)).mean()
-
-
-def as_it_was(student: Ensemble, teacher: Ensemble, asked: Asked) -> Tensor:
-    """How far members are off what they said."""
-    with torch.no_grad():
-        before = asked.by(teacher)
-    mean, scale = (asked.by(student) - before).square().mean((0, 1))
-    return KEPT * mean + KEPT_SCALE * scale
-
-
-def held_out(teacher: Ensemble, student: Ensemble, asked: Asked) -> str:
-    """How far the net was and is off held-out rows, and how far its answers moved, %."""
-    was, now = (answers(net, asked.features, asked.codes)[..., 0].mean(0) for net in (teacher, student))
-    off = [100 * float((found - asked.residual).expm1().abs().mean()) for found in (was, now)]
-    moved = 100 * float((now - was).expm1().abs().mean())
-    return f"{len(was):,} held-out rows: {off[0]:.2f} % off before, {off[1]:.2f} after, answers moved by {moved:.2f}"
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m train.relearn", description=__doc__)
-    parser.add_argument("--in", dest="rows", type=Path, required=True, help="rows.npz, see train.rows")
-    parser.add_argument("--card", type=Path, required=True, help="card of the weights that ship")
-    parser.add_argument("--learn", action="append", required=True, help="rows to learn: column=value[,column=value]")
-    parser.add_argument("--split", default="ship", help="of the rows that the members know")
-    parser.add_argument("--steps", type=int, default=6_000)
-    parser.add_argument("--batch", type=int, default=4_096)
-    parser.add_argument("--out", type=Path, required=True, help="folder for results")
-    parser.add_argument("--write", action="store_true", help="put the members into the weights that ship")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    options = parser.parse_args(argv)
-    plan, rows = Plan(options.split, tuple(options.learn), options.steps, options.batch), load_rows(options.rows)
-    relearn(plan, options.card, rows, options.out, options.device)
-    if options.write:
-        print(replace_members(options.card, options.out, plan.split))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

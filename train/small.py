@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 
 from pipewave.gpus import find
 from pipewave.kernels.base import Context, Family
-from train.rows import Rows
 
 Features = tuple[dict[str, NDArray[np.float64]], NDArray[np.float64]]
 MODULES = ("norm", "elementwise", "collective", "recurrent", "attention_module", "expert_exchange", "layer_parts")
@@ -59,13 +57,3 @@ def analysed(family: Family, frame: pd.DataFrame, columns: Sequence[str]) -> Fea
         for name, values in analysis.features.items():
             found.setdefault(name, np.empty(len(frame)))[index] = values
     return found, base_us
-
-
-def packed(name: str, net: Small, data: Path | None) -> tuple[pd.DataFrame, Rows]:
-    """The net's rows as a frame and packed for training."""
-    from train.pack import balanced, pack
-
-    module = import_module(net.module)
-    frame = module.rows(name, data)
-    features, base_us = module.features(name, frame)
-    return frame, pack(frame, features, base_us, module.weight(name, frame, balanced(frame)))

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from synthetic import synthetic  # noqa: E402
 
-from train import fit, rows, trees  # noqa: E402
+from train import fit, rows  # noqa: E402
 from train.ensemble import Ensemble, Shape  # noqa: E402
 from train.losses import Loss  # noqa: E402
 from train.predictions import load_predictions  # noqa: E402
@@ -186,14 +186,6 @@ def test_rows_survive_the_file(tmp_path: Path) -> None:
     assert np.array_equal(read.features, data.features)
     assert np.allclose(read.residual, data.residual)
     assert all(np.array_equal(read.columns[name].text(), data.columns[name].text()) for name in data.columns)
-
-
-def test_trees_learn_the_same_law() -> None:
-    pytest.importorskip("lightgbm")
-    data = synthetic()
-    split = by_name("fold:0", data)
-    mean = trees.predict(data, split, trees.Trees(rounds=100), categories=("stack",))
-    assert np.abs(mean - data.residual[split.score]).mean() < 0.05
 
 
 def ensemble(members: int = 1, codes: tuple[int, ...] = (), seeds: tuple[int, ...] | None = None) -> Ensemble:

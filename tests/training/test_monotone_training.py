@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from train.descent import taught  # noqa: E402
 from train.drawn import drawn  # noqa: E402
 from train.ensemble import Ensemble, Shape  # noqa: E402
-from train.monotone import MARGIN, Calls, shortfall, terms  # noqa: E402
+from train.relearn import MARGIN, Calls, Known, Plan, shortfall, terms  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +42,14 @@ def test_training_brings_pairs_into_order_and_keeps_the_answers() -> None:
     teacher = Ensemble(Shape(1, (), (16, 16), "silu"), (0,), one, one + 1, torch.zeros(1, 2))
     with torch.no_grad():
         teacher.weights[-1].mul_(0.2)
-    base, numbers = torch.zeros(400), torch.arange(200)
-    calls = Calls(x, codes, base, base - 9, base + 0.15, numbers, numbers + 200, torch.zeros(200))
+    base, numbers, none = torch.zeros(400), torch.arange(200), torch.zeros(0, 0, dtype=torch.long)
+    calls = Calls(x, codes, base, base - 9, base + 0.15, numbers, numbers + 200, torch.zeros(200), none)
     if float(shortfall(teacher, calls).mean()) < MARGIN:  # it happens to answer more: the other way round
-        calls = Calls(x.flip(0), codes, base, base - 9, base + 0.15, numbers, numbers + 200, torch.zeros(200))
+        calls = Calls(x.flip(0), codes, base, base - 9, base + 0.15, numbers, numbers + 200, torch.zeros(200), none)
     student = copy.deepcopy(teacher)
-    taught(student, terms(student, teacher, (x[:1].repeat(64, 1), codes[:64]), calls, 64), 150, 1e-2)
+    rows = Known(x[:1].repeat(64, 1), codes[:64], torch.zeros(64), torch.ones(64), torch.zeros(64, dtype=torch.bool))
+    plan = Plan(batch=128, kept=1e3)
+    taught(student, terms(student, teacher, rows, calls, plan), 150, 1e-2)
     assert float(shortfall(student, calls).mean()) < 0.2 * float(shortfall(teacher, calls).mean())
     with torch.no_grad():
         moved = student(x[None, :1], codes[None, :1]) - teacher(x[None, :1], codes[None, :1])

@@ -14,11 +14,12 @@ from synthetic import synthetic  # noqa: E402
 
 from pipewave.nets.nets import load  # noqa: E402
 from train import fit, relearn  # noqa: E402
-from train.export import export, replace_members  # noqa: E402
+from train.export import export, replace_net  # noqa: E402
+from train.splits import meet  # noqa: E402
 
 DATA = synthetic()
 LEARN = ("impl=triton",)
-CHANGED = relearn.wanted(DATA, LEARN)
+CHANGED = meet(DATA, LEARN)
 AFTER = replace(DATA, base_us=np.where(CHANGED, DATA.base_us / 2.0, DATA.base_us))  # the new law says half as much
 
 
@@ -30,9 +31,9 @@ def cards(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
                     activation="relu")  # fmt: skip
     fit.save(fit.fit(DATA, plan), plan, DATA, folder / "run")
     card, other = (export("toy", DATA, folder / "run", folder / name) for name in ("before", "after"))
-    wanted = relearn.Plan("ship", LEARN, steps=600, batch=256)
-    relearn.relearn(wanted, card, AFTER, folder / "again")
-    return card, replace_members(other, folder / "again")
+    wanted = relearn.Plan(learn=LEARN, steps=600, batch=256, epochs=10_000)
+    relearn.relearn("toy", AFTER, card, folder / "again", wanted)
+    return card, replace_net(other, AFTER, folder / "again", other.parent)
 
 
 def answers(card: Path, chosen: np.ndarray) -> np.ndarray:

@@ -48,7 +48,6 @@ EVIDENCE = (
 LAYER = ["gpu", "stack", "impl", "dtype", "group"]
 # How much more a row counts where rows are few: engine steps ask for cold ones.
 IMPORTANCE = {"cold": 3.0, "profiler_warm": 1.5, "graph": 1.0}
-KEPT_BITS = 0xFFFFF000  # 12 bits of a feature's mantissa: 0.02 %, and the file is half as long
 
 Floats = NDArray[np.float64]
 
@@ -139,16 +138,12 @@ def untuned(frame: pd.DataFrame) -> NDArray[np.bool_]:
     return found
 
 
-def build(data_dir: str | Path | None = None) -> Rows:
-    """What `train.fit` learns from, with the columns `counted` and `fallback` (yes or no)."""
-    frame = rows(data_dir)
-    named, base = features(frame)
-    slow = fallbacks(frame, base)
+def packed(frame: pd.DataFrame, named: Mapping[str, Floats], base_us: Floats) -> Rows:
+    """Rows with a column `fallback` (yes or no): such weigh nothing."""
+    slow = fallbacks(frame, base_us)
     weight = balanced(frame) * frame["protocol"].map(IMPORTANCE).to_numpy(np.float64)
-    packed = pack(frame, named, base, np.where(slow, 0.0, weight))
-    fallback = Column.of(np.where(slow, "yes", "no"))
-    short = (packed.features.view(np.uint32) & np.uint32(KEPT_BITS)).view(np.float32)
-    return replace(packed, features=short, columns={**packed.columns, "fallback": fallback})
+    found = pack(frame, named, base_us, np.where(slow, 0.0, weight))
+    return replace(found, columns={**found.columns, "fallback": Column.of(np.where(slow, "yes", "no"))})
 
 
 def card(_: str, known: dict[str, Any]) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from pipewave.errors import BadFile
 from pipewave.files import packaged
-from pipewave.nets.layers import Floats, Inputs, Layers, Named, inputs_of
+from pipewave.nets.layers import ACTIVATIONS, Floats, Inputs, Layers, Named, ScalarNet, inputs_of
 from pipewave.nets.weights_metadata import WeightsMetadata, metadata_of
 from pipewave.physics.arith import ARRAY, Arith
 
@@ -120,6 +121,51 @@ def merged(means: Members, logs: Members, xp: Arith) -> Residual:
         off, width = each - mean, xp.minimum(xp.maximum(log, -8.0), 3.0)
         variance = variance + (xp.exp(2.0 * width) + off * off)
     return Residual(mean, xp.sqrt(variance * share))
+
+
+def scalar_net(
+    nets: Sequence[Net], codes: Sequence[Mapping[str, str]], features: tuple[str, ...] | None = None
+) -> ScalarNet:
+    """Nets that are `alike`, each under constant categories, as one whose members are theirs in order.
+
+    `features`: what it is given where that is more than the nets see.
+    """
+    one, features = nets[0], features or nets[0].features
+    weights, biases = _layers(tuple(nets), features)
+    first = _stacked([first_bias(net, net.codes(known)) for net, known in zip(nets, codes, strict=True)])
+    product: Callable[..., Floats] = np.matmul
+    if len(first) == 1:  # plain matrices: a third of the time
+        first, biases, product = first[0], tuple(b[0, 0] for b in biases), np.dot
+        weights = (weights[0], *(w[0] for w in weights[1:]))
+    later = tuple(zip(weights[1:], biases, strict=True))
+    active = ACTIVATIONS[one.activation]
+    return ScalarNet(features, itemgetter(*features), (weights[0], first), later, product, active)
+
+
+@lru_cache(maxsize=64)
+def _layers(nets: tuple[Net, ...], features: tuple[str, ...]) -> tuple[tuple[Floats, ...], tuple[Floats, ...]]:
+    """Weights of all layers and biases after the first: what does not depend on categories, held once."""
+    depth = range(1, len(nets[0].weights))
+    seen = _stacked([net.weights[0] for net in nets])
+    first = np.zeros((len(features), len(seen), seen.shape[2]), np.float32)  # what a net does not see weighs nothing
+    first[[features.index(name) for name in nets[0].features]] = np.moveaxis(seen, 0, 1)
+    weights = (_stacked([net.weights[i] for net in nets]) for i in depth)
+    return (
+        (first.reshape(len(first), -1), *weights),
+        tuple(_stacked([net.biases[i] for net in nets]) for i in depth),
+    )
+
+
+def alike(one: Net, other: Net) -> bool:
+    """Whether two nets see the same features through as many layers, so that they can be evaluated together."""
+    return (one.features, one.activation, len(one.weights)) == (other.features, other.activation, len(other.weights))
+
+
+def _stacked(members: Sequence[Floats]) -> Floats:
+    """[member, ·, ·] of all nets; narrower layers get units that stay 0."""
+    height, width = (max(part.shape[axis] for part in members) for axis in (1, 2))
+    widened = [np.pad(p, ((0, 0), (0, height - p.shape[1]), (0, width - p.shape[2]))) for p in members]
+    return np.ascontiguousarray(np.concatenate(widened))
 
 
 @dataclass(frozen=True, slots=True)

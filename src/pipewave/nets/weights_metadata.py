@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import reduce
@@ -31,6 +32,12 @@ class Interval:
         half = self.multiple * scale**self.power
         return half if self.most is None else xp.minimum(half, self.most)
 
+    def between(self, other: Interval) -> Interval:
+        """The law whose half-widths are the geometric means of two laws'; it ends where both do."""
+        ends = [end for end in (self.most, other.most) if end is not None]
+        most = math.sqrt(math.prod(ends)) if len(ends) == 2 else None
+        return Interval(math.sqrt(self.multiple * other.multiple), 0.5 * (self.power + other.power), most)
+
     def given(self) -> dict[str, float]:
         """As the metadata of weights hold it."""
         return {name: value for name, value in asdict(self).items() if value is not None}
@@ -43,14 +50,22 @@ AGAIN = "collected_again"  # what another day and GPU of the same model differ b
 
 
 def intervals_of(
-    known: Mapping[str, Interval], basis: str, protocol: str = "", software: str = LEVELS[0], dtype: str = ""
+    known: Mapping[str, Interval],
+    basis: str,
+    protocol: str = "",
+    software: str = LEVELS[0],
+    dtype: str = "",
+    *,
+    sibling: bool = False,
 ) -> tuple[Interval, ...]:
     """The intervals of which the widest counts: no call gets less than it would on a more familiar GPU.
 
     `basis|protocol` stands in for a basis where a protocol has an interval of its own. A level of `software` adds its
     own (that of the type, where it has one), or where it has none those of all nearer levels: a version known
     elsewhere and a neighbour known here are wrong by different amounts, and neither is nearer always. Cold rows are of
-    one architecture: on others, a cold call is no more certain than a replay, which was measured on all.
+    one architecture: on others, a cold call is no more certain than a replay, which was measured on all. An
+    architecture of which a `sibling` was measured, as compute capability 10.3 is of 10.0 (CUDA's family-specific code,
+    sm_100f, runs on both), lies between a new one and a new GPU of a known one.
     """
     bases = [name for name in (AGAIN, *BASES[: BASES.index(basis) + 1]) if name in known]
     told = {name: f"{name}|{dtype}" if f"{name}|{dtype}" in known else name for name in LEVELS[1:]}
@@ -58,7 +73,10 @@ def intervals_of(
     added = (known[told[name]] for name in levels if told[name] in known)
     replayed = (f"{BASES[-1]}|graph",) if (basis, protocol) == (BASES[-1], "cold") else ()
     elsewhere = (known[name] for name in replayed if name in known)
-    return (*(known.get(f"{name}|{protocol}", known[name]) for name in bases), *elsewhere, *added)
+    each = [known.get(f"{name}|{protocol}", known[name]) for name in bases]
+    if sibling and bases[-2:] == list(BASES[1:]):
+        each[-1] = each[-2].between(each[-1])
+    return (*each, *elsewhere, *added)
 
 
 def half_width(intervals: Sequence[Interval], scale: Any, xp: Arith = ARRAY) -> Any:

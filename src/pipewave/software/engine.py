@@ -37,6 +37,7 @@ from pipewave.software.reading import unread
 FILE = Path(__file__).with_name("times.json")  # fitted times of each engine's host
 LARGE = DeploymentFacts()  # a GPU of 140 GiB and a dense model
 VERSION = re.compile(r"\d+\.\d+[\w.\-]*")
+LATEST = re.compile(r"[:=@ -](latest|newest)$", re.IGNORECASE)  # the last release whose source was read
 Chosen = tuple[tuple[str, Any], ...]
 
 
@@ -267,6 +268,8 @@ def find(engine: str | Engine) -> Engine:
             f"({known[0]}:{engine_rules.read(known[0])['version']});{did_you_mean(name, known)}".rstrip(";"),
             field="engine",
         )
+    if not version and LATEST.search(str(engine)):
+        version = next(reversed(engine_rules.releases(name)["versions"]), "")
     return resolve(name, version or engine_rules.read(name)["version"])
 
 

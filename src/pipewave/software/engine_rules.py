@@ -23,8 +23,17 @@ NESTED: Mapping[str, type[Any]] = {"states": StateCheckpoints, "reserve": Static
 
 @cache
 def read(engine: str) -> Mapping[str, Any]:
-    """The file of an engine: `version` (its default), `known_versions`, `vendors`, `rules` and `kernels`."""
-    return dict(packaged.document(HERE / f"{engine}.json"))
+    """The file of an engine: `version` (its default), `known_versions`, `vendors`, `rules` and `kernels`; behind its
+    own, the versions and rules that `python -m facts` read from its releases.
+    """
+    own, found = packaged.document(HERE / f"{engine}.json"), releases(engine)
+    versions = dict.fromkeys([*own["known_versions"], *found["versions"]])
+    return {**own, "known_versions": sorted(versions, key=version_of), "rules": [*own["rules"], *found["rules"]]}
+
+
+def releases(engine: str) -> Mapping[str, Any]:
+    """Releases of an engine whose source was read: `versions` with their days, oldest first, and `rules`."""
+    return dict(packaged.document(HERE / "releases.json").get(engine, {"versions": {}, "rules": []}))
 
 
 def names() -> tuple[str, ...]:

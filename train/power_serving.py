@@ -1,0 +1,123 @@
+"""`python -m train.power_serving`: watts of published vLLM servers, into factors of servers in `physics/power.json`.
+
+A row of energy/serving.csv (ML.ENERGY v3) is a server whose batch is full: a decode step of as many requests as ran,
+and the part of a prompt that comes with each. Two factors a generation (joules of kernels, waits) are fitted to steps
+as predicted. Scores and the interval come from fits without the row's model on that GPU; `python -m qa.energy` prints
+them.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import nnls
+
+from pipewave.errors import PipewaveError
+from pipewave.gpus import find
+from pipewave.models import load
+from pipewave.models.kernels import Deployment
+from pipewave.models.shard import Parallel
+from pipewave.physics.power import LAW, board_of
+from pipewave.step import Runner, find_engine
+from train.corpus.sources import data_dir
+
+MOST_SPREAD = 0.6
+ROUNDS, SOFT = 15, 0.03  # of reweighting towards absolute errors, and the error below which squares count
+FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic", "fmt": "e4m3"}
+
+
+@cache
+def _runner(folder: Path, gpu: str, split: tuple[int, int, int], precision: str) -> Runner:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    if precision == "fp8":
+        config.setdefault("quantization_config", FP8)
+    tp, ep, dp = split
+    return Runner.of(Deployment(load(config), Parallel(tp, 1, ep, dp)), find(gpu), find_engine("vllm:0.11.1"))
+
+
+def rows(data: Path | None = None) -> pd.DataFrame:
+    """Text models without doubt: what a step takes (`step_s`, `kernel_s`), its joules, and what was measured."""
+    folder = data_dir(data)
+    table = pd.read_csv(folder / "energy" / "serving.csv")
+    table = table[table["needs"].isna() & table["doubt"].isna() & table["power_per_gpu_w"].notna()]
+    found = []
+    for row in table.to_dict("records"):
+        try:
+            found.append(row | _step(row, folder.parent))
+        except (PipewaveError, FileNotFoundError):  # no configuration of it
+            continue
+    return pd.DataFrame(found)
+
+
+def _step(row: dict[str, Any], root: Path) -> dict[str, float]:
+    dp, tp = int(row["dp"]), int(row["tp"] if row["tp"] == row["tp"] else row["n_gpus"])
+    ep = int(row["ep"] if row["ep"] == row["ep"] else 1)
+    run = _runner(root / str(row["config"]), row["gpu"], (tp, ep, dp), row["precision"])
+    many, prompt = max(round(row["avg_running"] / dp), 1), int(row["isl_mean"] if row["isl_mean"] > 0 else 300)
+    cache_len = int(prompt + row["osl_mean"] / 2)
+    batches = [run.batch([1] * many, [cache_len] * many), run.batch([prompt], [prompt])]
+    steps, priced = run.steps(batches), run.price([run.deployment.kernels(batch, 0) for batch in batches])
+    share = np.array([1.0, many / max(row["osl_mean"], 2.0)])  # of a prompt, in each step
+    amounts = {"step_s": 1e-6 * steps.total_us, "kernel_s": 1e-6 * steps.load.kernel_us, "joules": priced.above_idle_j}
+    return {name: float(values @ share) for name, values in amounts.items()}
+
+
+def _shares(table: pd.DataFrame) -> tuple[Any, ...]:
+    """Per row, in shares of the board's power: measured, idle, at most; and what the factors multiply, [row, 2]."""
+    boards, tdp = [board_of(find(gpu)) for gpu in table["gpu"]], np.array([find(gpu).tdp_w for gpu in table["gpu"]])
+    idle, limit = (np.array([getattr(board, name) for board in boards]) / tdp for name in ("idle_w", "limit_w"))
+    waits = np.maximum(1.0 - table["kernel_s"] / table["step_s"], 0.0)
+    parts = np.column_stack((table["joules"] / table["step_s"] / tdp, waits))
+    return (table["power_per_gpu_w"] / tdp).to_numpy(), idle, limit, parts
+
+
+def fit(table: pd.DataFrame) -> Any:
+    """The two factors, by absolute relative error."""
+    watts, idle, limit, parts = _shares(table)
+    weight = 1.0 / watts
+    for _ in range(ROUNDS):
+        factors = nnls(parts * weight[:, None], (watts - idle) * weight)[0]
+        drawn = idle + parts @ factors
+        error = np.abs(np.minimum(drawn, limit) / watts - 1.0) + SOFT
+        weight = np.where((drawn > limit) & (watts > 0.9 * limit), SOFT, 1.0) / watts / np.sqrt(error)
+    return factors
+
+
+def predicted(table: pd.DataFrame, factors: Any) -> Any:
+    """Watts of a GPU."""
+    watts, idle, limit, parts = _shares(table)
+    return np.minimum(idle + parts @ factors, limit) / watts * table["power_per_gpu_w"].to_numpy()
+
+
+def left_out(table: pd.DataFrame) -> Any:
+    """Watts of every row by a fit of its generation without its model on its GPU."""
+    found = np.full(len(table), np.nan)
+    for (gpu, _), members in table.groupby(["gpu", "family"]).indices.items():
+        others = table[(table["gpu"] == gpu) & ~table.index.isin(table.index[members])]
+        found[members] = predicted(table.iloc[members], fit(others))
+    return found
+
+
+def main() -> None:
+    """Fit and write."""
+    table = rows()
+    law = json.loads(LAW.read_text(encoding="utf-8"))
+    servers, errors = {}, np.abs(np.log(left_out(table) / table["power_per_gpu_w"]))
+    for gpu, some in table.groupby("gpu"):
+        scale, waiting = (round(float(factor), 3) for factor in fit(some))
+        servers[str(find(str(gpu)).compute_capability // 10)] = {"scale": scale, "waiting": waiting}
+    means = {key: np.mean([one[key] for one in servers.values()]) for key in ("scale", "waiting")}
+    servers["other"] = {key: round(float(mean), 3) for key, mean in means.items()}
+    half = round(float(np.quantile(errors, 0.9)), 3)
+    law["steps"] |= {"servers": servers, "spread": [half, half, max(2 * half, MOST_SPREAD)]}
+    LAW.write_text(json.dumps(law, indent=1) + "\n", encoding="utf-8")
+    print(servers, law["steps"]["spread"])
+
+
+if __name__ == "__main__":
+    main()
