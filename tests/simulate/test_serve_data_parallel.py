@@ -233,3 +233,8 @@ def test_a_case_names_its_ranks() -> None:
     assert squared["tpot_ms"] == plain["tpot_ms"]
     assert any("counts it twice" in note or "count it twice" in note for note in squared["notes"])
     assert replace(from_dict(case), dp=4).deployment != from_dict(case).deployment
+
+
+def test_power_of_a_step_whose_long_prompts_meet_on_one_rank_is_known(table: StepTable) -> None:
+    pieces = [(table.axes.rows[-1], 0), (1, 0)] * 4
+    assert 100.0 < table.watts(0.1, 0, 0, pieces, 2) <= find("H200").tdp_w

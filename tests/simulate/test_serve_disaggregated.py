@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -206,7 +207,8 @@ def test_matched_pools_are_the_middle_of_a_range_that_the_interval_holds() -> No
     assert len(choices) > 2 and all(one.gpus <= MOST_GPUS for one in choices)
     assert all(own.gpus * own.token_s**2 <= one.gpus * one.token_s**2 for one in choices)
     times = [one.token_s for one in choices]
-    assert times == sorted(times, reverse=True)  # the more engines, the sooner a token
+    # The more engines, the sooner a token, but for waves of split decode attention.
+    assert all(after < 1.005 * before for before, after in pairwise(times)) and times[-1] < 0.8 * times[0]
     ends = pools.uncertain.ends("tpot_ms", own.token_s)
     assert ends["_low"] < times[-1] and ends["_high"] > times[0]
     assert "number of engines not known" in pools.uncertain.note()

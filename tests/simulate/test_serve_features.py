@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from pipewave.software.front import INSIDE
 from pipewave.software.front import of as front_of
 from pipewave.software.host import Host
 from pipewave.step import find_engine
+from tests.sampled import sampled
 
 ENGINES = ("vllm", "sglang", "trtllm")
 BASE = {"model": "Llama-3.1-8B", "gpu": "H200", "isl": 1024, "osl": 64, "concurrency": 8, "requests": 24}
@@ -196,8 +198,7 @@ FEATURES: dict[str, Callable[[str], bool]] = {
 }
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize(("feature", "engine"), sampled(product(FEATURES, ENGINES), 18))
 def test_feature(feature: str, engine: str) -> None:
     assert FEATURES[feature](engine)
 

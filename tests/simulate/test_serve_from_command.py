@@ -238,6 +238,18 @@ def test_pasted_commands_pass_nothing_over_in_silence() -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "option", "why"),
+    [("vllm serve Llama-3.1-8B --enable-expert-parallel", "--enable-expert-parallel", "has no experts"),
+     ("vllm serve Qwen3-30B-A3B --num-redundant-experts 8", "--num-redundant-experts", "--enable-eplb is not given"),
+     ("python -m sglang.launch_server --model Llama-3.1-8B --speculative-num-steps 3", "--speculative-num-steps",
+      "--speculative-algorithm is not given")],
+)  # fmt: skip
+def test_options_that_need_another_are_told(line: str, option: str, why: str) -> None:
+    (note,) = server_command.read(line).notes
+    assert note.startswith(f"{option}: without effect") and note.endswith(why)
+
+
+@pytest.mark.parametrize(
     "line",
     ["vllm serve Llama-3.1-8B --enforce-eager", "vllm serve Llama-3.1-8B -O0",
      "python -m sglang.launch_server --model Llama-3.1-8B --disable-cuda-graph"],

@@ -94,7 +94,7 @@ def _plain(prompts: list[list[int]], pages: int) -> list[int]:
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=6), min_size=1, max_size=25),
-    st.sampled_from([9, 1 << 20]),
+    st.sampled_from([9, 1 << 10]),
 )
 def test_one_at_a_time_is_a_plain_lru(prompts: list[list[int]], pages: int) -> None:
     """Outputs of one token: a request is gone when its prompt is. Each ends with a block of its own."""

@@ -32,8 +32,8 @@ def answered(prompt: int) -> list[str]:
 
 
 def planned(prompt: int) -> list[str]:
-    space = Space((GPU,), tps=(1,), batches=(1,), budgets=(8192,))
-    return plan(load(MODEL), Question(prompt, OUTPUT), space).notes()
+    space = Space((GPU,), tps=(1,), engines=("vllm",), disaggregated=False)
+    return plan(load(MODEL), Question(prompt, OUTPUT, spread=0.0), space).notes()
 
 
 @pytest.mark.parametrize("notes", [estimated, served, answered, planned])

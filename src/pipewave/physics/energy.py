@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipewave.gpus import GPU
+from pipewave.errors import BadInput, UnknownGPU
+from pipewave.gpus import GPU, find
 from pipewave.physics.arith import ARRAY, Arith
 from pipewave.physics.demand import Array
 from pipewave.physics.overlap import overlapped
@@ -48,6 +49,9 @@ DRAWS: Mapping[str, Draw] = MappingProxyType(
     }
 )  # fmt: skip
 SHARPNESS = 20  # of the bend from the sum of kernels to the power limit
+# Dynamic power goes with clock and voltage squared, and voltage about with the clock above its lowest: between 2 and 3.
+CLOCK_EXPONENT = 2.4
+LEAST_LIMIT = 0.25  # of a board's own power limit: no clock is low enough to hold less
 
 
 class Work(NamedTuple):
@@ -84,9 +88,38 @@ def joules_per_flop(gpu: GPU, dtype: str, draw: str = "sustained") -> float:
     return (by_mma[traits.mma] if by_mma else traits.joules_per_flop) * wide / gpu.peak_flops(dtype)
 
 
+@lru_cache(maxsize=1024)
 def watts(gpu: GPU, draw: str = "sustained") -> float:
-    """What the board has for work at its power limit."""
-    return (1.0 - DRAWS[draw].idle_share) * gpu.tdp_w
+    """What the board has for work at its power limit. Under another limit than the part's own it runs at other clocks,
+    at which the work takes other joules: what counts is how fast it does the work.
+    """
+    own, idle = as_made(gpu).tdp_w, DRAWS[draw].idle_share
+    if gpu.tdp_w == own:
+        return (1.0 - idle) * own
+    left = max(gpu.tdp_w / own, LEAST_LIMIT) - idle
+    return float((left / (1.0 - idle)) ** (1.0 / CLOCK_EXPONENT) * (1.0 - idle) * own)
+
+
+@lru_cache(maxsize=256)
+def as_made(gpu: GPU) -> GPU:
+    """The part that a what-if changes."""
+    try:
+        return find(gpu.origin) if gpu.origin else gpu
+    except UnknownGPU:
+        return gpu
+
+
+def limited(gpu: GPU, power_limit_w: float | None) -> GPU:
+    """The GPU under another power limit, as `nvidia-smi -pl` sets it. Raises BadInput for one that no board holds."""
+    if power_limit_w is None:
+        return gpu
+    least, most = LEAST_LIMIT * gpu.tdp_w, gpu.tdp_w
+    if not least <= power_limit_w <= most:
+        raise BadInput(
+            f"power_limit_w = {power_limit_w:g}: must be from {least:g} to {most:g} W on a {gpu.name}",
+            field="power_limit_w",
+        )
+    return gpu.what_if(tdp_w=power_limit_w)
 
 
 def delivered_us(joules: Array, gpu: GPU) -> Array:

@@ -55,7 +55,7 @@ for _name, _sign in {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": 
 for _name, _sign in {"and": "and", "or": "or"}.items():  # of conditions
     setattr(Symbol, f"__{_name}__", _operator(_sign))
     setattr(Symbol, f"__r{_name}__", _operator(_sign, swapped=True))
-for _name, _sign in {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq": "=="}.items():
+for _name, _sign in {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}.items():
     setattr(Symbol, f"__{_name}__", _operator(_sign))
 
 

@@ -10,17 +10,20 @@ them once the next step is launched.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from pipewave.errors import BadInput, UnknownField, meant_or_known
 from pipewave.gpus import GPU
+from pipewave.gpus import find as find_gpu
+from pipewave.kernels.collective.fabric import joined
 from pipewave.models import ModelSpec
 from pipewave.prediction.notes import merged
 from pipewave.simulate.interval import Uncertainty
 from pipewave.simulate.kv_budget import traffic_notes
+from pipewave.simulate.power import Boards
 from pipewave.simulate.report import ANY, Sla, summary
 from pipewave.simulate.server import HANDOVER_S, Served, Server, link_gbps
 from pipewave.simulate.setup import Setup
@@ -44,6 +47,7 @@ class Side:
     dp: int = 1
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
+    gpu: str | None = None
 
     @property
     def gpus(self) -> int:
@@ -52,7 +56,7 @@ class Side:
 
     def of(self, setup: Setup) -> Setup:
         """A set-up with this side's split and limits."""
-        named = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "workers"}
+        named = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("workers", "gpu")}
         return replace(setup, replicas=1, prefill=0, decode=0, **{k: v for k, v in named.items() if v is not None})
 
 
@@ -62,12 +66,14 @@ def side_of(given: Any, name: str) -> Side:
         return given
     said = _words(given, name) if isinstance(given, str) else given
     if not isinstance(said, Mapping):
-        raise BadInput(f"{name} = {given!r}: give workers, tp, pp, ep, dp, such as workers=2,tp=4", field=name)
+        raise BadInput(f"{name} = {given!r}: give workers, gpu, tp, pp, ep, dp, such as workers=2,tp=4", field=name)
     known = [field.name for field in fields(Side)]
     if unknown := [key for key in said if key not in known]:
         raise UnknownField(f"{name}: unknown field {unknown[0]!r};{meant_or_known(str(unknown[0]), known)}", field=name)
     for key, value in said.items():
-        if (
+        if key == "gpu":
+            find_gpu(str(value))
+        elif (
             isinstance(value, bool)
             or not isinstance(value, int)
             or not 1 <= value <= (1 << 20 if "max" in key else LARGEST)
@@ -76,10 +82,10 @@ def side_of(given: Any, name: str) -> Side:
     return Side(**said)
 
 
-def _words(text: str, name: str) -> dict[str, int]:
+def _words(text: str, name: str) -> dict[str, int | str]:
     parts = [part.partition("=") for part in text.split(",") if part.strip()]
     try:
-        return {key.strip(): int(value) for key, _, value in parts}
+        return {key.strip(): value.strip() if key.strip() == "gpu" else int(value) for key, _, value in parts}
     except ValueError as problem:
         raise BadInput(f"{name} = {text!r}: must look like workers=2,tp=4", field=name) from problem
 
@@ -94,6 +100,11 @@ class Sender:
     def seconds(self, decoding: int, cached: int, pieces: Pieces, /) -> float:
         """Of a step, its prompts sent one after the other."""
         return self.timer.seconds(decoding, cached, pieces) + self.send_s * fresh(pieces)
+
+    def hidden_s(self, decoding: int, pieces: Pieces, /) -> float:
+        """As of the engine's own steps."""
+        hidden_s: Callable[[int, Pieces], float] | None = getattr(self.timer, "hidden_s", None)
+        return hidden_s(decoding, pieces) if hidden_s else 0.0
 
     def group_seconds(self, ranks: Sequence[RankBatch], /) -> float:
         """The same of data-parallel ranks, which send side by side and wait for the last."""
@@ -124,8 +135,9 @@ class Disaggregated:
     ) -> Disaggregated:
         """Both pools of a model. Raises what `Server.of` raises, for either."""
         prompts, tokens = sides
-        first = Server.of(model, gpu, replace(prompts.of(setup), speculative=None), longest)
-        return cls(first, Server.of(model, gpu, tokens.of(setup), longest), (prompts.workers, tokens.workers))
+        first = Server.of(model, prompts.gpu or gpu, replace(prompts.of(setup), speculative=None), longest)
+        second = Server.of(model, tokens.gpu or gpu, tokens.of(setup), longest)
+        return cls(first, second, (prompts.workers, tokens.workers))
 
     @property
     def gpus(self) -> int:
@@ -134,6 +146,11 @@ class Disaggregated:
             n * s.runner.deployment.parallel.world
             for n, s in zip(self.workers, (self.prefill, self.decode), strict=True)
         )
+
+    @property
+    def powered(self) -> tuple[Boards, ...]:
+        """The GPUs of both pools."""
+        return tuple(side.boards(workers) for side, workers in zip(self.sides, self.workers, strict=True))
 
     @property
     def spread(self) -> float:
@@ -178,7 +195,9 @@ class Disaggregated:
 
     def names(self) -> dict[str, Any]:
         """Model, GPU and engine as answers name them; the cache is that of one decode engine."""
-        return self.decode.names() | {"gpus": self.gpus}
+        one, other = (server.runner.gpu.name for server in (self.prefill, self.decode))
+        apart = {} if one == other else {"gpu": f"{one} + {other}"}
+        return self.decode.names() | apart | {"gpus": self.gpus}
 
     def about(self, _traffic: Traffic) -> dict[str, Any]:
         """What serves."""
@@ -206,7 +225,9 @@ class Disaggregated:
     def transfer_s(self, tokens: int) -> float:
         """Seconds to move a prompt's cache: the side whose ranks hold more of it each is the slower one."""
         size = max(cache_bytes(server.runner.deployment, tokens) for server in (self.prefill, self.decode))
-        return self.handover_s + size / (1e9 * link_gbps(self.decode.runner.gpu, self.gpus))
+        one, other = (server.runner.gpu for server in (self.prefill, self.decode))
+        gpus = self.gpus if one.name == other.name else max(self.gpus, joined(one) + 1, joined(other) + 1)
+        return self.handover_s + size / (1e9 * min(link_gbps(one, gpus), link_gbps(other, gpus)))
 
 
 def routed(setup: Setup) -> Setup:

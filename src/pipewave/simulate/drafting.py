@@ -19,7 +19,7 @@ from pipewave.models.lora_and_drafts import draft_bytes, drafter
 from pipewave.models.shard import kv_bytes_per_token, weight_bytes
 from pipewave.models.spec import ModelSpec
 from pipewave.simulate.speculative import Speculative
-from pipewave.simulate.step_grids import CACHE_GRID, Pieces, RankBatch, at_every_count, between
+from pipewave.simulate.step_grids import CACHE_GRID, Axes, Pieces, RankBatch, at_every_count, between
 from pipewave.simulate.step_table import StepTable
 from pipewave.step import Runner
 from pipewave.step.memory import GIB, Budget
@@ -35,10 +35,14 @@ def draft_model(model: ModelSpec, how: Speculative) -> ModelSpec | None:
 class Drafter:
     """Seconds it takes to draft, read between points of (requests, mean cache)."""
 
-    def __init__(self, runner: Runner, how: Speculative, requests: int, longest: int) -> None:
+    def __init__(
+        self, runner: Runner, how: Speculative, requests: int, longest: int, coarse: Axes | None = None
+    ) -> None:
         model = draft_model(runner.deployment.model, how)
-        self.counts = [n for n in COUNTS if n < requests] + [requests]
-        self.caches = [c for c in CACHE_GRID if c < 2 * longest] or [CACHE_GRID[0]]
+        self.counts: Sequence[int] = [n for n in COUNTS if n < requests] + [requests]
+        self.caches: Sequence[float] = [c for c in CACHE_GRID if c < 2 * longest] or [CACHE_GRID[0]]
+        if coarse is not None:
+            self.counts, self.caches = coarse.counts, coarse.caches
         self.table: list[list[float]] = []  # by requests, then by cache
         if model is not None:
             parallel = replace(runner.deployment.parallel, pp=1)
@@ -78,6 +82,10 @@ class Drafted:
         both = self.verifying.seconds(decoding, cached, pieces) + self._draft_s(decoding, cached)
         return both - alone + alone / self.mean
 
+    def hidden_s(self, decoding: int, pieces: Pieces) -> float:
+        """As of steps without drafts."""
+        return self.verifying.hidden_s(decoding, pieces)
+
     def decoder(self, decoding: int) -> Callable[[float], float]:
         """Of a token of so many requests that decode while nothing else runs, by the tokens they hold together."""
         verified = self.verifying.decoder(decoding)
@@ -94,6 +102,11 @@ class Drafted:
         alone = self.verifying.group_seconds([(decoding, cached, ()) for decoding, cached, _ in ranks]) + drafts
         return whole - alone + alone / self.mean
 
+    def watts(self, _seconds: float, decoding: int, cached: float, pieces: Pieces, ranks: int) -> float:
+        """Mean watts of one GPU while a step verifies; drafts draw about as much."""
+        each, held = -(-decoding // ranks), cached / ranks
+        return self.verifying.watts(self.verifying.seconds(each, int(held), pieces), decoding, cached, pieces, ranks)
+
     def step_s(self, decoding: int, cached: int) -> float:
         """A whole step: verification and drafts."""
         return self.verifying.seconds(decoding, cached, ()) + self._draft_s(decoding, cached)
@@ -103,7 +116,7 @@ class Drafted:
         return Drafted(self.verifying.scaled(factor), self.drafts, self.mean)
 
     def _draft_s(self, decoding: int, cached: float) -> float:
-        return 1e6 * self.verifying.factor * self.drafts.seconds(decoding, cached)
+        return 1e6 * self.verifying.factor * self.verifying.pace.decode * self.drafts.seconds(decoding, cached)
 
 
 def pays_until(plain: StepTable, drafted: Drafted, cache: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -21,10 +21,14 @@ from pipewave.models.kernels import Deployment
 from pipewave.models.lora_and_drafts import notes as draft_notes
 from pipewave.models.shard import Parallel
 from pipewave.physics.demand import Array
+from pipewave.physics.energy import limited
+from pipewave.physics.power import Board, board_of
+from pipewave.results import Shown
 from pipewave.simulate.drafting import with_drafter
 from pipewave.simulate.interval import Uncertainty, names_version, server_of
 from pipewave.simulate.kv_budget import kv_budget, requests_at_once
 from pipewave.simulate.policies import policy_of
+from pipewave.simulate.power import energy_figures
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import Speculative
 from pipewave.simulate.speculative import of as speculative_of
@@ -41,12 +45,13 @@ INSIDE_NOTE = "times are inside the engine: `serve` and `plan` add a server's fr
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Shown):
     """Times in ms with a 90 % interval, memory in GiB, where the time goes by kernel family,
     and on what evidence it rests.
 
     `prefill_ms`: until every request has its first token, or its embedding where nothing is generated; images are
-    encoded before. `tpot_ms`: mean time between later tokens at full batch, 0 where there are none.
+    encoded before. `tpot_ms`: mean time between later tokens at full batch, 0 where there are none. Joules are those of
+    the boards of all GPUs, for the whole batch up to its first tokens and after them; `power_w` is the mean of one GPU.
     """
 
     model: str
@@ -67,6 +72,18 @@ class Estimate:
     breakdown: Mapping[str, Mapping[str, float]]
     basis: Mapping[str, float]
     notes: tuple[str, ...] = ()
+    prefill_energy_j: float = 0.0
+    prefill_energy_j_low: float = 0.0
+    prefill_energy_j_high: float = 0.0
+    decode_energy_j: float = 0.0
+    decode_energy_j_low: float = 0.0
+    decode_energy_j_high: float = 0.0
+    energy_j_per_output_token: float = 0.0
+    energy_j_per_output_token_low: float = 0.0
+    energy_j_per_output_token_high: float = 0.0
+    power_w: float = 0.0
+    power_w_low: float = 0.0
+    power_w_high: float = 0.0
 
     def __str__(self) -> str:
         spans = zip(("first tokens", "token", "end to end"), TIMES, strict=True)
@@ -109,6 +126,21 @@ class Estimate:
         rate = self.output_tokens_per_s * self.e2e_ms / times["e2e_ms"]
         return replace(self, **times, breakdown=parts, output_tokens_per_s=rate)
 
+    def powered(self, watts: tuple[float, float], tokens: int, board: Board, uncertain: Uncertainty) -> Estimate:
+        """The same with its energy; `watts`: mean of one GPU before the first tokens and after them."""
+        prefill_s, decode_s = 1e-3 * self.prefill_ms, 1e-3 * max(self.e2e_ms - self.prefill_ms, 0.0)
+        spent = [self.gpus * mean * seconds for mean, seconds in zip(watts, (prefill_s, decode_s), strict=True)]
+        power_w = sum(spent) / (self.gpus * (prefill_s + decode_s))
+        rate = tokens / (prefill_s + decode_s)
+        found: dict[str, Any] = dict(energy_figures(power_w, self.gpus, rate, board, uncertain.half("e2e_ms")))
+        each = found.get("energy_j_per_output_token")
+        ends = {
+            side: found[f"energy_j_per_output_token{side}"] / each if each else 1.0 for side in ("", "_low", "_high")
+        }
+        for name, joules in zip(("prefill_energy_j", "decode_energy_j"), spent, strict=True):
+            found |= {name + side: joules * factor for side, factor in ends.items()}
+        return replace(self, **cast("dict[str, Any]", found))
+
 
 def _ends(answer: Estimate, key: str) -> str:
     low, high = getattr(answer, f"{key}_low"), getattr(answer, f"{key}_high")
@@ -147,6 +179,7 @@ def estimate(
     images: int = 0,
     speculative: Any = None,
     host: str | Host | None = None,
+    power_limit_w: float | None = None,
 ) -> Estimate:
     """Time and memory of a static batch: all prompts, then all output tokens.
 
@@ -168,9 +201,10 @@ def estimate(
             `input_len`.
         speculative: how tokens are drafted, such as `method=mtp,tokens=3,acceptance=0.8`.
         host: whose cores run the engine, such as `cores=16,speed=0.8`; by default, those its times were measured on.
+        power_limit_w: power limit of each board, W, as `nvidia-smi -pl` sets it; the part's own by default.
 
     Returns:
-        Times in ms with a 90 % interval, memory in GiB, time by kernel family.
+        Times in ms with a 90 % interval, joules, memory in GiB, time by kernel family.
 
     Raises:
         CannotShard: heads, experts or layers do not divide.
@@ -184,7 +218,8 @@ def estimate(
     how = speculative_of(speculative) if speculative else None
     setup = Setup(tp, pp, ep, engine, dp=dp, kv_dtype=kv_dtype, moe_backend=moe_backend, speculative=how, images=images)
     run = StaticBatch(batch, input_len, output_len, max_num_batched_tokens)
-    return static_estimate(load(model), find_gpu(gpu), setup, run, host=host_of(host) if host else None)
+    board = limited(find_gpu(gpu), power_limit_w)
+    return static_estimate(load(model), board, setup, run, host=host_of(host) if host else None)
 
 
 def static_estimate(
@@ -234,7 +269,8 @@ def static_estimate(
     if run.requests < rank.requests:
         times = bounded(queued_times(runner, policy, kv, rank, setup.speculative), uncertain)
         found = found.queued(times, run.requests, batch.requests, rank.output_len)
-    return found.with_images(runner, rank.requests, setup.images, uncertain)
+    found = found.with_images(runner, rank.requests, setup.images, uncertain)
+    return found.powered(timeline.watts(), batch.requests * batch.output_len, board_of(gpu), uncertain)
 
 
 def _memory(runner: Runner, tokens: int) -> Budget:
@@ -316,6 +352,14 @@ class _Timeline:
             return float(done[self.plan.prompt_steps - 1]), 0.0, float(done[-1])
         tpot = (done[last - 1] - done[first - 1]) / (last - first) if last > first + 1 else step_us[self.full] * 1e-3
         return float(done[self.plan.prompt_steps - 1]), float(tpot), float(done[-1])
+
+    def watts(self) -> tuple[float, float]:
+        """Mean watts of one GPU until all requests have their first token, and from then on."""
+        seconds, prompts = self.between(self.steps.total_us), self.plan.prompt_steps
+        joules = self.between(self.steps.total_us * self.steps.power_w)
+        prefill = float(joules[:prompts].sum() / seconds[:prompts].sum())
+        later = seconds[prompts:].sum()
+        return prefill, float(joules[prompts:].sum() / later) if later else prefill
 
     def _memory(self, memory: Budget) -> dict[str, float]:
         run, deployment = self.plan.batch, self.runner.deployment

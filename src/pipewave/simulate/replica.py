@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 
@@ -20,21 +20,17 @@ from pipewave.simulate.traffic import Traffic
 
 
 class StepTimer(Protocol):
-    """Predicts how long a step takes."""
+    """Predicts how long a step takes.
+
+    It may have two more methods. `decoder(decoding)`: a function that gives the seconds of a step in which so many
+    requests decode and nothing else runs, by the tokens they hold together; such steps are then run in stretches.
+    `hidden_s(decoding, pieces)`: seconds of a step with prompts that a step running before it hides.
+    """
 
     def seconds(self, decoding: int, cached: int, pieces: Sequence[tuple[int, int]], /) -> float:
         """Seconds of a step of decoding requests that hold `cached` tokens together, and prompt pieces (tokens,
         tokens before them).
         """
-        ...
-
-
-@runtime_checkable
-class DecodeTimer(StepTimer, Protocol):
-    """Predicts it for all steps of so many decoding requests at once."""
-
-    def decoder(self, decoding: int, /) -> Callable[[float], float]:
-        """Seconds of such a step by the tokens that the requests hold together."""
         ...
 
 
@@ -107,7 +103,10 @@ class Replica:
         compiled: set[int] | None = None,
     ) -> None:
         self.timer, self.policy, self.kv, self.ready = timer, policy, kv, ready
+        self.decoder: Callable[[int], Callable[[float], float]] | None = getattr(timer, "decoder", None)
+        self.hidden_s: Callable[[int, Sequence[tuple[int, int]]], float] | None = getattr(timer, "hidden_s", None)
         self.jitter, self.steps = jitter, 0
+        self.ended, self.last_s = -1.0, 0.0  # when the step before ended, and how long it took
         self.prompt: list[int] = traffic.input_len.tolist()
         self.output: list[int] = traffic.output_len.tolist()
         found = np.zeros_like(traffic.input_len) if traffic.found_len is None else traffic.found_len
@@ -147,7 +146,10 @@ class Replica:
         step.decoding, step.cached = decodes, self.cached + decodes if decodes else 0
         step.waiting, step.pages = len(self.waiting), self.kv.pages - self.free
         if decodes or step.pieces:
-            step.seconds = self.timer.seconds(decodes, self.cached + decodes, [(t, b) for _, t, b in step.pieces])
+            pieces = [(t, b) for _, t, b in step.pieces]
+            step.seconds = self.timer.seconds(decodes, self.cached + decodes, pieces)
+            if self.hidden_s and pieces and now == self.ended:
+                step.seconds -= min(self.hidden_s(decodes, pieces), self.last_s)
             step.seconds *= self.jitter[self.steps % len(self.jitter)]
             self.steps += 1
             step.seconds += self._compile_s(step)
@@ -156,6 +158,7 @@ class Replica:
         if decodes:
             self._advance(step)
         self._begin(step)
+        self.ended, self.last_s = now + step.seconds, step.seconds
         return step
 
     def advance_decode(self) -> bool:
@@ -179,10 +182,10 @@ class Replica:
         while they end by `until`; returns when each ends.
         """
         ends: list[float] = []
-        count = self.decoding
-        if not count or self._prompts_due() or not isinstance(self.timer, DecodeTimer):
+        count, begin = self.decoding, now
+        if not (count and self.decoder) or self._prompts_due():
             return ends
-        seconds, jitter = self.timer.decoder(count), self.jitter
+        seconds, jitter = self.decoder(count), self.jitter
         while len(ends) < most and self.tick + 1 not in self.finish:
             opens = self.opening
             now += seconds(self.cached + count) * jitter[self.steps % len(jitter)]
@@ -194,6 +197,8 @@ class Replica:
             self.steps += 1
             self.cached += count
         self.owed -= count * len(ends)
+        if ends:
+            self.ended, self.last_s = ends[-1], ends[-1] - (ends[-2] if len(ends) > 1 else begin)
         return ends
 
     def _prompts_due(self) -> bool:

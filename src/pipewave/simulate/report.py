@@ -13,6 +13,7 @@ from pipewave.simulate.simulation import Record
 from pipewave.simulate.traffic import Traffic
 
 PERCENTILES = (50, 90, 95, 99)
+TIMES = ("ttft_ms", "tpot_ms", "e2e_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +25,56 @@ class Sla:
     e2e_ms: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("ttft_ms", "tpot_ms", "e2e_ms"):
+        for name in TIMES:
             limit = getattr(self, name)
             if limit is not None and not limit > 0:
                 raise BadInput(f"{name} = {limit!r}: must be a positive number of ms", field=name)
 
 
 ANY = Sla()
+MEAN = "mean"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A limit on a statistic of a time: its mean, or a percentile over requests."""
+
+    metric: str  # ttft_ms, tpot_ms or e2e_ms
+    ms: float
+    statistic: str = MEAN  # or p50, p90, p95, p99
+
+    @property
+    def figure(self) -> str:
+        """Its name among the figures of a run."""
+        return f"{self.metric.removesuffix('_ms')}_{self.statistic}_ms"
+
+    def __str__(self) -> str:
+        return f"{self.statistic} {self.metric[:4].upper().strip('_')} ≤ {self.ms:g} ms"
+
+    @classmethod
+    def of(cls, metric: str, given: float | str | None) -> Limit | None:
+        """From 2000 (the mean) or `p99=2000`; None for none. Raises BadInput."""
+        if given is None:
+            return None
+        statistic, equals, number = str(given).partition("=")
+        statistic, number = (statistic.strip().lower(), number) if equals else (MEAN, statistic)
+        known = (MEAN, *(f"p{p}" for p in PERCENTILES))
+        try:
+            ms = float(number)
+        except ValueError:
+            ms = 0.0
+        if statistic not in known or isinstance(given, bool) or not 0 < ms < 1e12:
+            raise BadInput(
+                f"{metric} = {given!r}: must be a positive number of ms, for the mean, or a percentile such as "
+                f"p99=2000 ({', '.join(known[1:])})",
+                field=metric,
+            )
+        return cls(metric, ms, statistic)
+
+
+def limits_of(**given: float | str | None) -> tuple[Limit, ...]:
+    """The limits that are given, by metric (`ttft_ms="p99=2000"`). Raises BadInput."""
+    return tuple(limit for metric, value in given.items() if (limit := Limit.of(metric, value)))
 
 
 def as_seen(record: Record, traffic: Traffic, first_tokens: int) -> Record:
@@ -103,14 +147,17 @@ def _itl(record: Record) -> dict[str, float]:
 
 
 def _found(record: Record, traffic: Traffic) -> dict[str, float]:
+    return {} if traffic.shared is None and traffic.found_len is None else {
+        "prefix_found_share": found_share(record, traffic)}  # fmt: skip
+
+
+def found_share(record: Record, traffic: Traffic) -> float:
     """Share of the prompts' tokens that a cache of prefixes held when each first ran."""
-    if traffic.shared is None and traffic.found_len is None:
-        return {}
     first: dict[int, int] = {}
     for _, step in record.steps:
         for request, _, before in step.pieces:
             first.setdefault(request, before)
-    return {"prefix_found_share": sum(first.values()) / float(traffic.input_len.sum())}
+    return sum(first.values()) / float(traffic.input_len.sum())
 
 
 def _busy(record: Record, span: float) -> float:

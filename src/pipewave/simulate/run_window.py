@@ -6,6 +6,7 @@ A closed loop begins with all its requests at once, whose prompts wait for one a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -104,6 +105,21 @@ class Steadiness:
     in_system: float  # requests that wait or run when the last one comes
     overloaded: bool  # requests come faster than they are done: waits grow as long as they come
     steady: bool  # it keeps up, and long enough for the first requests to have left
+    requests: int = 0  # of a run that is long enough to tell; 0 where no number of them is
+    served_per_s: float = 0.0  # over the whole run
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        if self.overloaded:
+            rates = f"{self.served_per_s:.3g} requests/s of {self.arrivals_per_s:.3g}"
+            return f"saturated: {rates}; waits grow for as long as requests come"
+        if self.steady:
+            return "steady"
+        enough = (
+            f": the run is too short, ask for {self.requests:,} requests" if self.requests else ": all come at once"
+        )
+        return f"no steady state{enough}"
 
 
 def steadiness(record: Record, traffic: Traffic) -> Steadiness:
@@ -126,11 +142,14 @@ def steadiness(record: Record, traffic: Traffic) -> Steadiness:
     left = len(arrived) - float(np.searchsorted(done, last, "right"))
     growth = come - gone
     if held := traffic.concurrency:
-        overloaded, steady = False, len(arrived) > 2 * held
+        overloaded, steady, enough = False, len(arrived) > 2 * held, 2 * held + 1
     else:
         overloaded = growth > max(OVERLOAD * come, CHANCE * float(np.sqrt(max(left, 1.0))))
-        steady = not overloaded and 2.0 * span >= TURNS * float((record.done_s - record.arrival_s).mean())
-    return Steadiness(come / span, gone / span, growth / span, left, overloaded=overloaded, steady=steady)
+        needed = TURNS * float((record.done_s - record.arrival_s).mean())
+        steady = not overloaded and 2.0 * span >= needed
+        enough = math.ceil(len(arrived) * needed / (2.0 * span))
+    rates, whole = (come / span, gone / span, growth / span), len(done) / float(done[-1] - arrived[0])
+    return Steadiness(*rates, left, overloaded=overloaded, steady=steady, requests=enough, served_per_s=whole)
 
 
 def over_time(record: Record, _traffic: Traffic, pages: int, points: int) -> dict[str, list[float]]:

@@ -17,15 +17,18 @@ from pipewave.models.kernels import Deployment
 from pipewave.models.lora_and_drafts import notes as draft_notes
 from pipewave.models.shard import Parallel
 from pipewave.nets.calibration import corrections
+from pipewave.physics.power import board_of
 from pipewave.simulate.drafting import Drafted, Drafter, pays_until, with_drafter
 from pipewave.simulate.interval import Uncertainty, interval_ends, names_version, server_of
 from pipewave.simulate.kv_budget import KvBudget, kv_budget, offloaded, traffic_notes, with_adapters
 from pipewave.simulate.policies import SchedulingPolicy, policy_of
+from pipewave.simulate.power import Boards
 from pipewave.simulate.report import ANY, Sla, summary
 from pipewave.simulate.run_window import Steadiness, steadiness
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.simulation import MOST_KEPT, MOST_STEPS, Pool, Record, Simulation
 from pipewave.simulate.speculative import Speculative
+from pipewave.simulate.step_grids import Axes
 from pipewave.simulate.step_table import StepTable
 from pipewave.simulate.traffic import Traffic
 from pipewave.step import Runner, find_engine
@@ -80,14 +83,20 @@ class Server:
 
     @classmethod
     def of(
-        cls, model: str | Path | Mapping[str, Any] | ModelSpec, gpu: str | GPU, setup: Setup, longest: int
+        cls,
+        model: str | Path | Mapping[str, Any] | ModelSpec,
+        gpu: str | GPU,
+        setup: Setup,
+        longest: int,
+        prompt: int = 0,
     ) -> Server:
         """Work out memory and step times for requests of up to `longest` tokens, once for each deployment without
-        drafts (how sure their acceptance is tells no two apart).
+        drafts (how sure their acceptance is tells no two apart). `prompt`: for a first look at prompts of so many
+        tokens, with a tenth of the step times.
         """
         spec, hardware = load(model), find_gpu(gpu)
         build = worked_out.__wrapped__ if setup.speculative else worked_out
-        return build(spec, hardware, setup, longest, corrections.state(hardware.name))
+        return build(spec, hardware, setup, longest, corrections.state(hardware.name), prompt)
 
     def record(
         self, traffic: Traffic, *, scale: float = 1.0, keep_steps: bool = False, most_steps: int = MOST_STEPS
@@ -156,6 +165,18 @@ class Server:
         """So many engines side by side; every step takes `scale` times its predicted time."""
         table = (self.drafted or self.table).scaled(scale * self._pipeline_factor())
         return Pool(table, self.policy, self.kv, engines * self.runner.deployment.parallel.pp, self.setup.dp)
+
+    def boards(self, engines: int) -> Boards:
+        """The GPUs of so many engines."""
+        split = self.runner.deployment.parallel
+        board, table = board_of(self.runner.gpu), self.drafted or self.table
+        return Boards(table, board, engines * split.pp, self.setup.dp, engines * split.world)
+
+    @property
+    def powered(self) -> tuple[Boards, ...]:
+        """The GPUs of all engines, those that take prompts first."""
+        setup = self.setup
+        return tuple(self.boards(engines) for engines in (setup.prefill or setup.replicas, setup.decode) if engines)
 
     @property
     def spread(self) -> float:
@@ -253,7 +274,9 @@ def _with_acceptance(setup: Setup, model: ModelSpec) -> Setup:
 
 
 @lru_cache(maxsize=TABLES)
-def worked_out(spec: ModelSpec, gpu: GPU, setup: Setup, longest: int, calibrated: tuple[str, int]) -> Server:
+def worked_out(
+    spec: ModelSpec, gpu: GPU, setup: Setup, longest: int, calibrated: tuple[str, int], prompt: int = 0
+) -> Server:
     """A server of a model; `calibrated` tells the calibration apart that step times rest on."""
     spec, setup = _placed(spec, setup), _with_acceptance(_without_idle_ranks(setup, spec), spec)
     program, parallel = setup.program(), Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
@@ -265,26 +288,30 @@ def worked_out(spec: ModelSpec, gpu: GPU, setup: Setup, longest: int, calibrated
     policy = policy_of(runner.engine, setup, kv)
     plain = Runner.of(runner.deployment, runner.gpu, find_engine(setup.engine).what_if(**setup.kernels()))
     sizes = _power(policy.max_batched_tokens), _power(max(policy.max_requests, FEWEST)), _power(max(longest, SHORTEST))
-    table = _table(plain, *sizes, 1, calibrated).under(setup.hosted(runner.engine))
+    sizes = (*sizes[:2], longest) if prompt else sizes
+    table = _table(plain, *sizes, 1, calibrated, prompt).under(setup.hosted(runner.engine), setup.pace)
     table = table.encoding(_images_us(plain, setup.images)) if setup.images else table
-    drafted = _drafted(plain, table, setup.speculative, sizes, calibrated)
+    drafted = _drafted(plain, table, setup.speculative, sizes, calibrated, prompt)
     return Server(runner, setup, memory, table, policy, kv, drafted)
 
 
 @lru_cache(maxsize=TABLES)
 def _table(
-    runner: Runner, budget: int, requests: int, longest: int, verify: int, _calibrated: tuple[str, int]
+    runner: Runner, budget: int, requests: int, longest: int, verify: int, _calibrated: tuple[str, int], prompt: int = 0
 ) -> StepTable:
     """Step times of a deployment, kept for the next server that differs in its limits only; `calibrated` tells the
     calibration apart that they rest on.
     """
-    return StepTable(runner, budget=budget, requests=requests, longest=longest, verify=verify)
+    return StepTable(runner, budget=budget, requests=requests, longest=longest, verify=verify, prompt=prompt)
 
 
 @lru_cache(maxsize=TABLES)
-def _drafter(runner: Runner, how: Speculative, requests: int, longest: int, _calibrated: tuple[str, int]) -> Drafter:
+def _drafter(
+    runner: Runner, how: Speculative, requests: int, longest: int, _calibrated: tuple[str, int], prompt: int = 0
+) -> Drafter:
     """Latencies of drafting, kept like the tables."""
-    return Drafter(runner, how, requests, longest)
+    sizes: dict[str, Any] = {"budget": 1, "requests": requests, "longest": longest, "verify": 1, "mixed": False}
+    return Drafter(runner, how, requests, longest, Axes.coarse(**sizes, prompt=prompt) if prompt else None)
 
 
 def _drafted(
@@ -293,12 +320,14 @@ def _drafted(
     how: Speculative | None,
     sizes: tuple[int, int, int],
     calibrated: tuple[str, int],
+    prompt: int = 0,
 ) -> Drafted | None:
     """The step table under speculative decoding."""
     if how is None:
         return None
-    verifying = _table(plain, *sizes, how.verified, calibrated).under(table.engine).encoding(table.prompt_us)
-    return Drafted(verifying, _drafter(plain, how, *sizes[1:], calibrated), how.mean)
+    verifying = _table(plain, *sizes, how.verified, calibrated, prompt)
+    verifying = verifying.under(table.engine, table.pace).encoding(table.prompt_us)
+    return Drafted(verifying, _drafter(plain, how, *sizes[1:], calibrated, prompt), how.mean)
 
 
 def timer_of(

@@ -9,6 +9,7 @@ from typing import Any
 from pipewave.errors import BadInput
 from pipewave.models.expert_parallel import Balance, exchange_of
 from pipewave.models.lora_and_drafts import Lora
+from pipewave.simulate.pace import AS_PREDICTED, Pace
 from pipewave.simulate.speculative import Speculative
 from pipewave.software.front import Front
 from pipewave.software.front import of as front_of
@@ -42,6 +43,7 @@ class Setup:
     balance: Balance | None = None  # how experts are loaded
     alike: int = 0  # requests that are copies of one another, whose tokens choose the same experts
     front: Front | None = None  # between clients and engine; None: its own server, `INSIDE`: nothing
+    pace: Pace = AS_PREDICTED  # of this machine
     recv_interval: int = 1  # decode steps between two looks at new requests
     stream_interval: int = 1  # tokens streamed at once, the first ones too
     mixes_phases: bool | None = None  # decode tokens ride along with prompts (SGLang's mixed chunks)
@@ -91,13 +93,13 @@ class Setup:
 
     def streaming(self, sent: float) -> Front:
         """The front end, with its time a token shared by those that go out in one message, after `sent` others."""
-        front = self.front_end
+        front = self.pace.entrance(self.front_end)
         return replace(front, stream_us=(front.stream_us + front.copied_us * sent / 1000) / self.together)
 
     def hosted(self, engine: Engine) -> Engine:
         """The engine on the host behind this front end."""
-        front = self.front_end
-        return engine.on_host(front.host, front.launch, front.message_us / self.together)
+        front, slower = self.front_end, self.pace.host
+        return engine.on_host(slower * front.host, slower * front.launch, front.message_us / self.together)
 
     def program(self) -> Engine:
         """The engine with this set-up's limits in place of its defaults."""

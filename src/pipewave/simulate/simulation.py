@@ -19,6 +19,7 @@ from pipewave.simulate.data_parallel import DataParallelGroup, GroupTimer
 from pipewave.simulate.frontend_queue import FrontendQueue, RequestInbox, lognormal_factors
 from pipewave.simulate.kv_budget import KvBudget
 from pipewave.simulate.policies import SchedulingPolicy
+from pipewave.simulate.power import Stretch, StretchLog
 from pipewave.simulate.replica import Replica, Step, StepTimer
 from pipewave.simulate.traffic import Traffic
 from pipewave.software.front import INSIDE, Front
@@ -67,6 +68,7 @@ class Record:
     reached_s: Array = field(default_factory=lambda: np.empty(0))  # when each request reached an engine
     first_made_s: Array = field(default_factory=lambda: np.empty(0))  # when an engine had made its first token
     done_made_s: Array = field(default_factory=lambda: np.empty(0))  # and its last one, before they were streamed
+    stretches: StretchLog = field(default_factory=StretchLog)  # what engines ran
 
     @property
     def preemptions(self) -> int:
@@ -78,7 +80,7 @@ MOST = sys.maxsize  # steps of one stretch
 LAST = 1 << 62  # serial of events that come after all others of their instant
 # Work of a run at most, in engine steps (20 to 60 µs each). A request costs about as much as a step; a step in which
 # nothing begins or ends, run in a stretch of such, a sixteenth. The largest published run takes 221,543.
-MOST_STEPS, STRETCHED = 1_000_000, 1 / 16
+MOST_STEPS, STRETCHED = 6_000_000, 1 / 16  # a million requests of a hundred tokens
 MOST_KEPT = 500_000  # where every step is kept, 600 bytes each
 Handler = Callable[[float, int], None]
 
@@ -114,9 +116,10 @@ class Simulation:
         self.events: list[tuple[float, int, Handler, int]] = []
         self.serial = count()
         size = len(traffic)
-        first, done, *inside = (np.full(size, np.nan) for _ in range(5))
-        self.record = Record(first, done, traffic.arrival_s.copy(), [], *inside)
-        self.arrivals = self._arrivals()
+        first, done, reached, first_made, done_made = (np.full(size, np.nan) for _ in range(5))
+        self.record = Record(first, done, traffic.arrival_s.copy(), [], reached, first_made, done_made)
+        self.open = traffic.concurrency is None and traffic.after is None
+        self.arrivals = self._reaching() if self.open else self._arrivals()
         after = () if traffic.after is None else traffic.after.tolist()
         self.next_turn = {earlier: turn for turn, earlier in enumerate(after) if earlier >= 0}
         self.think_s: list[float] = [0.0] * size if traffic.think_s is None else traffic.think_s.tolist()
@@ -139,6 +142,15 @@ class Simulation:
         first = enumerate(self.traffic.arrival_s.tolist())
         return first if self.traffic.after is None else (one for one in first if self.traffic.after[one[0]] < 0)
 
+    def _reaching(self) -> Iterator[tuple[int, float]]:
+        """Requests that come whatever happens to others, and when they reach an engine, in that order: known from the
+        beginning, so that nothing has to be looked at when one is sent.
+        """
+        told = zip(self.traffic.arrival_s.tolist(), self.traffic.input_len.tolist(), strict=True)
+        reached = np.array([self.frontend.enter(sent, tokens) for sent, tokens in told])
+        order = np.argsort(reached, kind="stable")
+        return zip(order.tolist(), reached[order].tolist(), strict=True)
+
     def _next_arrival(self, now: float) -> None:
         """Put the next request on the heap: at its own time, or now when another one made room for it."""
         request, time = next(self.arrivals, (-1, 0.0))
@@ -146,10 +158,13 @@ class Simulation:
             self._at(now if self.traffic.concurrency else time, self._arrive, request)
 
     def _arrive(self, now: float, request: int) -> None:
-        """A client sends a request that waits for no other."""
+        """A client sends a request that waits for no other, or one that was sent reaches an engine."""
         if not self.traffic.concurrency:
             self._next_arrival(now)
-        self._enter(now, request)
+        if self.open:
+            self._reach(now, request)
+        else:
+            self._enter(now, request)
 
     def _enter(self, now: float, request: int) -> None:
         self.record.arrival_s[request] = now
@@ -191,6 +206,9 @@ class Simulation:
         self.began_s[which] = now
         self.busy[which] = step
         self._at(now + step.seconds, self._finish, which)
+        if step.seconds:
+            side = int(which >= len(self.front))
+            self.record.stretches.add(Stretch(side, now, step.seconds, 1, step.decoding, step.cached, step.pieces))
         if self.keep_steps and step.seconds:
             self.record.steps.append((which, step))
 
@@ -215,6 +233,8 @@ class Simulation:
         if not ends:
             return now
         self._spend(STRETCHED * len(ends))
+        side, middle = int(which >= len(self.front)), engine.cached - 0.5 * count * len(ends)
+        self.record.stretches.add(Stretch(side, now, ends[-1] - now, len(ends), count, middle, ()))
         self.frontend.stream(ends, count)
         inbox.skipped(len(ends))
         self.began_s[which] = ends[-2] if len(ends) > 1 else now

@@ -21,15 +21,21 @@ Pieces = Sequence[tuple[int, int]]  # (tokens, tokens before them) of each promp
 RankBatch = tuple[int, int, Pieces]  # decoding requests of a rank, tokens they hold together, prompt pieces
 UsesOf = Callable[[Batch, int], list[Use]]
 ROW_SPANS = ((1, 8, 1), (8, 256, 8), (256, 512, 16), (512, 2048, 64), (2048, 8192, 256), (8192, 1 << 22, 2048))
+# Split decode attention fills a GPU in waves: up to a few dozen requests each one more may begin another.
+COUNT_SPANS = ((1, 16, 1), (16, 32, 2), (32, 64, 8), (64, 128, 32), (128, 256, 64), (256, 1 << 20, 256))
 CACHE_GRID = tuple(float(1 << i) for i in range(4, 21))
 PIECES = (1, 2, 4, 8, 16, 32, 64)
 PREFIXES = (0, 512, 2048, 8192, 32768, 131072, 524288)
 
 
+def spaced(spans: Sequence[tuple[int, int, int]], most: int) -> list[int]:
+    """Numbers up to `most` in spans of (first, end, step)."""
+    return [*(n for low, high, step in spans for n in range(low, min(high, most), step)), most]
+
+
 def row_grid(most: int) -> list[int]:
-    """Numbers of rows: fine where engines pad to graphs and tiles step, coarser beyond (first, end, step)."""
-    grid = [n for low, high, step in ROW_SPANS for n in range(low, min(high, most), step)]
-    return [*grid, most]
+    """Numbers of rows: fine where engines pad to graphs and tiles step, coarser beyond."""
+    return spaced(ROW_SPANS, most)
 
 
 def at_every_number(grid: Sequence[int], values: Array) -> list[float]:
@@ -120,11 +126,30 @@ class Axes:
         return cls(
             rows=row_grid(max(budget, requests) if verify == 1 else budget + requests * verify),
             heads=[n for n in row_grid(requests * verify) if n <= requests * verify],
-            counts=[1 << i for i in range(20) if 1 << i < requests] + [requests],
+            counts=spaced(COUNT_SPANS, requests),
             caches=[c for c in CACHE_GRID if c < 2 * longest] or CACHE_GRID[:1],
             chunks=chunks,
             prefixes=prefixes,
             prompts=[(k, q, p) for k in PIECES for q in chunks for p in prefixes if k * q <= 2 * budget],
+            verify=verify,
+            mixed_prompt=budget if mixed else 0,
+        )
+
+    @classmethod
+    def coarse(cls, *, budget: int, requests: int, longest: int, verify: int, mixed: bool, prompt: int) -> Axes:
+        """A tenth of those points, for a first look at requests of `longest` tokens whose prompts have `prompt`."""
+        most = max(budget, requests) if verify == 1 else budget + requests * verify
+        chunks = sorted({max(budget >> shift, 1) for shift in (0, 2, 4)} | {min(prompt, budget)})
+        prefixes = sorted({0, longest})
+        counts = sorted({n for n in (1, 8, 32, 64, 128, 256, 512, 1024) if n < requests} | {requests})
+        return cls(
+            rows=sorted({n for n in (1, 2, 4, 8, 16, 32, *(1 << i for i in range(6, 22))) if n < most} | {most}),
+            heads=sorted({n for n in (1, 64, 256) if n < requests * verify} | {requests * verify}),
+            counts=counts,
+            caches=[float(max(prompt // 2, 1)), float(prompt + longest) / 2, float(2 * longest)],
+            chunks=chunks,
+            prefixes=prefixes,
+            prompts=[(1, q, p) for q in chunks for p in prefixes],
             verify=verify,
             mixed_prompt=budget if mixed else 0,
         )

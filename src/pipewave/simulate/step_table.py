@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from typing import Any
 
 from pipewave.models.expert_parallel import DEEPEP
 from pipewave.models.kernels import Batch
+from pipewave.physics.power import board_of
 from pipewave.prediction.notes import merged
+from pipewave.simulate.pace import AS_PREDICTED, Pace
 from pipewave.simulate.step_grids import Axes, GridSums, Pieces, RankBatch, UsesOf, fresh, reader, reader_of_two
 from pipewave.step import Engine, Priced, Runner, StepGaps
 
@@ -22,17 +25,21 @@ class StepTable:
     """Latency of any step of a deployment, in seconds, by reading tables.
 
     budget: most tokens of a step; requests: most requests; longest: longest cache of a request; verify: tokens that a
-    decoding request brings: one, or those that were drafted for it and one more.
+    decoding request brings: one, or those that were drafted for it and one more; prompt: tokens of the prompts about
+    which a tenth of the points are enough (0: all points, for any prompts).
     """
 
-    def __init__(self, runner: Runner, *, budget: int, requests: int, longest: int, verify: int = 1) -> None:
+    def __init__(
+        self, runner: Runner, *, budget: int, requests: int, longest: int, verify: int = 1, prompt: int = 0
+    ) -> None:
         self.runner, self.engine, self.factor, self.verify = runner, runner.engine, 1e-6, verify
-        self.prompt_us = 0.0
+        self.prompt_us, self.pace = 0.0, AS_PREDICTED
         self.decoders: dict[int, Callable[[float], float]] = {}
         self.owns: dict[tuple[int, int], Callable[[float], tuple[float, float]]] = {}
         self.most_requests = requests
         mixed = _one_attention(self.engine) and verify == 1
-        self.axes = axes = Axes.of(budget=budget, requests=requests, longest=longest, verify=verify, mixed=mixed)
+        sizes: dict[str, Any] = {"budget": budget, "requests": requests, "longest": longest, "verify": verify}
+        self.axes = axes = Axes.coarse(**sizes, mixed=mixed, prompt=prompt) if prompt else Axes.of(**sizes, mixed=mixed)
         self._predict(axes)
         self.two_batch = runner.two_batch
         self.shares = runner.stage_shares()
@@ -45,6 +52,7 @@ class StepTable:
         self.notes = merged(note for part in parts for note in part.notes)
         self.time = GridSums(axes, [part.us for part in parts], [part.us for part in mixed])
         self.heat = GridSums(axes, [part.heat_us for part in parts], [part.heat_us for part in mixed])
+        self.joules = GridSums(axes, [part.above_idle_j for part in parts], [part.above_idle_j for part in mixed])
         rest = [parts[0], parts[1], *parts[4:]]
         self.counts = {True: _launched(*rest, parts[2]), False: _launched(*rest, parts[3])}
         self.graph, self.pieces, self.eager = self._regimes()
@@ -62,10 +70,10 @@ class StepTable:
         stages = range(self.runner.deployment.parallel.pp)
         return self.runner.price([[use for stage in stages for use in uses(batch, stage)] for batch in batches])
 
-    def under(self, engine: Engine) -> StepTable:
-        """The same kernels under an engine with other limits or times."""
+    def under(self, engine: Engine, pace: Pace = AS_PREDICTED) -> StepTable:
+        """The same kernels under an engine with other limits or times, on GPUs of such a pace."""
         other = self._copy()
-        other.engine = engine
+        other.engine, other.pace = engine, pace
         other.graph, other.pieces, other.eager = other._regimes()
         return other
 
@@ -100,13 +108,41 @@ class StepTable:
         """A step with `decoding` requests that hold `cached` tokens together, and prompt pieces (tokens, before)."""
         return self._whole(decoding, cached, pieces) if pieces else self.decoder(decoding)(cached)
 
-    def _whole(self, decoding: int, cached: float, pieces: Pieces) -> float:
+    def hidden_s(self, decoding: int, pieces: Pieces) -> float:
+        """Seconds of a step with prompts that a step running before it hides: an engine that schedules ahead prepares
+        captured graphs meanwhile, and the GPU waits for none of it (`studies.sessions`). Larger prompts, whose kernels
+        are launched one by one, keep the host busy until then.
+        """
+        rows = decoding * self.verify + sum(tokens for tokens, _ in pieces)
+        if not self.engine.scheduler.overlaps or rows > self.engine.graphs.piecewise_limit:
+            return 0.0
+        return float(self.factor * self.pieces.after_us)
+
+    def watts(self, seconds: float, decoding: int, cached: float, pieces: Pieces, ranks: int) -> float:
+        """Mean watts of one GPU in a step that takes so long, of so many data-parallel ranks together."""
+        decoding, cached, pieces = -(-decoding // ranks), cached / ranks, pieces[::ranks]
+        _, rows, heads = self._sizes(decoding, pieces)
+        rows = min(rows, len(self.joules.body) - 1)  # one rank's pieces stand for those of all
+        sums = (self.joules, self.time)
+        joules, kernel_us = (one.at(rows, heads, decoding, cached, pieces) for one in sums)
+        if ranks > 1:
+            joules, kernel_us = (
+                value + one.group[rows] + one.moved[rows] for value, one in zip((joules, kernel_us), sums, strict=True)
+            )
+        return board_of(self.runner.gpu).server_w(joules, 1e-6 * kernel_us, seconds)
+
+    def _sizes(self, decoding: int, pieces: Pieces) -> tuple[bool, int, int]:
+        """Whether a step replays a graph, its rows, and those of its head."""
         graph = not pieces and decoding <= self.engine.graphs.graph_limit
         rows = decoding * self.verify + sum(tokens for tokens, _ in pieces)
         rows = self.engine.graphs.padded(decoding) * self.verify if graph else rows
-        heads = min(decoding * self.verify + len(pieces), self.most_requests * self.verify)
+        return graph, rows, min(decoding * self.verify + len(pieces), self.most_requests * self.verify)
+
+    def _whole(self, decoding: int, cached: float, pieces: Pieces) -> float:
+        graph, rows, heads = self._sizes(decoding, pieces)
         kernels, heat = (table.at(rows, heads, decoding, cached, pieces) for table in (self.time, self.heat))
-        return self.law(self.regime(rows, graph=graph), kernels, heat, decoding + len(pieces), fresh(pieces))
+        requests, pace = decoding + len(pieces), self.pace.prompt if pieces else self.pace.decode
+        return self.law(self.regime(rows, graph=graph), pace * kernels, pace * heat, requests, fresh(pieces))
 
     def regime(self, rows: int, *, graph: bool) -> StepGaps:
         """How a step of so many rows is launched, as one CUDA graph or not."""
@@ -160,7 +196,8 @@ def _group_seconds(table: StepTable, ranks: Sequence[RankBatch]) -> float:
     kernels = float(overlap.busy(*time, sum(rows) / len(rows) / 2)) if cut and overlap else sum(time)
     requests = max(decoding + len(pieces) for decoding, _, pieces in ranks)
     images = max(fresh(pieces) for _, _, pieces in ranks)
-    return table.law(table.regime(max(rows), graph=graph), kernels, sum(heat), requests, images)
+    pace = table.pace.prompt if prompts else table.pace.decode
+    return table.law(table.regime(max(rows), graph=graph), pace * kernels, pace * sum(heat), requests, images)
 
 
 def _decode_seconds(table: StepTable, ranks: Sequence[RankBatch], most: int) -> float:
@@ -178,7 +215,8 @@ def _decode_seconds(table: StepTable, ranks: Sequence[RankBatch], most: int) -> 
         max(one[part] for one in own) + sums.group[mean] + sums.moved[mean]
         for part, sums in enumerate((table.time, table.heat))
     )
-    return table.law(table.regime(padded, graph=graph), kernels, heat, most)
+    pace = table.pace.decode
+    return table.law(table.regime(padded, graph=graph), pace * kernels, pace * heat, most)
 
 
 def _sent(engine: Engine, ranks: Sequence[RankBatch], verify: int) -> int:

@@ -1,0 +1,82 @@
+"""`python -m qa.energy [kernels|servers]`: how far watts and joules are from measured ones, beside the baselines.
+
+Kernels: steady rows of AIConfigurator in groups of shapes left out, a GPU left out, and our own loops on an H200, by a
+law fitted as `python -m train power` fits it. Servers: published vLLM runs, each model left out on its GPU. Baselines:
+a board always at its cap, and one at its rated power; in servers also the mean of the other runs of the GPU.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import pipewave as pw
+from pipewave.calls.families import from_dict
+from pipewave.gpus import find
+from pipewave.physics.power import board_of
+from train import power, power_serving
+
+TASKS = {
+    "gemm": "gemm", "attention_prefill": "prefill", "mla_context": "prefill", "attention_decode": "decode",
+    "mla_generation": "decode", "fused_moe": "moe", "rmsnorm": "stream",
+}  # fmt: skip
+
+
+def off(found: Any, true: Any, weight: Any = None) -> float:
+    """Mean absolute error, %."""
+    return float(100.0 * np.average(np.abs(np.asarray(found) / np.asarray(true) - 1.0), weights=weight))
+
+
+def _line(name: str, rows: power.Rows, found: Any) -> None:
+    table = rows.table
+    energy = table["watts"] * table["latency_us"]
+    cap = table["limit"] * table["gpu"].map(lambda gpu: power.BOARDS.get(gpu, power.WATTS)["limit"])
+    weighted, mean = off(found, table["watts"], energy), off(found, table["watts"])
+    at_cap = off(cap, table["watts"], energy)
+    print(f"{name:24} {len(table):6,} rows: by energy {weighted:.1f} %, mean {mean:.1f} %; at the cap {at_cap:.1f} %")
+
+
+def kernels() -> None:
+    """Watts of kernels."""
+    rows = power.read()
+    some, found = power.unseen_shapes(rows)
+    task = some.table["kind"].map(TASKS)
+    for name in ("prefill", "gemm", "moe", "decode"):
+        mask = (task == name).to_numpy()
+        _line(f"unseen shapes, {name}", some.take(mask), found[mask])
+    for gpu in power.BOARDS:
+        _line(f"without {gpu}", *power.unseen_gpu(rows, gpu))
+    own = list(power.own_rows())
+    answers = [pw.predict(from_dict(row["case"]), row["gpu"]) for row in own]
+    true = np.array([row["watts"] for row in own])
+    middle, low, high = (
+        np.array([getattr(one, f"power{side}_w") for one in answers]) for side in ("", "_low", "_high")
+    )
+    inside = 100 * np.mean((low <= true) & (true <= high))
+    print(f"own loops on an H200     {len(own):6} rows: mean {off(middle, true):.1f} %, in the interval {inside:.0f} %")
+
+
+def servers() -> None:
+    """Watts and joules of published servers."""
+    table = power_serving.rows()
+    found = power_serving.left_out(table)
+    joules = found * table["n_gpus"] * table["step_s"] / table["avg_running"]
+    for gpu, some in table.groupby("gpu"):
+        watts = some["power_per_gpu_w"]
+        spec = find(str(gpu))
+        means = [watts[some["family"] != family].mean() for family in some["family"]]
+        within = np.abs(np.log(found[some.index] / watts)) <= board_of(spec).spread
+        each = some["energy_per_output_token_j"]
+        print(f"servers, {gpu:15} {len(some):6} runs  watts {off(found[some.index], watts):.1f} % (in the interval "
+              f"{100 * within.mean():.0f} %), J a token {off(joules[some.index], each):.1f} %; mean of other runs "
+              f"{off(means, watts):.1f} %, rated power {off(spec.tdp_w, watts):.1f} %")  # fmt: skip
+
+
+PARTS: dict[str, Callable[[], None]] = {"kernels": kernels, "servers": servers}
+
+if __name__ == "__main__":
+    for part in sys.argv[1:] or PARTS:
+        PARTS[part]()

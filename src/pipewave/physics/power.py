@@ -1,0 +1,167 @@
+"""What a board draws while a kernel runs again and again.
+
+    watts = min(limit, idle + active + joules of the work / seconds)
+
+`idle` is the clocked board with nothing to do (gaps of a step), `active` what busy SMs draw whatever they do. Joules of
+the work are counted from its FLOPs and bytes. All of it scales with the datasheet: the tensor cores of a board at their
+peak, or its memory at full bandwidth, take the same share of its power whatever the part. So constants are shares,
+fitted to steady rows (`python -m train power` writes `power.json`), and carry over to parts that nobody measured.
+
+How a board at its limit lengthens steps is `energy.py`, whose joules were fitted to times, not to watts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from math import exp
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pipewave.files import packaged
+from pipewave.gpus import GPU
+from pipewave.physics.arith import ARRAY, Arith
+from pipewave.physics.energy import Work, as_made
+from pipewave.physics.straight import RECORDED, straight
+
+LAW = Path(__file__).with_name("power.json")
+START_S = 2e-6  # of a kernel, in which SMs wait for it to begin and to retire
+EXPERTS = "fused_moe"
+GRAPH = "graph"  # the protocol whose times are of loops that last: the board is at its limit already
+LEAST_ROOM = 1.25  # times idle: no lower limit can be held
+MOST_OVER = 1.03  # times the limit: what a second's mean was seen to reach
+MEASURED, KINDRED, EXTRAPOLATED = POWER_BASES = "measured_gpu", "same_architecture", "extrapolated"
+
+
+class Spent(NamedTuple):
+    """Watts of a call that runs back to back, the ends of their 90 % interval, and joules of one such call."""
+
+    power_w: Any
+    power_low_w: Any
+    power_high_w: Any
+    energy_j: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """Watts of a board: clocked with nothing to do, clocks down, and the most that its regulator lets it draw."""
+
+    idle_w: float
+    asleep_w: float
+    limit_w: float
+    basis: str  # whether rows of this GPU (`measured_gpu`), of its architecture or of others stand behind it
+    spread: float  # half the 90 % interval of the logarithm of its watts while a server runs
+    server_scale: float  # joules of a server's kernels over those of random data
+    waiting_w: float  # above idle, of a server's step while none of its kernels is predicted to run
+
+    def step_w(self, above_idle_j: Any, seconds: Any, stages: int = 1) -> Any:
+        """Mean watts of a board in a step whose kernels take so many joules above idle, gaps at idle; of one of so many
+        boards that take turns at it.
+        """
+        at_work = np.minimum(self.idle_w + above_idle_j / np.maximum(seconds, 1e-12), self.limit_w)
+        return (at_work + (stages - 1) * self.idle_w) / stages
+
+    def server_w(self, above_idle_j: float, kernel_s: float, seconds: float) -> float:
+        """The same of a step of a server: real text draws less than random data, and its waits more than idle
+        (factors fitted to published servers, `python -m train.power_serving`).
+        """
+        waiting = max(1.0 - kernel_s / max(seconds, 1e-12), 0.0)
+        return float(self.step_w(self.server_scale * above_idle_j + self.waiting_w * waiting * seconds, seconds))
+
+    def ends(self, watts: Any) -> tuple[Any, Any]:
+        """Both ends of the 90 % interval of the mean watts of steps."""
+        factor = exp(self.spread)
+        return np.maximum(watts / factor, self.asleep_w), np.minimum(watts * factor, MOST_OVER * self.limit_w)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draw:
+    """What calls of one kind draw on one board above its idle watts.
+
+    `spread`: half the 90 % interval of the logarithm of a call's watts. `sustained`: times of these calls are of loops
+    that last.
+    """
+
+    board: Board
+    active_w: float
+    per_flop_j: float
+    per_dram_byte_j: float
+    per_l2_byte_j: float
+    spread: float
+    sustained: bool
+    in_step: float  # joules of such a call between the other kernels of a step, over those of the call alone
+    spent_alone: Callable[[float, float], tuple[float, ...]] = field(init=False)  # `spent` of one call, recorded
+
+    def __post_init__(self) -> None:
+        alone = straight(lambda work_j, seconds: self.spent(work_j, seconds, RECORDED), 2)
+        object.__setattr__(self, "spent_alone", alone)
+
+    def work_j(self, work: Work) -> Any:
+        """Joules of FLOPs and bytes."""
+        return self.per_flop_j * work.flops + self.per_dram_byte_j * work.dram + self.per_l2_byte_j * work.l2
+
+    def above_idle_j(self, work_j: Any, seconds: Any, xp: Arith = ARRAY) -> Any:
+        """Joules above what the idle board draws, of calls that take so long."""
+        return self.active_w * xp.maximum(seconds - START_S, 0.0) + work_j
+
+    def spent(self, work_j: Any, seconds: Any, xp: Arith = ARRAY) -> Spent:
+        """What a call draws that takes `seconds` alone, again and again; longer where the board is at its limit."""
+        board, factor = self.board, exp(self.spread)
+        joules = self.above_idle_j(work_j, seconds, xp)
+        if not self.sustained:
+            seconds = xp.maximum(seconds, joules / (board.limit_w - board.idle_w))
+        watts = xp.minimum(board.idle_w + joules / seconds, board.limit_w)
+        low = xp.maximum(watts / factor, board.asleep_w)
+        return Spent(watts, low, xp.minimum(watts * factor, MOST_OVER * board.limit_w), watts * seconds)
+
+
+@lru_cache(maxsize=1024)
+def board_of(gpu: GPU) -> Board:
+    """The board of a GPU under its power limit, which a what-if may have changed."""
+    made, boards = as_made(gpu), _law()["boards"]
+    share = boards.get(made.base_gpu) or boards["other"]
+    idle_w, generation = share["idle"] * made.tdp_w, str(made.compute_capability // 10)
+    known = KINDRED if generation in _law()["generations"] else EXTRAPOLATED
+    basis = MEASURED if made.base_gpu in boards else known
+    steps = _law()["steps"]
+    server = steps["servers"].get(generation) or steps["servers"]["other"]
+    return Board(
+        idle_w=idle_w,
+        asleep_w=share["asleep"] * made.tdp_w,
+        limit_w=max(share["limit"] * gpu.tdp_w, LEAST_ROOM * idle_w),
+        basis=basis,
+        spread=steps["spread"][POWER_BASES.index(basis)],
+        server_scale=server["scale"],
+        waiting_w=server["waiting"] * made.tdp_w,
+    )
+
+
+@lru_cache(maxsize=4096)
+def draw_of(gpu: GPU, kind: str, dtype: str, stack: str = "", protocol: str = "") -> Draw:
+    """What calls of a kind (the net that answers for them) draw, by type of their products, software and protocol."""
+    law, made = _law(), as_made(gpu)
+    like, generation = law["like"].get(kind, kind), str(made.compute_capability // 10)
+    row = law["kinds"].get(like) or law["kinds"][law["like"]["other"]]
+    factor = row["generations"].get(generation, 1.0)
+    factor *= row["collected"].get(f"{stack.partition('-')[0]} {dtype}", 1.0) if protocol == GRAPH else 1.0
+    full_w = factor * made.tdp_w
+    board = board_of(gpu)
+    return Draw(
+        board=board,
+        active_w=row["active"] * full_w,
+        per_flop_j=row["tensor"] * full_w / gpu.peak_flops(dtype),
+        per_dram_byte_j=row["dram"] * full_w / (1e9 * gpu.dram_gbps),
+        per_l2_byte_j=row["l2"] * full_w / (1e9 * gpu.l2_gbps),
+        spread=row["spread"][POWER_BASES.index(board.basis)],
+        sustained=protocol == GRAPH,
+        in_step=law["steps"]["experts"].get(generation, 1.0) if like == EXPERTS else 1.0,
+    )
+
+
+@cache
+def _law() -> dict[str, Any]:
+    law: dict[str, Any] = packaged.document(LAW)
+    return law

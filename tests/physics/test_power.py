@@ -1,0 +1,91 @@
+"""Laws of the watts that `predict` answers: below the limit, growing with work, joules as watts times time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import pipewave as pw
+from pipewave.calls.families import Call
+from pipewave.gpus import find
+from pipewave.physics.energy import Work
+from pipewave.physics.power import EXTRAPOLATED, KINDRED, MEASURED, MOST_OVER, board_of, draw_of
+
+GPUS = ("H200", "B200", "H100", "A100", "L40S", "RTX 4090", "MI300X")
+CALLS: list[Call] = [
+    pw.gemm(1, 14336, 4096),
+    pw.gemm(8192, 8192, 8192),
+    pw.gemm(256, 512, 512, dtype="fp16"),
+    pw.attention([1] * 8, [16_384] * 8, 32, 8),
+    pw.attention([4096], [4096], 32, 8),
+    pw.fused_moe(64, 128, 8, 2048, 768),
+    pw.rmsnorm(8192, 8192),
+    pw.rmsnorm(1, 4096),
+    pw.elementwise(1 << 30, 1 << 30),
+    pw.all_reduce(1 << 26, 8),
+]
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.parametrize("protocol", ["cold", "graph"])
+def test_watts_lie_between_those_of_an_idle_board_and_its_limit(gpu: str, protocol: str) -> None:
+    board, tdp = board_of(find(gpu)), find(gpu).tdp_w
+    spent = pw.predict(CALLS, gpu, protocol=protocol).spent
+    assert np.all(board.idle_w <= spent.power_w) and np.all(spent.power_w <= board.limit_w) and board.limit_w <= tdp
+    assert np.all(board.asleep_w <= spent.power_low_w) and np.all(spent.power_low_w <= spent.power_w)
+    assert np.all(spent.power_w <= spent.power_high_w) and np.all(spent.power_high_w <= MOST_OVER * tdp)
+    assert np.all(spent.energy_j > 0.0)
+
+
+def test_joules_are_watts_times_time() -> None:
+    """Of the time that a call takes for good, which at the limit is more than that of a few calls."""
+    for call in CALLS:
+        for protocol in ("cold", "graph"):
+            found = pw.predict(call, "H200", protocol=protocol)
+            seconds = found.energy_j / found.power_w
+            limited = found.power_w > 0.999 * board_of(find("H200")).limit_w
+            assert seconds >= 1e-6 * found.latency_us * (1 - 1e-9)
+            if protocol == "graph" or not limited:
+                assert seconds == pytest.approx(1e-6 * found.latency_us)
+
+
+def test_more_work_in_the_same_time_draws_more() -> None:
+    draw = draw_of(find("H200"), "gemm", "bf16")
+    watts = [
+        [draw.spent(draw.work_j(Work(f, d, d)), 1e-3).power_w for f in (0, 1e11, 3e11)] for d in (0, 1e8, 1e9, 3e9)
+    ]
+    assert np.all(np.diff(watts, axis=0) > 0) and np.all(np.diff(watts, axis=1) > 0)
+    assert draw.spent(draw.work_j(Work(9e12, 0, 0)), 1e-3).power_w == draw.board.limit_w
+
+
+def test_one_call_a_list_and_their_sum_agree() -> None:
+    alone, many = [pw.predict(call, "H200") for call in CALLS], pw.predict(CALLS, "H200")
+    for one, other in zip(alone, many, strict=True):
+        for name in ("power_w", "power_low_w", "power_high_w", "energy_j"):
+            assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-4)
+        assert one.power_basis == other.power_basis == MEASURED
+    both = alone[0] + alone[-1]
+    assert both.energy_j == alone[0].energy_j + alone[-1].energy_j
+    assert min(alone[0].power_w, alone[-1].power_w) < both.power_w < max(alone[0].power_w, alone[-1].power_w)
+
+
+def test_boards_that_nobody_measured_say_so_and_have_wider_intervals() -> None:
+    bases = {gpu: pw.predict(CALLS[0], gpu).power_basis for gpu in GPUS}
+    assert bases.pop("H200") == bases.pop("B200") == MEASURED and bases.pop("H100") == KINDRED
+    assert set(bases.values()) == {EXTRAPOLATED}
+    spread = [draw_of(find(gpu), "gemm", "bf16").spread for gpu in ("H200", "H100", "A100")]
+    assert spread == sorted(spread) and spread[2] > 1.2 * spread[0]
+
+
+def test_a_lower_limit_caps_the_watts_and_changes_no_joules_of_work() -> None:
+    gpu = find("H200")
+    lower = gpu.what_if(tdp_w=400)
+    for kind in ("gemm", "attention_decode"):
+        before, after = draw_of(gpu, kind, "bf16"), draw_of(lower, kind, "bf16")
+        assert replace(before, board=after.board).per_flop_j == after.per_flop_j
+        assert after.board.idle_w == before.board.idle_w and after.board.limit_w < 401
+    hot, held = (pw.predict(CALLS[1], each) for each in (gpu, lower))
+    assert held.power_w < 401 < hot.power_w and math.isfinite(held.energy_j)
