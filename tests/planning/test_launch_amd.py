@@ -14,7 +14,7 @@ from pipewave.planning.platforms import NVIDIA, of
 from pipewave.published.server_command import read
 from tests.sampled import sampled
 
-SPACE = {"tps": (1, 2), "budgets": (4096,), "batches": (16,), "gpus_most": 2}
+SPACE = {"tps": (1,), "budgets": (4096,), "batches": (16,), "disaggregated": False}
 VARIABLES = {"vllm": "VLLM_ROCM_USE_AITER=1", "sglang": "SGLANG_USE_AITER=1"}
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -50,21 +51,30 @@ def _numbers(line: str) -> dict[str, float]:
 
 def _plan(model: str, gpu: str, engine: str) -> Plan:
     dps = (1, 4) if load(model).is_moe else (1,)
-    space = Space((gpu,), (2, 8), engines=(engine,), budgets=(4096,), batches=(16, 128), dps=dps, gpus_most=8)
+    space = Space(
+        (gpu,),
+        (2, 8),
+        engines=(engine,),
+        budgets=(4096,),
+        dps=dps,
+        gpus_most=8,
+        speculative=(None,),
+        disaggregated=False,
+    )
     return plan(load(model), Question(1000, 200), space)
 
 
-@pytest.mark.parametrize("model", sampled(MODELS, 1))
-def test_commands_pass_the_argument_lists_and_the_arithmetic(model: str) -> None:
-    """Every GPU with an engine in turn; those that no split of eight fits print no command."""
+@pytest.mark.parametrize(("model", "part"), sampled(product(MODELS, range(4)), 1))
+def test_commands_pass_the_argument_lists_and_the_arithmetic(model: str, part: int) -> None:
+    """Every fourth GPU with an engine in turn; those that no split of eight fits print no command."""
     spec, printed = load(model), 0
-    for number, gpu in enumerate(GPUS):
+    for number, gpu in list(enumerate(GPUS))[part::4]:
         engine = list(ENGINES)[(number + MODELS.index(model)) % 3]
         found = _plan(model, gpu, engine)
         if found.winner is None:
             continue
         printed += 1
-        line, row = found.launch(found.winner), found.designs.row(found.winner)
+        line, row = found.launch(found.winner), found.winner.row(found.question)
         words = shlex.split(line.partition(" <(")[0])
         assert {word for word in words if word.startswith("--")} <= _options(engine), line
         said, (tp, dp) = _numbers(line), (row["tp"], row["dp"])
@@ -81,7 +91,7 @@ def test_commands_pass_the_argument_lists_and_the_arithmetic(model: str) -> None
         length = 1200 / said["length"]  # what the question asks of the length that the server takes at most
         assert weights + length * seqs * each < find(gpu).dram_gib * 2**30, line
         assert said["length"] <= (spec.max_length or said["length"])
-    assert printed >= (1 if "405B" in model or "V3" in model else 4)
+    assert printed >= (0 if "405B" in model or "V3" in model else 1)
 
 
 WIDE = Split("H200", ep=8, dp=8, speculative="mtp,tokens=2")
@@ -148,32 +158,3 @@ def test_forms_hold_what_the_pools_are() -> None:
     assert FORMS[0] == "shell"
     with pytest.raises(BadInput, match="form"):
         render("helm", "vllm", "0.22.1", POOLS)
-
-
-def test_disaggregated_designs_stand_beside_the_others() -> None:
-    space = Space(("H200",), (1, 2), budgets=(4096,), batches=(8, 32, 128), disaggregated=True)
-    found = plan(load("Llama-3.1-8B"), Question(2000, 200, tpot_ms=12), space)
-    answer = found.to_dict()
-    kinds = {found.designs.row(i)["engines"] for i in range(len(found.designs))}
-    assert "one" in kinds
-    assert any("+" in kind for kind in kinds)
-    assert {row["gpu"] for row in answer["best_by_gpu"]} == {"H200"}
-    assert {row["sure"] for row in answer["front"]} <= {"yes", "perhaps"}
-
-
-def test_a_disaggregated_design_is_what_serve_simulates() -> None:
-    from pipewave.planning.disaggregated import designs
-    from pipewave.simulate.disaggregated import Disaggregated, Side
-    from pipewave.simulate.setup import Setup
-    from pipewave.simulate.traffic import synthetic
-
-    question = Question(2000, 200)
-    space = Space(("H200",), (1,), budgets=(8192,), batches=(64,), disaggregated=True)
-    (found,) = designs(load("Llama-3.1-8B"), question, space)
-    x, y = found.split.workers
-    pools_ = Disaggregated.of("Llama-3.1-8B", "H200", Setup(max_num_batched_tokens=8192), (Side(x), Side(y)), 2300)
-    flight = round(float(found.batches[0] * (1 + found.columns["ttft_ms"][0] / found.columns["e2e_ms"][0])))
-    ran = pools_.run(synthetic(20 * flight, input_len=2000, output_len=200, concurrency=flight, spread=0.3)).answer
-    assert found.columns["tpot_ms"][0] == pytest.approx(ran["tpot_mean_ms"], rel=0.1)
-    assert found.columns["tokens_per_s_per_gpu"][0] == pytest.approx(ran["output_tokens_per_s_per_gpu"], rel=0.12)
-    assert found.columns["ttft_ms"][0] == pytest.approx(ran["ttft_mean_ms"], rel=0.8)

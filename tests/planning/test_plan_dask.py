@@ -41,7 +41,7 @@ def kill_one(address: str, killed: list[int]) -> None:
 @pytest.mark.slow
 def test_a_killed_worker_loses_nothing(cluster: object) -> None:
     model, question = load("Llama-3.1-8B"), Question(1000, 100)
-    space = Space(("H100", "H200", "A100", "L40S", "H20", "B200"), tps=(1, 2, 4, 8), pps=(1, 2), batches=(1, 16, 128))
+    space = Space(("H100", "H200", "A100", "L40S", "H20", "B200"), pps=(1, 2), engines=("vllm",), disaggregated=False)
     address = cluster.scheduler_address  # type: ignore[attr-defined]
     killed: list[int] = []
     assassin = threading.Thread(target=kill_one, args=(address, killed))
@@ -51,4 +51,4 @@ def test_a_killed_worker_loses_nothing(cluster: object) -> None:
     assassin.join(30)
     assert len(killed) == 1
     assert json.dumps(spread.to_dict()) == json.dumps(plan(model, question, space).to_dict())
-    assert len(spread.designs) + spread.designs.crowded_out + 15 * len(spread.designs.refused) == space.size(model)
+    assert len(spread.looked) == sum(1 for gpu in space.gpus for _ in space.splits(model, gpu))

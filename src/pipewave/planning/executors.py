@@ -16,6 +16,12 @@ from pipewave.errors import BadInput, MissingExtra
 WATCH_S = 0.5  # between two looks at whether the process that started a worker is still there
 
 
+def one_a_core() -> str | None:
+    """One process a core of this machine; None where it has one."""
+    cores = os.cpu_count() or 1
+    return f"processes://{cores}" if cores > 1 else None
+
+
 @contextmanager
 def executor(name: str | None) -> Iterator[Executor | None]:
     """`None` = this process, `processes://N`, or `dask://HOST:PORT`; BadInput for anything else."""

@@ -7,9 +7,10 @@ import shlex
 from functools import cache
 from pathlib import Path
 
-from pipewave.errors import CannotShard
+from pipewave.errors import BadInput, CannotShard
 from pipewave.files import packaged
 from pipewave.models import ModelSpec
+from pipewave.models.quantization_config import ONLINE
 from pipewave.models.spec import Mlp
 from pipewave.planning import platforms
 from pipewave.planning.manifests import Pool
@@ -18,6 +19,7 @@ from pipewave.simulate.speculative import Speculative
 from pipewave.simulate.speculative import of as speculative_of
 from pipewave.step import Engine, find_engine
 
+QUANTISES = {"vllm": "--quantization", "sglang": "--quantization"}  # 16-bit weights while they are loaded
 PREFILL, DECODE = "prefill", "decode"
 WITH_FILE = ("trtllm",)  # engines that take options from a file
 NIXL = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
@@ -110,6 +112,7 @@ def command(
     if replicas > 1 and split.dp == 1 and engine.name in _REPLICAS:  # TensorRT-LLM: one server a replica
         words += [_REPLICAS[engine.name], str(replicas)]
     words += options(engine.name, split, role)
+    words += [QUANTISES[engine.name], split.weights] if split.weights in ONLINE else []
     return shlex.join(words) + in_place(file_lines(engine.name, split, role))
 
 
@@ -151,6 +154,13 @@ def check_blocks(model: ModelSpec, split: Split) -> None:
         for part in layer.ffns:
             if isinstance(part, Mlp) and part.up.precision.dtype == "fp8_block" and part.inter // split.tp % BLOCK:
                 raise CannotShard(_cut("intermediate size", part.inter, split.tp, "fewer GPUs"), field="tp")
+
+
+def check_weights(split: Split) -> None:
+    """Raise BadInput where an engine does not quantise 16-bit weights while it loads them."""
+    name = find_engine(split.engine).name
+    if split.weights in ONLINE and name not in QUANTISES:
+        raise BadInput(f"{name} does not quantise weights while it loads them: name a checkpoint", field="quantize")
 
 
 def _cut(name: str, size: int, ways: int, instead: str) -> str:

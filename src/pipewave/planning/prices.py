@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from pipewave.errors import BadInput, UnknownGPU
+from pipewave.errors import BadFile, BadInput, UnknownGPU
 from pipewave.files import packaged
 from pipewave.gpus import find
 
@@ -41,6 +42,19 @@ def prices(own: Mapping[str, float] | None = None) -> dict[str, Price]:
         gpu = _named(name)
         mine[gpu] = Price(gpu, float(usd), "yours", "", verified=True)
     return {**table(), **mine}
+
+
+def read_prices(path: str) -> dict[str, float]:
+    """A JSON object of USD per GPU and hour by GPU. Raises BadFile."""
+    try:
+        found = json.loads(Path(path).read_text("utf-8"))
+    except OSError as problem:
+        raise BadFile(f"{path}: cannot be read ({problem.strerror})", field="price_file") from problem
+    except ValueError as problem:
+        raise BadFile(f"{path}: not valid JSON ({problem})", field="price_file") from problem
+    if not isinstance(found, dict):
+        raise BadFile(f'{path}: must be an object such as {{"H100": 2.5}}', field="price_file")
+    return found
 
 
 def _named(name: str) -> str:

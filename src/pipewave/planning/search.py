@@ -1,251 +1,205 @@
-"""`plan`: evaluate a space of designs, keep those that meet the limits, and find the front and the winner."""
+"""`plan`: look at every design, and serve the promising ones.
+
+A look at a design (`screen`) costs hundredths of a second, serving it (`run`) two. Designs are served cheapest first by
+their looks, the best of each GPU in any case, until no other could beat what the runs have found.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pipewave.errors import PipewaveError
 from pipewave.gpus import find as find_gpu
 from pipewave.models import ModelSpec
-from pipewave.models.kernels import Deployment
-from pipewave.physics.demand import Array
-from pipewave.planning import platforms
-from pipewave.planning.launch import pools
-from pipewave.planning.manifests import render
+from pipewave.planning.fleet import Demand, Fleet, hourly
+from pipewave.planning.plan import Design, Plan
 from pipewave.planning.prices import Price, prices
-from pipewave.planning.served import Checked, Figures, command_line, figures
+from pipewave.planning.run import MOST_REPLICAS, Point, largest, requests_for, serve
+from pipewave.planning.screen import Screened, pairs, screen
 from pipewave.planning.space import Question, Space, Split
-from pipewave.planning.steady import COLUMNS, Evaluated, evaluate
-from pipewave.planning.sweep import Progress, sweep
-from pipewave.prediction.notes import by_gpu
-from pipewave.simulate.interval import Uncertainty, names_version, server_of
-from pipewave.simulate.speculative import of as speculative_of
-from pipewave.step import Runner, find_engine
 
-TIMES = ("ttft_ms", "tpot_ms")
-MARGIN = 64  # tokens that a launched server takes beyond the question: what a chat template adds
-ELASTIC = {
-    "DRAM bandwidth": "dram_gbps",
-    "clock": "boost_clock_mhz",  # peaks and L2 follow it
-    "L2 bandwidth": "l2_gbps",
-    "link bandwidth": "link_gbps",
-    "power": "tdp_w",
-    "memory size": "dram_gib",
-}
-NEAR = 1.1  # designs so near a limit in closed form are served, too
-SHOWN = 20  # of the Pareto front, and so many are served
-Bools = NDArray[np.bool_]
-PERHAPS, STRADDLES = "perhaps", "the 90 % interval of TTFT or TPOT straddles its limit"  # of a design's `sure`
+Progress = Callable[[int, int], None]  # how many more designs are done, and how many there are
+FIRST = 4  # designs that are served in any case, of the GPUs in turn, one of each at least
+AT_ONCE, ROUNDS = 2, 2  # likely ones beside them, and further ones so many times
+COULD = 0.85  # of what it seems to cost, a design may
+NEARLY = 0.05  # of a replica, by which those that need fewer of the same number come first
+ALSO = 1.6  # times the cost of the best of its GPU, up to which a design is tried with drafts
+NEAR = (
+    0.03,
+    0.08,
+)  # logarithm, near enough to the nearest limit: of a largest rate, and where whole replicas are sought
+ADDED, BACK = 3, 0.04  # further runs where a long one misses a limit that short ones kept, each so much slower
+LOWER = (0.5, 0.2)  # of the largest rate: further points of the front
+CHUNK = 8  # looks of one task
 
 
-@dataclass(frozen=True, slots=True)
-class Designs:
-    """Every evaluated design as columns; `split` indexes `splits`."""
+@dataclass(slots=True)
+class Search:
+    """One search: what is asked, and what was found so far."""
 
-    splits: tuple[Split, ...]
-    split: np.ndarray[Any, np.dtype[np.intp]]
-    budget: Array
-    batch: Array
-    columns: dict[str, Array]
-    usd_per_million: Array
-    refused: tuple[tuple[Split, str], ...]
-    crowded_out: int
-    notes: tuple[tuple[str, ...], ...]  # of each split's kernels
-    model: ModelSpec
-    found: Mapping[int, Figures] = field(default_factory=dict)  # of the designs that were served
-
-    def at(self, index: int) -> Split:
-        """The split of a design."""
-        return self.splits[int(self.split[index])]
-
-    @property
-    def served(self) -> Bools:
-        """Which designs were served."""
-        mask = np.zeros(len(self), bool)
-        mask[list(self.found)] = True
-        return mask
-
-    def corrected(self, checked: Checked) -> Designs:
-        """The designs with what runs say of them."""
-        rate = "tokens_per_s_per_gpu"
-        usd = self.usd_per_million * self.columns[rate] / checked.columns[rate]
-        columns = {name: values.copy() for name, values in checked.columns.items()}
-        return replace(self, columns=columns, usd_per_million=usd, found=dict(checked.found))
-
-    def __len__(self) -> int:
-        return len(self.batch)
-
-    def shortest(self) -> dict[str, float] | None:
-        """The shortest times to a first and a later token, each of the design that is best at it; None without any."""
-        return {name: round(float(self.columns[name].min()), 3) for name in TIMES} if len(self) else None
-
-    def impossible(self) -> dict[str, str]:
-        """GPUs that none of the splits tried is possible on, with the reason of the last of them."""
-        able = {split.gpu for split in self.splits}
-        return {split.gpu: why for split, why in self.refused if split.gpu not in able}
-
-    def row(self, index: int) -> dict[str, Any]:
-        """One design as a flat row; NaN cost (no price known) as None."""
-        split = self.at(index)
-        cost = float(self.usd_per_million[index])
-        return {
-            "gpu": split.gpu,
-            "gpus": split.gpus,
-            "engines": _pools(split),
-            "tp": split.tp,
-            "pp": split.pp,
-            "ep": split.ep,
-            "dp": split.dp,
-            "drafts": split.speculative or "none",
-            "engine": split.engine,
-            "kv_dtype": split.kv_dtype or "auto",
-            "max_num_seqs": int(self.batch[index]),
-            "max_num_batched_tokens": int(self.budget[index]),
-            **{name: round(float(self.columns[name][index]), 3) for name in COLUMNS if name != "spread"},
-            **self._interval(index),
-            "usd_per_million_tokens": None if np.isnan(cost) else round(cost, 4),
-        }
-
-    def uncertain(self, index: int) -> Uncertainty:
-        """What is open about a design."""
-        if index in self.found:
-            return self.found[index].uncertain
-        split, kernels = self.at(index), float(self.columns["spread"][index])
-        drafts = speculative_of(split.speculative).by(self.model).spread if split.speculative else 0.0
-        named, ranks = names_version(split.engine), split.dp > 1
-        return Uncertainty(kernels, server_of(find_engine(split.engine)), named, ranks, drafts=drafts)
-
-    def _interval(self, index: int) -> dict[str, float]:
-        ends = {name: self.uncertain(index).ends(name, float(self.columns[name][index])) for name in TIMES}
-        return {name + side: round(ms, 3) for name, each in ends.items() for side, ms in each.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The designs, which of them meet the limits, the Pareto front among those, the winner and what would move it."""
-
-    model: str
+    models: Mapping[str, ModelSpec]  # by name of their weights
     question: Question
-    designs: Designs
-    meets: Bools
-    front: tuple[int, ...]
-    winner: int | None
-    elasticities: tuple[dict[str, Any], ...]
-    prices: Mapping[str, Price]
-    spec: ModelSpec
+    space: Space
+    demand: Demand
+    known: Mapping[str, Price]
+    executor: Executor | None
+    progress: Progress | None
+    looked: list[Screened] = field(default_factory=list)
+    found: dict[int, list[Design]] = field(default_factory=dict)  # by number of the look
 
-    def __repr__(self) -> str:
-        """The winner in one line; `to_dict` has everything."""
-        found = f"{len(self.designs):,} designs of {self.model}, {int(self.meets.sum()):,} meet the limits"
-        if self.winner is None:
-            return f"<{found}>"
-        row = self.designs.row(self.winner)
-        return (
-            f"<{found}; cheapest: {row['gpus']} × {row['gpu']}, tp {row['tp']}, {row['max_num_seqs']} at once: "
-            f"TTFT {row['ttft_ms']:.4g} ms, TPOT {row['tpot_ms']:.4g} ms>"
-        )
+    def run(self) -> Plan:
+        """The whole search."""
+        self.look()
+        self.measure()
+        asked = self.question, self.space, self.demand
+        return Plan(self.models[""], *asked, tuple(self.looked), tuple(self.designs()), self.known)
 
-    def to_dict(self, most: int = 30, form: str = "shell") -> dict[str, Any]:
-        """The plan as one JSON object; the front is thinned to `most` rows, cheapest first."""
-        designs = self.designs
-        reasons: dict[str, list[str]] = {}
-        for split, reason in designs.refused:
-            reasons.setdefault(reason, []).append(_words(split))
-        used = {designs.splits[designs.split[index]].gpu for index in self._shown()}
-        return {
-            "model": self.model,
-            "designs": len(designs),
-            "meet_the_limits": int(self.meets.sum()),
-            "best_by_gpu": [self.marked(i) for i in self.best_by_gpu()],
-            "shortest": designs.shortest(),
-            "winner": None if self.winner is None else self.marked(self.winner),
-            "serve": None if self.winner is None else self.serve_command(self.winner),
-            "launch": None if self.winner is None else self.launch(self.winner, form),
-            "notes": self.notes(),
-            "elasticities": list(self.elasticities),
-            "front": [self.marked(i) for i in self.front[:most]],
-            "does_not_fit": [{"why": why, "splits": splits} for why, splits in reasons.items()],
-            "impossible": designs.impossible(),
-            "too_large_batches": designs.crowded_out,
-            "without_price": sorted(self._unpriced()),
-            "prices": [_price_row(p) for name, p in self.prices.items() if name in used],
-        }
+    # Looks.
 
-    def marked(self, index: int) -> dict[str, Any]:
-        """A design as a row, and whether it meets the limits for sure: `yes`, or `perhaps` where an interval straddles
-        one.
+    def look(self) -> None:
+        """Every split, then the promising ones with drafts, then pools of engines apart."""
+        plain = [
+            replace(split, **settings)
+            for gpu in self.space.gpus
+            for weights in self.space.weights
+            for split in self.space.splits(self.models[weights], gpu, weights)
+            for settings in self.space.settings()
+        ]
+        ways = self.space.drafts(self.models[""])
+        first = self._screened([replace(split, speculative=ways[0]) for split in plain], len(ways) > 1)
+        if len(ways) > 1:
+            able = [one.split for one in self._promising(first)]
+            for way in ways[1:]:
+                drafted = self._screened([replace(split, speculative=way) for split in able], False)
+                able = [one.split for one in self._promising(drafted)]
+                first += drafted
+        apart = pairs(first, self.question, self.space.gpus_most) if self.space.disaggregated else ()
+        self.looked = [*first, *apart]
+
+    def _promising(self, looked: Sequence[Screened]) -> Iterator[Screened]:
+        """Designs not far from the best of their GPU, for whole requests or for later tokens alone."""
+        best: dict[tuple[str, int], float] = {}
+        costs = [(self.seems(one, sure=False), self._decode_seems(one)) for one in looked]
+        for one, both in zip(looked, costs, strict=True):
+            for kind, cost in enumerate(both):
+                best[one.split.gpu, kind] = min(best.get((one.split.gpu, kind), math.inf), cost)
+        for one, both in zip(looked, costs, strict=True):
+            if any(c <= ALSO * best[one.split.gpu, kind] for kind, c in enumerate(both) if math.isfinite(c)):
+                yield one
+
+    def _decode_seems(self, one: Screened) -> float:
+        """What the later tokens alone seem to cost."""
+        if one.decode is None or not self.space.disaggregated:
+            return math.inf
+        rate = one.decode.within(self.question.limits, self.question.output_len)
+        return self.costs(one.split, rate, one.times_ms[2] / 1e3) if rate else math.inf
+
+    def _screened(self, splits: Sequence[Split], more: bool) -> list[Screened]:
+        chunks = [splits[i : i + CHUNK] for i in range(0, len(splits), CHUNK)]
+        total = len(splits) * (1 + more)
+        found = self._each(screen_many, [(self.models, chunk, self.question) for chunk in chunks], total, CHUNK)
+        return [one for part in found for one in part]
+
+    def _each(self, work: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], total: int, size: int) -> list[Any]:
+        """Results in the order of their tasks, whoever computes them."""
+        tell = self.progress or (lambda _done, _total: None)
+        if self.executor is None:
+            out = []
+            for task in tasks:
+                out.append(work(*task))
+                tell(size, total)
+            return out
+        futures = {self.executor.submit(work, *task): number for number, task in enumerate(tasks)}
+        done: dict[int, Any] = {}
+        for future in as_completed(futures):
+            done[futures[future]] = future.result()
+            tell(size, total)
+        return [done[number] for number in range(len(tasks))]
+
+    # Costs.
+
+    def seems(self, one: Screened, *, sure: bool) -> float:
+        """What a design seems to cost by a look at it."""
+        rate = one.sure_rate if sure else one.rate
+        return self.costs(one.split, rate, one.times_ms[2] / 1e3) if rate > 0 else math.inf
+
+    def costs(self, split: Split, rate: float, e2e_s: float) -> float:
+        """USD an hour of whole replicas, or of a request a second where nothing says how much comes; GPUs in place of
+        USD for those without a price, which are more than any price.
         """
-        row = self.designs.row(index)
-        limits = {name: limit for name in TIMES if (limit := getattr(self.question, name)) is not None}
-        straddles = any(row[f"{name}_low"] <= limit < row[f"{name}_high"] for name, limit in limits.items())
-        return row | {"sure": PERHAPS if straddles else "yes"}
+        usd = hourly(split, self.known)
+        each = 1e6 * split.gpus if usd is None else usd
+        if not self.demand.given:
+            return each / rate
+        replicas = self.demand.peak(self.question, e2e_s) / rate
+        return each * (max(math.ceil(COULD * replicas), 1) + NEARLY * replicas)
 
-    def notes(self) -> list[str]:
-        """What the model, the kernels of the designs shown and the winner's interval rest on, each once."""
-        shown = dict.fromkeys(int(self.designs.split[index]) for index in self._shown())
-        listed = [(self.designs.splits[split].gpu, note) for split in shown for note in self.designs.notes[split]]
-        kernels = [note.replace("of this GPU", f"of {gpu}") for gpu, note in listed]
-        found = self.designs.found.get(-1 if self.winner is None else self.winner)
-        unknown = [*found.notes, found.uncertain.note()] if found else []
-        gpus = list(dict.fromkeys(self.designs.splits[split].gpu for split in shown))
-        long = self.spec.length_notes(self.question.input_len + self.question.output_len)
-        return [*dict.fromkeys(self.spec.notes), *long, *by_gpu(kernels, gpus), *unknown]
+    # Runs.
 
-    def _shown(self) -> tuple[int, ...]:
-        """The designs that the answer names."""
-        return (*self.front, *self.best_by_gpu())
+    def measure(self) -> None:
+        """Run the best of each GPU, then whatever else could be the cheapest."""
+        order = self._order(sure=True)
+        likely = self._order(sure=False)[:AT_ONCE]
+        self.serve(dict.fromkeys([*self._each_gpu(order), *likely]), frozenset(likely))
+        for _ in range(ROUNDS):
+            bound = min((d.cost for found in self.found.values() for d in found if d.sure), default=math.inf)
+            left = [i for i in self._order(sure=True) if i not in self.found]
+            could = [i for i in left if COULD * self.seems(self.looked[i], sure=True) < bound][:AT_ONCE]
+            if not could:
+                return
+            self.serve(could)
 
-    def best_by_gpu(self) -> tuple[int, ...]:
-        """The cheapest design of each GPU that was served and meets the limits."""
-        return best_by_gpu(self.designs, self.meets & self.designs.served)
-
-    def serve_command(self, index: int) -> str:
-        """The command that serves a design under the same load; empty where prompts have engines of their own."""
-        split, batch = self.designs.at(index), int(self.designs.batch[index])
-        return command_line(self.model, split, self.question, batch, int(self.designs.budget[index]))
-
-    def _unpriced(self) -> set[str]:
-        """GPUs that were left out of the front for want of a price."""
-        return {split.gpu for split in self.designs.splits if find_gpu(split.gpu).name not in self.prices}
-
-    def launch(self, index: int, form: str = "shell") -> str:
-        """What starts one replica of a design: its engine's command, a `docker run`, Kubernetes or Dynamo YAML."""
-        designs = self.designs
-        split = designs.splits[designs.split[index]]
-        length, most = self.question.input_len + self.question.output_len, self.spec.max_length
-        engine = Runner.of(Deployment(self.spec, split.parallel), find_gpu(split.gpu), find_engine(split.engine)).engine
-        engines = pools(
-            self.model,
-            split,
-            int(designs.batch[index]),
-            int(designs.budget[index]),
-            length=length if most is None else min(length + MARGIN, most),
-            engine=engine,
+    def _order(self, *, sure: bool) -> list[int]:
+        numbers = [i for i, one in enumerate(self.looked) if one.rate > 0]
+        return sorted(
+            numbers, key=lambda i: (self.seems(self.looked[i], sure=sure), self.seems(self.looked[i], sure=False))
         )
-        return render(form, engine.name, engine.version, engines, platforms.of(split.gpu, engine.name))
+
+    def _each_gpu(self, order: Iterable[int]) -> Iterator[int]:
+        seen, each = dict[str, int](), max(FIRST // len(self.space.gpus), 1)
+        for number in order:
+            gpu, *others = self.looked[number].split.by_gpu
+            seen[gpu] = seen.get(gpu, 0) + (not others)
+            if seen[gpu] <= each and not others:
+                yield number
+
+    def serve(self, numbers: Iterable[int], likely: frozenset[int] = frozenset()) -> None:
+        """Run designs, some of them at their likely rate as well."""
+        listed = [number for number in numbers if number not in self.found]
+        tasks = [(self.models, self.looked[n], self.question, self.demand, n in likely) for n in listed]
+        for number, served in zip(listed, self._each(serve_best, tasks, len(tasks), 1), strict=True):
+            self.found[number] = [self._design(self.looked[number], one) for one in served]
+
+    def designs(self) -> list[Design]:
+        """Every design that was served; where nothing says how much comes, the best of each GPU at lower rates, too."""
+        out = [design for found in self.found.values() for design in found]
+        if not self.demand.given:
+            best = {tuple(d.split.by_gpu): d for d in sorted(out, key=lambda d: -d.cost) if d.sure}
+            lower = [(self.models, design, self.question, share) for design in best.values() for share in LOWER]
+            found = self._each(serve_slower, lower, len(lower), 1)
+            out += [self._design(task[1].look, one) for task, one in zip(lower, found, strict=True) if one]
+        return out
+
+    def _design(self, look: Screened, served: Served) -> Design:
+        point, replicas = served.point, served.replicas
+        peak = point.rate * replicas / point.replicas
+        usd = hourly(look.split, self.known, replicas)
+        cost = usd if usd is not None else 1e6 * look.split.gpus * replicas
+        fleet = Fleet(replicas, peak, served.capacity, point, usd)
+        return Design(look, fleet, cost / (1.0 if self.demand.given else peak))
 
 
-def _pools(split: Split) -> str:
-    """How many engines of which split: `one`, or `3 tp4 + 1 dp8` when prompts have their own."""
-    if split.prefill is None:
-        return "one"
-    sides = zip(split.workers, (split.prefill, split), strict=True)
-    return " + ".join(f"{n} " + (f"dp{s.dp}" if s.dp > 1 else f"tp{s.tp}") for n, s in sides)
+@dataclass(frozen=True, slots=True, eq=False)
+class Served:
+    """Replicas of a design that serve a demand, by a run."""
 
-
-def _words(split: Split) -> str:
-    """A split in a few words."""
-    wide = f" dp{split.dp}" if split.dp > 1 else ""
-    return f"{split.gpu} tp{split.tp} pp{split.pp} ep{split.ep}{wide}"
-
-
-def _price_row(price: Price) -> dict[str, Any]:
-    return {name: getattr(price, name) for name in price.__slots__}
+    point: Point
+    replicas: int
+    capacity: float  # requests a second of one replica within the limits
 
 
 def plan(
@@ -253,130 +207,73 @@ def plan(
     question: Question,
     space: Space,
     *,
+    demand: Demand | None = None,
+    variants: Mapping[str, ModelSpec] | None = None,
     own_prices: Mapping[str, float] | None = None,
     executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> Plan:
-    """Evaluate a space. `progress` hears of every few splits: how many more are done, and how many there are.
+    """Search a space for what serves a demand within limits at the least cost.
 
-    Raises UnknownGPU or BadInput; a split that cannot be is a reason in the answer.
+    variants: quantised checkpoints by name, for `space.weights`. `progress` hears of every few designs. Raises
+    UnknownGPU or BadInput; a split that cannot be is a reason in the answer.
     """
     for gpu in space.gpus:
         find_gpu(gpu)
-    known = prices(own_prices)
-    rough = _gather(sweep(model, question, space, executor, progress), known, model)
-    checked = Checked(rough.columns, rough.split)
-
-    def served(index: int) -> Figures:
-        return figures(model, rough.at(index), question, int(rough.batch[index]), int(rough.budget[index]))
-
-    def found() -> tuple[Designs, Bools, tuple[int, ...]]:
-        designs = rough.corrected(checked)
-        meets = _meets(designs, question, NEAR) & checked.possible
-        return designs, meets, pareto(designs, meets)
-
-    def named() -> Iterator[int]:
-        designs, meets, front = found()
-        yield from front[:1]
-        yield from best_by_gpu(designs, meets)
-        yield from front[1:SHOWN]
-
-    checked.check(named, served, len(space.gpus))
-    designs = rough.corrected(checked)
-    meets = _meets(designs, question) & checked.possible
-    sure = meets & designs.served
-    front = pareto(designs, sure)
-    winner = front[0] if front else None
-    moved = elasticities(model, question, designs, winner) if winner is not None else ()
-    return Plan(model.name, question, designs, meets, front, winner, moved, known, model)
+    models = {"": model, **(variants or {})}
+    return Search(models, question, space, demand or Demand(), prices(own_prices), executor, progress).run()
 
 
-def _gather(evaluated: Sequence[Evaluated], known: Mapping[str, Price], model: ModelSpec) -> Designs:
-    good = [one for one in evaluated if not one.refused]
-    splits = tuple(one.split for one in good)
-    sizes = [len(one.batches) for one in good]
-    columns = {name: _join([one.columns[name] for one in good]) for name in COLUMNS}
-    price = {gpu: known.get(find_gpu(gpu).name) for gpu in {split.gpu for split in splits}}
-    hourly = [found.usd_per_hour if (found := price[split.gpu]) else np.nan for split in splits]
-    usd = np.repeat(np.array(hourly, float), sizes) / 3600 / columns["tokens_per_s_per_gpu"] * 1e6
-    return Designs(
-        splits,
-        np.repeat(np.arange(len(good)), sizes),
-        _join([one.budgets for one in good]),
-        _join([one.batches for one in good]),
-        columns,
-        usd,
-        tuple((one.split, one.refused) for one in evaluated if one.refused),
-        sum(one.crowded_out for one in evaluated),
-        tuple(one.notes for one in good),
-        model,
-    )
+def screen_many(models: Mapping[str, ModelSpec], splits: Sequence[Split], question: Question) -> list[Screened]:
+    """Looks, the unit of work of an executor."""
+    return [screen(models[split.weights], split, question) for split in splits]
 
 
-def _join(parts: Sequence[Array]) -> Array:
-    return np.concatenate(parts) if parts else np.zeros(0)
-
-
-def _meets(designs: Designs, question: Question, near: float = 1.0) -> Bools:
-    """Which designs keep the limits; those that were not served, `near` times the limits."""
-    good, slack = np.ones(len(designs), bool), np.where(designs.served, 1.0, near)
-    for name in TIMES:
-        limit = getattr(question, name)
-        if limit is not None:
-            good &= designs.columns[name] <= limit * slack
-    return good
-
-
-def pareto(designs: Designs, among: Bools) -> tuple[int, ...]:
-    """Indices of designs no other beats in both cost and speed for a user, cheapest first.
-
-    Cost is USD per token, among GPUs that have a price; when none has, GPU time per token.
+def serve_best(
+    models: Mapping[str, ModelSpec], look: Screened, question: Question, demand: Demand, likely: bool
+) -> list[Served]:
+    """A design that serves a demand as cheaply as it surely can, and as it likely can where asked or where it cannot
+    surely; without a demand, one replica at its largest rate.
     """
-    candidates = np.flatnonzero(among & ~np.isnan(designs.usd_per_million))
-    cost = designs.usd_per_million[candidates]
-    if not len(candidates):
-        candidates = np.flatnonzero(among)
-        cost = 1.0 / designs.columns["tokens_per_s_per_gpu"][candidates]
-    speed = designs.columns["tokens_per_s_per_user"][candidates]
-    front, best = [], -np.inf
-    for index in np.lexsort((-speed, cost)):
-        if speed[index] > best:
-            best = speed[index]
-            front.append(int(candidates[index]))
-    return tuple(front)
+    model, out = models[look.split.weights], list[Served]()
+    for sure, guess in ((True, look.sure_rate), (False, look.rate)):
+        if guess > 0 and (sure or likely or not out):
+            try:
+                found = _served(model, look, question, demand, guess, sure=sure)
+            except PipewaveError:
+                found = None
+            out += [found] if found else []
+    return out
 
 
-def best_by_gpu(designs: Designs, among: Bools) -> tuple[int, ...]:
-    """The design of each GPU with most tokens a second and GPU, in order of the GPUs' first designs."""
-    best, rate = dict[str, int](), designs.columns["tokens_per_s_per_gpu"]
-    for index in np.flatnonzero(among).tolist():
-        gpu = designs.at(index).gpu
-        if gpu not in best or rate[index] > rate[best[gpu]]:
-            best[gpu] = index
-    return tuple(best.values())
+def _served(
+    model: ModelSpec, look: Screened, question: Question, demand: Demand, guess: float, *, sure: bool
+) -> Served | None:
+    """From the largest rate of a replica to as many as serve the demand's peak within the limits, by runs."""
+    e2e_s = look.times_ms[2] / 1e3
+    capacity = largest(model, look.split, question, guess, guess * e2e_s, sure=sure, near=NEAR[demand.given])
+    for _ in range(ADDED + 1):
+        if not capacity:
+            return None
+        peak = demand.peak(question, e2e_s) if demand.given else capacity
+        replicas = max(math.ceil(peak / capacity - 1e-6), 1)
+        run = min(replicas, MOST_REPLICAS)
+        requests = requests_for(peak * e2e_s * run / replicas)
+        point = serve(model, look.split, question, peak * run / replicas, requests, run)
+        e2e_s = point.figures["e2e_mean_ms"] / 1e3
+        more = demand.peak(question, e2e_s) > 1.01 * peak if demand.given else False  # users who wait less ask more
+        if not more and (point.sure if sure else point.over <= 0):
+            return Served(point, replicas, capacity)
+        capacity = capacity if more else min(capacity, peak / replicas) * (1 - BACK)
+    return None
 
 
-def elasticities(model: ModelSpec, question: Question, designs: Designs, index: int) -> tuple[dict[str, Any], ...]:
-    """What 10 % more of each GPU property would do to a design, in percent."""
-    split, setting = designs.splits[designs.split[index]], ([int(designs.budget[index])], [int(designs.batch[index])])
-    if split.prefill:
-        return ()
-    lane = [max(setting[1][0] // (split.pp * split.dp), 1)]
-    gpu = find_gpu(split.gpu)
-    base = evaluate(model, split, question, setting[0], lane, gpu)
-    out = []
-    for label, name in ELASTIC.items():
-        # Nets know GPUs by name, so the better one keeps it.
-        better = gpu.what_if(name=gpu.name, **{name: 1.1 * getattr(gpu, name)})
-        changed = evaluate(model, split, question, setting[0], lane, better)
-        if not (base.refused or changed.refused):
-            out.append({"more": f"+10 % {label}", **_changes(base, changed)})
-    return tuple(out)
-
-
-def _changes(base: Evaluated, changed: Evaluated) -> dict[str, float]:
-    names = ("ttft_ms", "tpot_ms", "tokens_per_s_per_gpu")
-    return {
-        f"{name}_change_percent": round(100 * float(changed.columns[name][0] / base.columns[name][0] - 1), 2)
-        for name in names
-    }
+def serve_slower(models: Mapping[str, ModelSpec], design: Design, question: Question, share: float) -> Served | None:
+    """A design at a share of its rate."""
+    point = design.fleet.point
+    requests = requests_for(point.in_flight * share)
+    try:
+        slower = serve(models[design.split.weights], design.split, question, point.rate * share, requests)
+    except PipewaveError:
+        return None
+    return Served(slower, 1, design.fleet.capacity)

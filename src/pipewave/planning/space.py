@@ -1,44 +1,99 @@
-"""The designs a plan may choose from: GPUs × splits × cache type, each with a grid of scheduler settings."""
+"""What is asked of a plan, and the deployments that it may choose from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from itertools import product
+from typing import Any
 
-from pipewave.errors import BadInput
+from pipewave.errors import BadInput, PipewaveError
+from pipewave.gpus import GPU
+from pipewave.gpus import find as find_gpu
+from pipewave.kernels.collective.fabric import joined
 from pipewave.models import ModelSpec
-from pipewave.models.shard import Parallel
+from pipewave.models.shard import Parallel, stage_bytes
+from pipewave.planning import platforms
 from pipewave.published.unstated import default_engine
+from pipewave.published.versions import newest
+from pipewave.simulate.report import Limit
+from pipewave.simulate.traffic import Traffic, synthetic
+from pipewave.software.engine_rules import names as engine_names
+from pipewave.step import find_engine
+from pipewave.step.memory import GIB
 
-TPS = (1, 2, 4, 8)
-BUDGETS = (1024, 2048, 4096, 8192, 16384)
-BATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
+SPREAD = 0.5  # of lengths over their mean, where no file of arrivals says them
+DEGREES = (1, 2, 4, 8)  # of a node; ranks of attention data parallelism go on while NVLink joins the GPUs
+WIDEST = 32  # GPUs of one engine that the default search tries, in an NVLink rack or where a node does not do
+DRAFTS = ("method=mtp,tokens=1", "method=mtp,tokens=3")  # of a model that has heads for them
+WEIGHTS = 0.85  # of a GPU's memory, beyond which weights leave no cache worth having
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What must be served: request lengths, and limits in ms (None = any)."""
+    """What is served: mean lengths of requests, and limits on their times (None: any).
+
+    A limit in ms is one on the mean; `p99=2000` one on a percentile over requests.
+    """
 
     input_len: int
     output_len: int
-    ttft_ms: float | None = None
-    tpot_ms: float | None = None
+    ttft_ms: float | str | None = None
+    tpot_ms: float | str | None = None
+    e2e_ms: float | str | None = None
+    prefix_share: float = 0.0  # of each prompt, found in the prefix cache
+    spread: float = SPREAD  # lengths are uniform within ± this share
+    recorded: Traffic | None = None  # requests whose lengths are drawn instead
 
     def __post_init__(self) -> None:
         for name in ("input_len", "output_len"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1 << 22:
                 raise BadInput(f"{name} = {value!r}: must be an integer from 1 to {1 << 22}", field=name)
-        for name in ("ttft_ms", "tpot_ms"):
-            limit = getattr(self, name)
-            if limit is not None and not 0 < limit < 1e12:
-                raise BadInput(f"{name} = {limit!r}: must be a positive number of ms", field=name)
+        if not 0 <= self.prefix_share <= 1:
+            raise BadInput(f"prefix_share = {self.prefix_share!r}: must be from 0 to 1", field="prefix_share")
+        assert self.limits is not None  # read them once: BadInput names a wrong one
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """The limits that were given."""
+        named = ((name, getattr(self, name)) for name in ("ttft_ms", "tpot_ms", "e2e_ms"))
+        return tuple(limit for name, given in named if (limit := Limit.of(name, given)))
+
+    def limit(self, metric: str) -> Limit | None:
+        """The limit on a metric."""
+        return next((one for one in self.limits if one.metric == metric), None)
+
+    @property
+    def longest_prompt(self) -> int:
+        """Most tokens of a prompt."""
+        if self.recorded is not None:
+            return int(self.recorded.input_len.max())
+        return int(self.input_len * (1 + self.spread))
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of a request, prompt and output."""
+        if self.recorded is not None:
+            return self.recorded.longest
+        return int((self.input_len + self.output_len) * (1 + self.spread))
+
+    def traffic(self, requests: int, rate: float, seed: int = 0) -> Traffic:
+        """Poisson arrivals of such requests."""
+        sizes = {"input_len": self.input_len, "output_len": self.output_len}
+        drawn = synthetic(requests, **sizes, rate=rate, spread=self.spread, seed=seed)
+        if self.recorded is not None:
+            from numpy.random import default_rng
+
+            which = default_rng(seed).integers(0, len(self.recorded), requests)
+            prompts, outputs = self.recorded.input_len[which], self.recorded.output_len[which]
+            drawn = replace(drawn, input_len=prompts, output_len=outputs)
+        return drawn.with_prefix(self.prefix_share) if self.prefix_share else drawn
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One way to put the model on GPUs; all scheduler settings of it are evaluated together."""
+    """One way to deploy the model: GPUs, parallelism, engine and its settings (None: the engine's own)."""
 
     gpu: str
     tp: int = 1
@@ -50,61 +105,127 @@ class Split:
     speculative: str | None = None
     prefill: Split | None = None  # of the engines that run prompts, when this is that of the engines that decode
     workers: tuple[int, int] = (0, 1)  # prefill engines, decode engines
+    max_num_seqs: int | None = None  # of an engine's data-parallel rank
+    max_num_batched_tokens: int | None = None
+    weights: str = ""  # a quantised checkpoint of the model, by name; empty for the model as asked
 
     @property
     def gpus(self) -> int:
         """GPUs of one replica, or of both pools."""
-        prompts = self.prefill.parallel.world if self.prefill else 0
-        return self.workers[0] * prompts + self.workers[1] * self.parallel.world
+        return sum(self.by_gpu.values())
+
+    @property
+    def by_gpu(self) -> dict[str, int]:
+        """GPUs of one replica by their name."""
+        found = {self.gpu: self.workers[1] * self.parallel.world}
+        if self.prefill:
+            more = self.workers[0] * self.prefill.parallel.world
+            found[self.prefill.gpu] = found.get(self.prefill.gpu, 0) + more
+        return found
 
     @property
     def parallel(self) -> Parallel:
         """The split without the GPU."""
         return Parallel(self.tp, self.pp, self.ep, self.dp)
 
+    @property
+    def label(self) -> str:
+        """A split in a few words."""
+        wide = f" dp{self.dp}" if self.dp > 1 else ""
+        return f"{self.gpu} tp{self.tp} pp{self.pp} ep{self.ep}{wide} {self.engine}"
+
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Everything to try.
+    """Everything to try; None: what the default search tries of it.
 
     `gpus_most` bounds the GPUs of one replica. `dps`: ranks of data-parallel attention, of models with experts, which
-    are then spread over all of them. `speculative`: ways to draft (None: no drafts). `disaggregated`: also prefill and
-    decode engines apart.
+    are then spread over all of them. `speculative`: ways to draft (None among them: no drafts). `weights`: quantised
+    checkpoints of the model by name, the model itself as an empty name.
     """
 
     gpus: tuple[str, ...]
-    tps: tuple[int, ...] = TPS
-    pps: tuple[int, ...] = (1,)
+    tps: tuple[int, ...] | None = None
+    pps: tuple[int, ...] | None = None
     experts: bool = True
     kv_dtypes: tuple[str | None, ...] = (None,)
-    engines: tuple[str, ...] = field(default_factory=lambda: (default_engine(),))
-    budgets: tuple[int, ...] = BUDGETS
-    batches: tuple[int, ...] = BATCHES
+    engines: tuple[str, ...] | None = None
+    budgets: tuple[int | None, ...] = (None,)
+    batches: tuple[int | None, ...] = (None,)
     gpus_most: int = 64
-    dps: tuple[int, ...] = (1,)
-    speculative: tuple[str | None, ...] = (None,)
-    disaggregated: bool = False
+    dps: tuple[int, ...] | None = None
+    speculative: tuple[str | None, ...] | None = None
+    disaggregated: bool = True
+    weights: tuple[str, ...] = ("",)
 
     def __post_init__(self) -> None:
-        for name in ("gpus", "tps", "pps", "dps", "kv_dtypes", "engines", "budgets", "batches", "speculative"):
-            if not getattr(self, name):
+        lists = ("gpus", "tps", "pps", "dps", "kv_dtypes", "engines", "budgets", "batches", "speculative", "weights")
+        for name in lists:
+            if getattr(self, name) is not None and not getattr(self, name):
                 raise BadInput(f"{name}: must not be empty", field=name)
         for name in ("tps", "pps", "dps", "budgets", "batches"):
-            wrong = [v for v in getattr(self, name) if isinstance(v, bool) or not isinstance(v, int) or v < 1]
+            wrong = [v for v in getattr(self, name) or () if not _whole(v)]
             if wrong:
                 raise BadInput(f"{name} = {wrong[0]!r}: must be positive integers", field=name)
 
-    def splits(self, model: ModelSpec) -> Iterator[Split]:
-        """Every split worth a look; whether it divides and fits is found out when it is evaluated."""
-        for gpu, engine, kv_dtype, tp, pp in product(self.gpus, self.engines, self.kv_dtypes, self.tps, self.pps):
-            for dp in self.dps if model.is_moe else (1,):
+    def drafts(self, model: ModelSpec) -> tuple[str | None, ...]:
+        """Ways to draft: by the model's own heads, where it has some."""
+        if self.speculative is not None:
+            return self.speculative
+        return (None, *DRAFTS) if model.mtp_heads else (None,)
+
+    def splits(self, model: ModelSpec, gpu: str, weights: str = "") -> Iterator[Split]:
+        """Every split of a GPU worth a look, without drafts; whether it divides and fits is found out later.
+
+        Engines that no node holds are tried over several: the default search adds pipeline stages and further ranks.
+        """
+        hardware = find_gpu(gpu)
+        for engine, kv_dtype in product(self.engines_on(gpu), self.kv_dtypes):
+            for tp, pp, dp in self._degrees(model, hardware):
                 if tp * pp * dp <= self.gpus_most:
-                    for ep, drafts in product(self._eps(model, tp * dp), self.speculative):
-                        yield Split(gpu, tp, pp, ep, kv_dtype, engine, dp, drafts)
+                    for ep in sorted({1, tp * dp}) if self.experts and model.is_moe and dp == 1 else (tp * dp,):
+                        split = Split(gpu, tp, pp, ep if model.is_moe and self.experts else 1, kv_dtype, engine, dp)
+                        yield replace(split, weights=weights)
 
-    def _eps(self, model: ModelSpec, group: int) -> Sequence[int]:
-        return sorted({1, group}) if self.experts and model.is_moe else (1,)
+    def settings(self) -> Iterator[dict[str, Any]]:
+        """Limits of the scheduler to try."""
+        for budget, batch in product(self.budgets, self.batches):
+            yield {"max_num_batched_tokens": budget, "max_num_seqs": batch}
 
-    def size(self, model: ModelSpec) -> int:
-        """Designs in all."""
-        return sum(1 for _ in self.splits(model)) * len(self.budgets) * len(self.batches)
+    def engines_on(self, gpu: str) -> tuple[str, ...]:
+        """The engines asked for, or the newest version of all that run on a GPU."""
+        return self.engines if self.engines is not None else tuple(_able(gpu))
+
+    def _degrees(self, model: ModelSpec, gpu: GPU) -> Iterator[tuple[int, int, int]]:
+        node = max(gpu.gpus_per_node, 1)
+        wide = [n for n in (16, WIDEST) if n <= max(joined(gpu), node)]
+        usual = [n for n in DEGREES if n <= max(node, joined(gpu))]
+        tps, dps = self.tps or tuple(usual), self.dps
+        for tp, pp in product(tps, self.pps or (1,)):
+            yield from ((tp, pp, dp) for dp in dps or (1,) if dp == 1 or model.is_moe)
+        if dps is None and model.is_moe and self.experts and 1 in tps:
+            yield from ((1, pp, dp) for dp in (*usual[1:], *wide) for pp in self.pps or (1,))
+        if self.tps is None and self.pps is None and _too_large(model, gpu, usual[-1]):
+            yield from ((usual[-1], pp, 1) for pp in (2, 4))
+            if model.is_moe and self.experts and dps is None:
+                yield from ((1, 1, dp) for dp in (16, WIDEST) if dp not in wide)
+
+
+def _too_large(model: ModelSpec, gpu: GPU, most: int) -> bool:
+    """Whether a node's GPUs are too few for the weights."""
+    return stage_bytes(model, Parallel(most, 1, most if model.is_moe else 1), 0) / GIB > WEIGHTS * gpu.dram_gib
+
+
+def _able(gpu: str) -> Iterator[str]:
+    """The newest version of each engine that runs on a GPU."""
+    for name in engine_names():
+        try:
+            engine = f"{name}:{newest(name)}"
+            platforms.of(gpu, find_engine(engine).name)
+        except PipewaveError:
+            continue
+        yield engine
+
+
+def _whole(value: Any) -> bool:
+    return value is None or (isinstance(value, int) and not isinstance(value, bool) and value > 0)

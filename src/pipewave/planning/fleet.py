@@ -1,0 +1,151 @@
+"""How many replicas a demand takes, what they cost, and how an autoscaler would run them over a day."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pipewave.errors import BadInput
+from pipewave.gpus import find as find_gpu
+from pipewave.planning.prices import Price
+from pipewave.planning.run import Point
+from pipewave.planning.space import Question, Split
+from pipewave.simulate.traffic import Traffic
+
+MONTH_H = 730.0  # hours of a month: 8,760 of a year over 12
+BIN_S, BINS = 300.0, 24  # of a curve of rates; at least so many bins
+MOST_REPLICAS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What comes: requests or output tokens a second, users who wait and think, or recorded arrivals; and what may be
+    spent. All None: one replica at the largest rate that it serves.
+    """
+
+    rate: float | None = None  # requests a second
+    tokens_per_s: float | None = None  # output tokens
+    users: float | None = None  # each sends its next request `think_s` after an answer
+    think_s: float = 0.0
+    arrivals: Traffic | None = None
+    budget: float | None = None  # USD a month
+    scale_delay_s: float = 300.0  # from an autoscaler's decision to a replica that serves
+
+    def __post_init__(self) -> None:
+        for name in ("rate", "tokens_per_s", "users", "budget"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not 0 < value < 1e9):
+                raise BadInput(f"{name} = {value!r}: must be above 0 and below 1e9", field=name)
+        for name in ("think_s", "scale_delay_s"):
+            if not 0 <= getattr(self, name) < 1e9:
+                raise BadInput(f"{name} = {getattr(self, name)!r}: must be from 0 to 1e9", field=name)
+        given = [name for name in ("rate", "tokens_per_s", "users", "arrivals") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise BadInput(f"give one of {' and '.join(given)}: each says how much comes", field=given[1])
+
+    @property
+    def given(self) -> bool:
+        """Whether something says how much comes."""
+        return any(one is not None for one in (self.rate, self.tokens_per_s, self.users, self.arrivals))
+
+    def peak(self, question: Question, e2e_s: float) -> float:
+        """Requests a second at the peak, where a request takes `e2e_s` (users wait for it)."""
+        if self.arrivals is not None:
+            return float(self.rates()[1].max())
+        if self.users is not None:
+            return self.users / (self.think_s + e2e_s)
+        if self.tokens_per_s is not None:
+            return self.tokens_per_s / question.output_len
+        assert self.rate is not None
+        return self.rate
+
+    def rates(self) -> tuple[np.ndarray[Any, np.dtype[np.float64]], np.ndarray[Any, np.dtype[np.float64]]]:
+        """Starts of bins in seconds, and requests a second in each."""
+        assert self.arrivals is not None
+        times = self.arrivals.arrival_s - self.arrivals.arrival_s[0]
+        span = float(times[-1])
+        if not span:
+            raise BadInput("arrivals: all requests come at once; a file with times is needed", field="arrivals")
+        count = max(math.ceil(span / BIN_S), 1) if span >= BINS * BIN_S else BINS
+        counted, edges = np.histogram(times, bins=count, range=(0.0, span))
+        return edges[:-1], counted / (span / count)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fleet:
+    """Replicas of a design for a demand, served at its own rate."""
+
+    replicas: int
+    peak: float  # requests a second
+    capacity: float  # of one replica within the limits
+    point: Point  # the run at that rate, of some of the replicas
+    usd_per_hour: float | None
+
+    @property
+    def utilisation(self) -> float:
+        """Of the rate that the replicas serve within the limits, how much comes at the peak."""
+        return self.peak / (self.replicas * self.capacity)
+
+    def to_dict(self, split: Split, question: Question, prompt_share: float) -> dict[str, Any]:
+        """Replicas, GPUs and costs; None for what has no price."""
+        hour = self.usd_per_hour
+        out, read = (1e6 / (3600 * self.peak * n) for n in (question.output_len, question.input_len))
+        found: dict[str, Any] = {
+            "replicas": self.replicas,
+            "gpus": self.replicas * split.gpus,
+            "requests_per_s": self.peak,
+            "requests_per_s_per_replica": self.capacity,
+            "usd_per_hour": hour,
+            "usd_per_month": hour and hour * MONTH_H,
+            "usd_per_million_output_tokens": hour and hour * (1 - prompt_share) * out,
+            "usd_per_million_input_tokens": hour and hour * prompt_share * read,
+            "utilisation": self.utilisation,
+            "headroom": 1 / self.utilisation - 1,
+        }
+        return {name: round(value, 4) if isinstance(value, float) else value for name, value in found.items()}
+
+
+def hourly(split: Split, prices: Mapping[str, Price], replicas: int = 1) -> float | None:
+    """USD an hour of some replicas; None where a GPU has no price."""
+    found = [(n, prices.get(find_gpu(gpu).name)) for gpu, n in split.by_gpu.items()]
+    return replicas * sum(n * price.usd_per_hour for n, price in found if price) if all(p for _, p in found) else None
+
+
+def curve(demand: Demand, capacity: float, usd_per_hour: float | None) -> dict[str, Any]:
+    """What an autoscaler does over the recorded time. At the end of each bin it wants as many replicas as the bin's
+    rate took; new ones serve after the delay, and one is given back when no bin of that long wanted it.
+    """
+    starts, rates = demand.rates()
+    width = float(starts[1] - starts[0])
+    needed = np.ceil(np.maximum(rates, 1e-12) / capacity - 1e-9).astype(int)
+    delay = math.ceil(demand.scale_delay_s / width)
+    running, coming, ran = int(needed[0]), list[tuple[int, int]](), list[int]()
+    for at in range(len(rates)):
+        running += sum(count for ready, count in coming if ready <= at)
+        coming = [(ready, count) for ready, count in coming if ready > at]
+        ran.append(running)
+        wanted = int(needed[max(at - delay, 0) : at + 1].max())
+        if (more := wanted - running - sum(count for _, count in coming)) > 0:
+            coming.append((at + 1 + delay, more))
+        elif wanted < running and not coming:
+            running = max(wanted, 1)
+    held = np.array(ran)
+    hours = float(held.sum()) * width / 3600
+    short = rates[held < needed].sum() / rates.sum()
+    span_h = len(rates) * width / 3600
+    return {
+        "scale_delay_s": demand.scale_delay_s,
+        "bin_s": width,
+        "start_s": [round(float(s), 1) for s in starts],
+        "requests_per_s": [round(float(r), 4) for r in rates],
+        "needed": needed.tolist(),
+        "replicas": ran,
+        "replica_hours": round(hours, 2),
+        "fixed_replica_hours": round(float(needed.max()) * span_h, 2),
+        "share_of_requests_while_short": round(float(short), 4),
+        "usd_per_month": None if usd_per_hour is None else round(usd_per_hour * hours / span_h * MONTH_H, 2),
+    }

@@ -1,0 +1,334 @@
+"""What a plan found: designs as rows, the winner, what would move it, what was left out and what does not fit."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+from pipewave.gpus import find as find_gpu
+from pipewave.models import ModelSpec, names
+from pipewave.models.kernels import Deployment
+from pipewave.models.quantization_config import ONLINE
+from pipewave.planning import platforms
+from pipewave.planning.checkpoints import PUBLISHED, quantised
+from pipewave.planning.fleet import MONTH_H, Demand, Fleet, curve
+from pipewave.planning.launch import pools
+from pipewave.planning.manifests import render
+from pipewave.planning.prices import Price
+from pipewave.planning.run import command_line
+from pipewave.planning.screen import Screened, screen
+from pipewave.planning.space import Question, Space, Split
+from pipewave.prediction.notes import by_gpu
+from pipewave.results import Shown
+from pipewave.step import Runner, find_engine
+
+TIMES = ("ttft_ms", "tpot_ms")
+MARGIN = 64  # tokens that a launched server takes beyond the question: what a chat template adds
+ELASTIC = {
+    "DRAM bandwidth": "dram_gbps",
+    "clock": "boost_clock_mhz",  # peaks and L2 follow it
+    "L2 bandwidth": "l2_gbps",
+    "link bandwidth": "link_gbps",
+    "power": "tdp_w",
+    "memory size": "dram_gib",
+}
+PERHAPS, STRADDLES = "perhaps", "the 90 % interval of a limited time straddles its limit"  # of a design's `sure`
+LEFT_OUT: dict[str, dict[str, Any]] = {  # what the default search does not try, and how to ask for it
+    "--kv-cache-dtype fp8": {"kv_dtype": "fp8"},
+    "--max-num-batched-tokens 2048": {"max_num_batched_tokens": 2048},
+    "--max-num-batched-tokens 16384": {"max_num_batched_tokens": 16384},
+    "--pp 2": {"pp": 2},
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Design:
+    """A deployment at a rate, as a run of it says; `cost` orders designs: USD, GPUs for those without a price."""
+
+    look: Screened
+    fleet: Fleet
+    cost: float
+
+    @property
+    def split(self) -> Split:
+        """How it is deployed."""
+        return self.look.split
+
+    @property
+    def sure(self) -> bool:
+        """Whether it keeps the limits by the upper ends of its intervals."""
+        return self.fleet.point.sure
+
+    @property
+    def speed(self) -> float:
+        """Tokens a second for a user."""
+        tpot = self.fleet.point.figures.get("tpot_mean_ms", 0.0)
+        return 1e3 / tpot if tpot else math.inf
+
+    def row(self, question: Question) -> dict[str, Any]:
+        """One flat row."""
+        split, point, fleet = self.split, self.fleet.point, self.fleet
+        figures = point.figures
+        per_gpu = fleet.peak * question.output_len / (fleet.replicas * split.gpus)
+        usd = fleet.usd_per_hour
+        found: dict[str, Any] = {
+            "gpu": " + ".join(split.by_gpu),
+            "gpus": split.gpus,
+            "replicas": fleet.replicas,
+            "engines": _pools(split),
+            "tp": split.tp,
+            "pp": split.pp,
+            "ep": split.ep,
+            "dp": split.dp,
+            "drafts": split.speculative or "none",
+            "engine": split.engine,
+            "weights": split.weights or "as asked",
+            "kv_dtype": split.kv_dtype or "auto",
+            "max_num_seqs": point.max_num_seqs,
+            "max_num_batched_tokens": point.max_num_batched_tokens,
+            "requests": point.requests,
+            "requests_per_s": fleet.peak,
+            "in_flight": point.in_flight / point.replicas,
+        }
+        for metric in ("ttft", "tpot", "e2e"):
+            found[f"{metric}_ms"] = figures.get(f"{metric}_mean_ms", 0.0)
+            found |= {f"{metric}_ms{end}": figures.get(f"{metric}_mean_ms{end}", 0.0) for end in ("_low", "_high")}
+        for limit in question.limits:
+            if limit.statistic != "mean":
+                found |= {limit.figure + end: figures[limit.figure + end] for end in ("", "_low", "_high")}
+        found |= {
+            "tokens_per_s_per_gpu": per_gpu,
+            "tokens_per_s_per_user": self.speed if math.isfinite(self.speed) else None,
+            "usd_per_million_tokens": usd and usd / (3600 * fleet.peak * question.output_len) * 1e6,
+            "usd_per_hour": usd,
+            "usd_per_month": usd and usd * MONTH_H,
+        }
+        rounded = {name: round(value, 4) if isinstance(value, float) else value for name, value in found.items()}
+        return rounded | {"sure": "yes" if self.sure else PERHAPS}
+
+
+@dataclass(frozen=True)
+class Plan(Shown):
+    """Designs that were looked at, those that were served and keep the limits, and what follows from them."""
+
+    spec: ModelSpec
+    question: Question
+    space: Space
+    demand: Demand
+    looked: tuple[Screened, ...]
+    designs: tuple[Design, ...]
+    prices: Mapping[str, Price]
+    _TABLE: ClassVar[str] = "rows"
+    _DRAWN: ClassVar[tuple[str, ...]] = ("tokens_per_s_per_user", "tokens_per_s_per_gpu")
+
+    @property
+    def model(self) -> str:
+        """Its name."""
+        return self.spec.name
+
+    @cached_property
+    def ranked(self) -> tuple[Design, ...]:
+        """All designs, those that keep the limits for sure first, the cheapest first; priced ones before others."""
+        return tuple(sorted(self.designs, key=lambda d: (not d.sure, d.cost, -d.speed)))
+
+    @property
+    def winner(self) -> Design | None:
+        """The cheapest design that keeps the limits for sure; where none does, the cheapest that is likely to."""
+        return self.ranked[0] if self.ranked else None
+
+    @property
+    def likely(self) -> Design | None:
+        """The cheapest design that is likely to keep the limits, where it is not the winner."""
+        best = min(self.designs, key=lambda d: d.cost, default=None)
+        return best if best is not None and self.winner is not None and best.cost < self.winner.cost else None
+
+    @cached_property
+    def best_by_gpu(self) -> tuple[Design, ...]:
+        """The best design of each GPU, and of each pair of GPUs that was served, cheapest first."""
+        best: dict[tuple[str, ...], Design] = {}
+        for design in self.ranked:
+            best.setdefault(tuple(design.split.by_gpu), design)
+        return tuple(sorted(best.values(), key=lambda d: d.cost))
+
+    @cached_property
+    def front(self) -> tuple[Design, ...]:
+        """Designs that no other beats in both cost and speed for a user, cheapest first."""
+        priced = [d for d in self.designs if d.fleet.usd_per_hour is not None] or list(self.designs)
+        out: list[Design] = []
+        for design in sorted(priced, key=lambda d: (d.cost, -d.speed)):
+            if not out or design.speed > out[-1].speed:
+                out.append(design)
+        return tuple(out)
+
+    def __repr__(self) -> str:
+        """The winner in one line; `to_dict` has everything."""
+        found = f"{len(self.looked):,} designs of {self.model}, {len(self.designs):,} served"
+        if self.winner is None:
+            return f"<{found}; none keeps the limits>"
+        row = self.winner.row(self.question)
+        return (
+            f"<{found}; cheapest: {row['replicas']} × {row['gpus']} × {row['gpu']}, tp {row['tp']}, {row['engine']}: "
+            f"TTFT {row['ttft_ms']:.4g} ms, TPOT {row['tpot_ms']:.4g} ms>"
+        )
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Designs as rows: the best of each GPU first, then the others, each group cheapest first."""
+        best = self.best_by_gpu
+        return [d.row(self.question) for d in (*best, *(d for d in self.ranked if d not in best))]
+
+    def csv(self) -> str:
+        """Every design that was served as comma-separated rows."""
+        rows, out = self.rows(), io.StringIO()
+        writer = csv.DictWriter(out, list(rows[0]) if rows else [])
+        writer.writeheader()
+        writer.writerows(rows)
+        return out.getvalue()
+
+    def to_dict(self, most: int = 30, form: str = "shell") -> dict[str, Any]:
+        """The plan as one JSON object; lists of designs hold at most so many rows."""
+        reasons: dict[str, list[str]] = {}
+        for one in self.looked:
+            if one.refused:
+                reasons.setdefault(one.refused, []).append(one.split.label)
+        winner, question = self.winner, self.question
+        used = {gpu for d in (*self.front, *self.best_by_gpu) for gpu in d.split.by_gpu}
+        rows = [d.row(question) for d in self.front]
+        return {
+            "model": self.model,
+            "asked": {"limits": [str(limit) for limit in question.limits], "input_len": question.input_len,
+                      "output_len": question.output_len, "prefix_share": question.prefix_share},
+            "designs": sum(not one.refused for one in self.looked),
+            "meet_the_limits": sum(one.rate > 0 for one in self.looked),
+            "served": len(self.designs),
+            "best_by_gpu": [d.row(question) for d in self.best_by_gpu],
+            "shortest": self._shortest(),
+            "winner": winner and winner.row(question),
+            "likely": self.likely and self.likely.row(question),
+            "fleet": winner and self.fleet(winner),
+            "serve": winner and self.serve_command(winner),
+            "launch": winner and self.launch(winner, form),
+            "notes": self.notes(),
+            "left_out": self.left_out(),
+            "elasticities": self.elasticities(),
+            "front": rows[:most],
+            "rows": self.rows()[:most],
+            "does_not_fit": [{"why": why, "splits": splits} for why, splits in reasons.items()],
+            "impossible": self._impossible(),
+            "without_price": sorted(gpu for gpu in self.space.gpus if find_gpu(gpu).name not in self.prices),
+            "prices": [_price_row(p) for name, p in self.prices.items() if name in {find_gpu(g).name for g in used}],
+        }  # fmt: skip
+
+    def fleet(self, design: Design) -> dict[str, Any]:
+        """Replicas, GPUs, costs and headroom of a design; over the recorded time, where there is one."""
+        found = design.fleet.to_dict(design.split, self.question, design.look.prompt_share)
+        each = design.fleet.usd_per_hour and design.fleet.usd_per_hour / design.fleet.replicas
+        if self.demand.arrivals is not None:
+            found["autoscaler"] = curve(self.demand, design.fleet.capacity, each)
+        if self.demand.budget is not None and each:
+            replicas = int(self.demand.budget / (each * MONTH_H))
+            found["budget"] = {
+                "usd_per_month": self.demand.budget,
+                "enough": design.fleet.replicas <= replicas,
+                "replicas": replicas,
+                "requests_per_s": round(replicas * design.fleet.capacity, 4),
+            }
+        return found
+
+    def serve_command(self, design: Design) -> str:
+        """The command that serves a design under the same requests."""
+        return command_line(self.model, design.split, self.question, design.fleet.point)
+
+    def launch(self, design: Design, form: str = "shell") -> str:
+        """What starts one replica of a design: its engine's command, a `docker run`, Kubernetes or Dynamo YAML."""
+        split, point = design.split, design.fleet.point
+        longest, most = self.question.longest, self.spec.max_length
+        engine = Runner.of(Deployment(self.spec, split.parallel), find_gpu(split.gpu), find_engine(split.engine)).engine
+        engines = pools(
+            self.model if split.weights in ("", *ONLINE) else split.weights,
+            split,
+            point.max_num_seqs * split.dp * split.workers[1],
+            point.max_num_batched_tokens,
+            length=longest if most is None else min(longest + MARGIN, most),
+            engine=engine,
+        )
+        return render(form, engine.name, engine.version, engines, platforms.of(split.gpu, engine.name))
+
+    def notes(self) -> list[str]:
+        """What the model, and the designs of the front and of each GPU, rest on, each once."""
+        shown = [*self.best_by_gpu, *self.front]
+        listed = [note.replace("of this GPU", f"of {d.split.gpu}") for d in shown for note in d.fleet.point.notes[:-1]]
+        gpus = list(dict.fromkeys(d.split.gpu for d in shown))
+        last = self.winner.fleet.point.notes[-1:] if self.winner else ()
+        return [*dict.fromkeys((*by_gpu(listed, gpus), *last))]
+
+    def elasticities(self) -> list[dict[str, Any]]:
+        """What 10 % more of each GPU property would do to the winner at its largest rate, in percent."""
+        if self.winner is None or self.winner.split.prefill or self.winner.split.weights:
+            return []
+        split, gpu = self.winner.split, find_gpu(self.winner.split.gpu)
+        base, out = screen(self.spec, split, self.question, gpu), []
+        for label, name in ELASTIC.items():
+            # Nets know GPUs by name, so the better one keeps it.
+            better = gpu.what_if(name=gpu.name, **{name: 1.1 * getattr(gpu, name)})
+            changed = screen(self.spec, split, self.question, better, at_rate=base.rate)
+            if not (base.refused or changed.refused):
+                out.append({"more": f"+10 % {label}", **_changes(base, changed)})
+        return out
+
+    def left_out(self) -> list[dict[str, Any]]:
+        """What the search did not try, and by how much it would change the winner's rate, by a look."""
+        if self.winner is None or self.winner.split.prefill or self.winner.split.weights:
+            return []
+        split, base = self.winner.split, self.winner.look.rate
+        out = []
+        others = [(self.spec, option, change) for option, change in LEFT_OUT.items()]
+        forms = quantised(self.model, (*ONLINE, PUBLISHED)) if self.model in names() else {}
+        others += [(form, f"--quantize {name}", {"weights": name}) for name, form in forms.items()]
+        for spec, option, change in others:
+            if all(getattr(split, name) in (None, 1, "") for name in change):
+                found = screen(spec, replace(split, **change), self.question)
+                if not found.refused and found.rate:
+                    more = found.rate / base * split.gpus / found.split.gpus
+                    out.append({"option": option, "rate_change_percent": round(100 * (more - 1), 1)})
+        return out
+
+    def _shortest(self) -> dict[str, float] | None:
+        """The shortest times to a first and a later token, each of the design that is best at it."""
+        able = [one for one in self.looked if not one.refused]
+        if not able:
+            return None
+        return {name: round(min(one.least_ms[i] for one in able), 3) for i, name in enumerate(TIMES)}
+
+    def _impossible(self) -> dict[str, str]:
+        """GPUs that none of the splits tried is possible on, with the reason of the last of them."""
+        able = {one.split.gpu for one in self.looked if not one.refused}
+        return {one.split.gpu: one.refused for one in self.looked if one.split.gpu not in able}
+
+
+def _pools(split: Split) -> str:
+    """How many engines of which split: `one`, or `3 tp4 + 1 dp8` when prompts have their own."""
+    if split.prefill is None:
+        return "one"
+    several = split.gpu != split.prefill.gpu
+    return " + ".join(_pool(n, s, several) for n, s in zip(split.workers, (split.prefill, split), strict=True))
+
+
+def _pool(count: int, split: Split, named: bool) -> str:
+    degree = f"dp{split.dp}" if split.dp > 1 else f"tp{split.tp}"
+    return f"{count} {degree}" + (f" {split.gpu}" if named else "")
+
+
+def _price_row(price: Price) -> dict[str, Any]:
+    return {name: getattr(price, name) for name in price.__slots__}
+
+
+def _changes(base: Screened, changed: Screened) -> dict[str, float]:
+    """Changes of TTFT and TPOT at the same rate, and of the largest rate, in percent."""
+    names = ("ttft_ms_change_percent", "tpot_ms_change_percent", "tokens_per_s_per_gpu_change_percent")
+    ratios = (*(b / a for a, b in zip(base.times_ms[:2], changed.times_ms[:2], strict=True)), changed.rate / base.rate)
+    return {name: round(100 * (ratio - 1), 2) for name, ratio in zip(names, ratios, strict=True)}

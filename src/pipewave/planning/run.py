@@ -1,0 +1,212 @@
+"""Designs served: what a plan prints of a design is what `serve` says of it under Poisson arrivals at that rate.
+
+The largest rate of a design within limits is found by runs alone: from a first guess along the power law that the last
+two runs span, until the nearest limit is met by 3 %.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipewave.models import ModelSpec
+from pipewave.planning.space import Question, Split
+from pipewave.published.answers import Deployed, deploy
+from pipewave.published.unstated import Stated
+from pipewave.simulate.disaggregated import Side
+from pipewave.simulate.interval import interval_ends
+from pipewave.simulate.report import Limit
+from pipewave.simulate.run_window import steadiness
+from pipewave.simulate.setup import Setup
+from pipewave.simulate.speculative import of as speculative_of
+from pipewave.step import find_engine
+
+TURNS, FEWEST, MOST = 6, 300, 1500  # requests of a run for each that is in flight, and at least and at most
+MOST_REPLICAS = 4  # of a fleet that one run simulates, at their share of its rate
+SHORT_TURNS, SHORT_MOST = 4, 700  # of a run on the way to the largest rate
+TRIES = 5  # runs of that search
+STEEPEST, FLATTEST, FARTHEST = 8.0, 0.15, 0.7  # of the power law of times over rate; one stride in logarithms
+OVERLOADED = math.log(2.0)  # how far a run that cannot keep up counts as above its limits
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Point:
+    """A design at a rate: the figures of a run, with intervals where they were asked for."""
+
+    rate: float  # requests a second, of all replicas that were simulated
+    replicas: int
+    requests: int
+    figures: Mapping[str, float]
+    over: float  # logarithm of the time nearest to its limit over that limit; above 0: missed
+    over_high: float  # the same of the upper ends of intervals; inf where there are none
+    max_num_seqs: int  # of a data-parallel rank: as stated or as the engine sets it, where its cache holds as many
+    max_num_batched_tokens: int  # as stated or as the engine sets it
+    notes: tuple[str, ...] = ()
+
+    @property
+    def sure(self) -> bool:
+        """Whether the limits are kept by the upper ends of the intervals."""
+        return self.over_high <= 0
+
+    @property
+    def in_flight(self) -> float:
+        """Requests at once, by Little's law."""
+        return self.rate * self.figures["e2e_mean_ms"] / 1e3
+
+
+def stated(model: ModelSpec, split: Split, question: Question, replicas: int = 1) -> Stated:
+    """A design as a deployment. `serve` fills what it leaves unsaid as it does for everybody."""
+    drafts = speculative_of(split.speculative) if split.speculative else None
+    setup = Setup(kv_dtype=split.kv_dtype, speculative=drafts)
+    if split.prefill:
+        first, then = (side(one, n * replicas) for one, n in zip((split.prefill, split), split.workers, strict=True))
+        return Stated(model, split.gpu, setup, split.engine, gpus=split.tp * split.dp, pools=(first, then))
+    degrees: dict[str, Any] = {"tp": split.tp, "pp": split.pp, "ep": split.ep, "dp": split.dp, "replicas": replicas}
+    setup = Setup(
+        **degrees,
+        kv_dtype=split.kv_dtype,
+        speculative=drafts,
+        max_num_seqs=split.max_num_seqs,
+        max_num_batched_tokens=budget_of(split, question),
+    )
+    return Stated(model, split.gpu, setup, split.engine, gpus=split.tp * split.dp)
+
+
+def side(split: Split, workers: int) -> Side:
+    """A pool of a design whose prompts have engines of their own."""
+    limits = {"max_num_seqs": split.max_num_seqs, "max_num_batched_tokens": split.max_num_batched_tokens}
+    return Side(workers, split.tp, split.pp, split.ep, split.dp, **limits, gpu=split.gpu)
+
+
+def budget_of(split: Split, question: Question) -> int | None:
+    """Tokens of a step as given; where the engine cuts no prompts and its own budget is shorter than the longest one,
+    the next power of two.
+    """
+    rule = find_engine(split.engine).scheduler
+    longest = question.longest_prompt
+    if split.max_num_batched_tokens or rule.chunks or rule.max_batched_tokens >= longest:
+        return split.max_num_batched_tokens
+    return 1 << (longest - 1).bit_length()
+
+
+def requests_for(in_flight: float) -> int:
+    """Requests of a run with so many in flight, for its middle to be steady."""
+    return int(min(max(TURNS * in_flight, FEWEST), MOST))
+
+
+def serve(model: ModelSpec, split: Split, question: Question, rate: float, requests: int, replicas: int = 1) -> Point:
+    """A design under Poisson arrivals. Raises what a deployment that cannot be raises."""
+    ready = deploy(stated(model, split, question, replicas), question.traffic(requests, rate))
+    figures, overloaded = _run(ready, 1.0)
+    uncertain = ready.engines.uncertain
+    others = [_run(ready, scale) for scale in uncertain.tried(None)]
+    over = OVERLOADED if overloaded else _over(figures, question.limits)
+    figures |= interval_ends(figures, uncertain, *(found for found, _ in others))
+    late = overloaded or (bool(question.limits) and any(late for _, late in others))
+    high = OVERLOADED if late else _over(figures, question.limits, "_high")
+    server = ready.engines.sides[1]
+    fits = max(int(server.kv.pages // server.kv.held(question.input_len + question.output_len)), 1)
+    limits = min(server.policy.max_requests, fits), server.policy.max_batched_tokens
+    return Point(rate, replicas, requests, figures, over, high, *limits, tuple(ready.all_notes))
+
+
+def _above(ready: Deployed, question: Question, *, sure: bool) -> float:
+    """How far the times of a deployment, or the upper ends of their intervals, are above the limits, as a logarithm.
+    Steps at their slowest are run only where the others leave it open.
+    """
+    figures, overloaded = _run(ready, 1.0)
+    over = OVERLOADED if overloaded else _over(figures, question.limits)
+    if not sure or overloaded or not question.limits:
+        return over
+    uncertain = ready.engines.uncertain
+    if (by_law := _over(interval_ends(figures, uncertain), question.limits, "_high")) > 0:
+        return by_law
+    slow, late = _run(ready, max(uncertain.tried(None), default=1.0))
+    return OVERLOADED if late else max(by_law, _over(slow, question.limits))
+
+
+def _run(ready: Deployed, scale: float) -> tuple[dict[str, float], bool]:
+    """Figures of the middle of a run, and whether it did not keep up with its requests."""
+    record = ready.run(scale=scale)
+    found = ready.figures(record, ready.window(record, steady=True))
+    return found, steadiness(record, ready.traffic).overloaded
+
+
+def _over(figures: Mapping[str, float], limits: Sequence[Limit], end: str = "") -> float:
+    """Logarithm of the time nearest to its limit over that limit."""
+    ratios = [figures.get(one.figure + end, 0.0) / one.ms for one in limits]
+    return math.log(max([*ratios, 1e-6]))
+
+
+def largest(
+    model: ModelSpec, split: Split, question: Question, guess: float, in_flight: float, *, sure: bool, near: float
+) -> float:
+    """The largest rate at which a design's times, or their intervals' upper ends, keep the limits, from short runs; 0:
+    none was found.
+
+    Without limits, the largest rate near the guess that the design keeps up with. in_flight: requests at that guess.
+    near: how near the nearest limit is near enough, as a logarithm.
+    """
+    passed: list[tuple[float, float]] = []  # logarithms of rates, and how far above the limits
+    missed: list[tuple[float, float]] = []
+    at = math.log(guess)
+    for _ in range(TRIES):
+        rate = math.exp(at)
+        requests = int(min(max(SHORT_TURNS * in_flight * rate / guess, FEWEST), SHORT_MOST))
+        ready = deploy(stated(model, split, question), question.traffic(requests, rate))
+        over = _above(ready, question, sure=sure)
+        (missed if over > 0 else passed).append((at, min(over, OVERLOADED)))
+        if -near <= over <= 0 or (over <= 0 and not question.limits):
+            break
+        at = _next(sorted(passed), sorted(missed), -near / 2)
+        if passed and at - max(passed)[0] < near / 2:
+            break
+    return math.exp(max(passed)[0]) if passed else 0.0
+
+
+def _next(passed: Sequence[tuple[float, float]], missed: Sequence[tuple[float, float]], aim: float) -> float:
+    """Where to look next: where the line through the two nearest points is so far above the limits, and never outside
+    of what is known.
+    """
+    low, high = (passed[-1] if passed else None), (missed[0] if missed else None)
+    two = [low, high] if low and high else (passed[-2:] if passed else missed[:2])
+    at, over = low or high or (0.0, 0.0)
+    slope = 1.0
+    if len(two) == 2 and two[0] and two[1] and two[1][0] > two[0][0]:
+        slope = (two[1][1] - two[0][1]) / (two[1][0] - two[0][0])
+    slope = min(max(slope, FLATTEST), STEEPEST)
+    following = at + min(max((aim - over) / slope, -FARTHEST), FARTHEST)
+    if low and high:
+        width = high[0] - low[0]
+        following = min(max(following, low[0] + 0.15 * width), high[0] - 0.15 * width)
+    return following
+
+
+def command_line(model: str, split: Split, question: Question, point: Point) -> str:
+    """`pipewave serve` of a design under the same requests; empty where no command says them."""
+    if question.recorded is not None or split.weights:
+        return ""
+    words = ["pipewave", "serve", "--model", model, "--gpu", split.gpu, "--engine", split.engine]
+    if split.prefill:
+        for name, one, each in zip(("prefill", "decode"), (split.prefill, split), split.workers, strict=True):
+            words += [f"--{name}", _pool(one, each * point.replicas)]
+    else:
+        degrees: dict[str, Any] = {"tp": split.tp, "pp": split.pp, "ep": split.ep, "dp": split.dp}
+        words += [word for name, n in degrees.items() if n > 1 for word in (f"--{name}", str(n))]
+        words += ["--gpus", str(split.tp * split.dp)] if split.dp > 1 and split.tp > 1 else []
+        words += ["--replicas", str(point.replicas)] if point.replicas > 1 else []
+        limits = {"--max-num-seqs": split.max_num_seqs, "--max-num-batched-tokens": budget_of(split, question)}
+        words += [word for name, value in limits.items() if value for word in (name, str(value))]
+    words += ["--kv-cache-dtype", split.kv_dtype] if split.kv_dtype else []
+    words += ["--speculative", split.speculative] if split.speculative else []
+    words += ["--prefix-share", f"{question.prefix_share:g}"] if question.prefix_share else []
+    words += ["--isl", str(question.input_len), "--osl", str(question.output_len), "--spread", f"{question.spread:g}"]
+    return shlex.join([*words, "--request-rate", repr(point.rate), "--requests", str(point.requests), "--steady"])
+
+
+def _pool(split: Split, workers: int) -> str:
+    said = {"workers": workers, "gpu": split.gpu, "tp": split.tp, "ep": split.ep, "dp": split.dp}
+    return ",".join(f"{name}={value}" for name, value in said.items() if value != 1)
