@@ -1,7 +1,7 @@
 """`python -m lab.another_day_cases H100 --out DIR`: calls of shapes that no row has, to predict, then measure.
 
 Writes cases files for `pipewave measure --plan` (DIR/h100.jsonl) and, of a card that two can be had of, for
-`python -m pipewave.measure.collectives --plan` (DIR/h200.collectives.jsonl). Products, experts and norms are of models
+`python -m lab.collectives --plan` (DIR/h200.collectives.jsonl). Products, experts and norms are of models
 that the built-in plans do not hold, and of random shapes; head layouts and lengths are drawn anew. A share of the calls
 of the card's own rows comes again (`known`), so that what another card and day are worth is told apart from shapes.
 """
@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from lab import collectives
 from lab import ragged_plans as ragged
-from pipewave.measure import collectives
 from pipewave.measure.job import PAGE_ORDERS, Job
 from pipewave.measure.plans import layers as layer_plans
 from pipewave.measure.plans import moe, rough_us

@@ -34,7 +34,7 @@ PLACE = "another_day"
 OUT = RESULTS / f"{PLACE}.json"
 WIDTHS = (64, 128)  # of heads, that attention has other rows of
 MIB = 1 << 20
-SECOND = {"H200": ("", "second")}  # folders of rows of a card; the second is another machine's
+SECOND = {"H200": ("", "second", "third")}  # folders of rows of a card, each of another machine
 LATENCIES = ("latency_us", "low_us", "high_us")
 Row = dict[str, Any]
 Floats = NDArray[np.float64]
@@ -119,14 +119,19 @@ def _apart(measured: Floats, earlier: Floats) -> dict[str, float]:
 
 
 def page_rows() -> list[dict[str, str]]:
-    """For reading: a line a family of new cold calls, for each card the error before, now, and the share inside now."""
+    """For reading: a line a family and protocol of new calls, for each card the error before, now, and the share inside
+    now.
+    """
     found: dict[str, dict[str, str]] = {}
-    lines = [line for line in json.loads(OUT.read_text(encoding="utf-8")) if line["protocol"] == "cold"]
-    lines = [line for line in lines if line["calls"] == "new"]
+    lines = [line for line in json.loads(OUT.read_text(encoding="utf-8")) if line["calls"] == "new"]
     cards = dict.fromkeys(line["card"] for line in lines)
-    for line in lines:
-        empty = {"family": line["family"], **dict.fromkeys(cards, "–")}
-        cells, before, now = found.setdefault(line["family"], empty), line["before"], line["now"]
+    for line in sorted(lines, key=lambda line: str(line["protocol"])):
+        name = line["family"] + ("" if line["protocol"] == "cold" else f", `{line['protocol']}`")
+        cells, before, now = (
+            found.setdefault(name, {"family": name} | dict.fromkeys(cards, "–")),
+            line["before"],
+            line["now"],
+        )
         cells[line["card"]] = f"{before['mape']:.1f}; {now['mape']:.1f}; {now['inside']:.0f} % of {now['rows']}"
     return list(found.values())
 

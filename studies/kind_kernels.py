@@ -1,7 +1,7 @@
 """Kernels of today's kinds whose rows no public table holds on Hopper, predicted and measured on an H100.
 
     python -m studies.kind_kernels [--rows]          errors by kernel and layout
-    python -m studies.kind_kernels --cases FILE      the cases, for `python -m pipewave.measure --plan FILE --store
+    python -m studies.kind_kernels --cases FILE      the cases, for `pipewave measure --plan FILE --store
     ROWS`
 
 vLLM 0.22.1's Triton attention (Gemma 4, and any model whose heads differ in size), gpt-oss's experts in MXFP4 by

@@ -13,15 +13,18 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 from pipewave.errors import PipewaveError
+from pipewave.published import recipes
 from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
 from pipewave.published.stream import answer_lines, error
@@ -45,9 +48,20 @@ def answers(rows: Sequence[Row], workers: int) -> list[Answer]:
         return list(answer_lines(lines, pool))
 
 
+@contextmanager
+def recipes_known(which: str) -> Iterator[None]:
+    """Within it, only some of what public launches set is known (a process forked inside knows no more): "every"
+    recipe, those that name no "model", so that a deployment's launch could not have been read for it, or "none".
+    """
+    no_model = tuple(recipe for recipe in recipes.every() if "model_type" not in recipe.get("when", {}))
+    some = {"every": recipes.every(), "no model": no_model, "none": ()}[which]
+    with mock.patch.object(recipes, "every", return_value=some):
+        yield
+
+
 def left_out(rows: Sequence[Row], shipped: Sequence[Answer], workers: int) -> list[Answer]:
     """The same with the constants of each row's group fitted on the other groups (`train.published_fit`)."""
-    own = _constants()
+    own = left_out_constants()
     again = [i for i, row in enumerate(rows) if _key(row) in own and row.case["mode"] == "serve"]
     found = list(shipped)
     with ProcessPoolExecutor(max(workers, 1)) as pool:
@@ -59,7 +73,7 @@ def left_out(rows: Sequence[Row], shipped: Sequence[Answer], workers: int) -> li
 
 def sliced(rows: Sequence[Row], folder: Path, until_s: float) -> tuple[list[Answer], list[Answer]]:
     """Both, as far as there is time; ends the command where there is not. The folder keeps what is answered."""
-    own, by_id = _constants(), {row.id: row for row in sorted(rows, key=_deployment)}
+    own, by_id = left_out_constants(), {row.id: row for row in sorted(rows, key=_deployment)}
     again = [name for name, row in by_id.items() if _key(row) in own and row.case["mode"] == "serve"]
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -84,7 +98,7 @@ def _key(row: Row) -> tuple[str, ...]:
     return tuple(asdict(row.group).values())
 
 
-def _constants() -> dict[tuple[str, ...], Constants]:
+def left_out_constants() -> dict[tuple[str, ...], Constants]:
     """Constants of groups whose own rows changed them; all others are as shipped."""
     table = json.loads(FITTED.read_text("utf-8"))
     return {
@@ -207,6 +221,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only groups with these words: 'vllm B200|sglang B200'")
     parser.add_argument("--needs", action="store_true", help="also rows that need what a case cannot say")
     parser.add_argument("--dated", action="store_true", help="rows without a version run on the release of their day")
+    parser.add_argument("--recipes", choices=("every", "no model", "none"), default="every", help="launches known")
     parser.add_argument("--every", type=int, default=1, help="only one row in so many")
     parser.add_argument("--answers", type=Path, help="also write the answers here, one JSON line a row")
     parser.add_argument("--slices", type=Path, help="keep answers in this folder; the same command again goes on")
@@ -216,11 +231,12 @@ def main() -> None:
     every = [row for row in read(options.data or corpus(), dated=options.dated) if _named(row, options.only)]
     rows = [row for row in every if options.needs or row.answerable][:: options.every]
     began = time.perf_counter()
-    if options.slices:
-        found, apart = sliced(rows, options.slices, time.monotonic() + options.seconds)
-    else:
-        found = answers(rows, options.workers)
-        apart = left_out(rows, found, options.workers)
+    with recipes_known(options.recipes):
+        if options.slices:
+            found, apart = sliced(rows, options.slices, time.monotonic() + options.seconds)
+        else:
+            found = answers(rows, options.workers)
+            apart = left_out(rows, found, options.workers)
     sys.stderr.write(f"{len(rows)} rows in {time.perf_counter() - began:.0f} s\n")
     groups, shipped = by_group(rows, apart), by_group(rows, found)
     if options.answers:

@@ -104,7 +104,8 @@ def measured_rows(found: Iterable[Mapping[str, Any]], gpu: str) -> list[Row]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Print how stacks compare and the worst-served shapes of a folder of measured rows."""
     from pipewave.measure.row_files import rows as packed
-    from pipewave.traces.report import describe, shape_text
+    from pipewave.traces.entry import shape_text
+    from pipewave.traces.report import describe
 
     parser = argparse.ArgumentParser(prog="python -m studies.stack_gaps", description=__doc__)
     parser.add_argument("folder")

@@ -117,6 +117,9 @@ def first_use(subject: Subject, device: Device, torch: Any, space: Space, budget
         before = kernel.provenance["measured"]
         chosen = kernel.choose(args, kwargs, grid)
         kind = "measured" if kernel.provenance["measured"] > before else "unseen"
+        if kind == "unseen":  # as it is once what is worked out aside is there
+            kernel.settle()
+            chosen = kernel.choose(args, kwargs, grid)
         if chosen is not None and np.isfinite(us[i, chosen]):
             lost[kind].append(float(us[i, chosen] / np.nanmin(us[i]) - 1))
     found = {f"{kind}_regret": float(np.mean(values)) for kind, values in lost.items() if values}

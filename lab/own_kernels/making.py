@@ -17,7 +17,7 @@ from pipewave.tune import store, tables
 from pipewave.tune.choose.chooser import CHUNK, Chooser
 from pipewave.tune.law.anchors import Anchors, Floats
 from pipewave.tune.law.launch_counts import SHAPE_FIELDS, family
-from pipewave.tune.law.margin import FEW, FEWER, MARGINS, defaults
+from pipewave.tune.law.margin import MARGINS, defaults
 from pipewave.tune.law.model import Model, fit
 from pipewave.tune.law.peaks import peaks_of
 from pipewave.tune.store import KindTable
@@ -56,11 +56,11 @@ def _kind(kernel: str, some: Measured, env: Mapping[str, Any], kind: Kind, sampl
     formulas, at = tables.formulas(kernel, example), np.stack([numbers[name] for name in names], axis=1)
     peaks = peaks_of(str(env["gpu"]), int(env["sm_count"]))
     anchors = Anchors(at, formulas.many(numbers), some.us, some.config, some.resident)
-    model = with_margin_of(kernel, fit(anchors, peaks, default=defaults(kernel, some.config, some.shape),
-                                       slower=FEWER if some.load and not load else FEW), known_load=load)  # fmt: skip
+    model = with_margin_of(kernel, fit(anchors, peaks, default=defaults(kernel, some.config, some.shape)),
+                           known_load=load)  # fmt: skip
     noted = [{name: float(values[i]) for name, values in numbers.items()} for i in range(min(NOTED, len(at)))]
     chooser = Chooser(formulas, Sizes(names, {}), model, np.arange(len(model.law)), at[:0],
-                      lambda columns: _defaults(kernel, some, columns))  # fmt: skip
+                      default=lambda columns: _defaults(kernel, some, columns))  # fmt: skip
     drawn = draw(kernel, np.random.default_rng(0), samples, load=load)
     chooser.sample(drawn, np.stack([drawn[name] for name in names], axis=1), MORE)
     # Half octaves would only bring corrections of their own.
@@ -71,7 +71,7 @@ def with_margin_of(kernel: str, model: Model, *, known_load: bool) -> Model:
     """With the load known, wider margins cost more regret than they protect; products of the fused layer have no
     default that others run.
     """
-    return replace(model, margin=MARGINS[0]) if known_load or kernel in ("moe_up", "moe_down") else model
+    return replace(model, margin=MARGINS[0], base=None) if known_load or kernel in ("moe_up", "moe_down") else model
 
 
 def _defaults(kernel: str, some: Measured, numbers: Mapping[str, Floats]) -> NDArray[np.int64]:

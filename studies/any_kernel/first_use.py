@@ -90,17 +90,12 @@ def anchored(subject: Subject, space: spaces.Space, count: int) -> dict[str, Any
     for i in anchors:
         chosen(i)
     kernel.options = replace(kernel.options, budget_s=0.0)
-    settled(kernel)
+    kernel.settle()
     us, halves = space.us()[tests], space.halves()[tests]
     picked = np.array([chosen(i) for i in tests])
     rows = {"decorator": figures(halves, us, picked, space.default[tests])}
     rows |= {name: score(space, SELECTORS[name](), count) for name in ("nearest_key", "one_for_all", "default")}
     return {"kinds": len(kernel.kinds), "reason": kernel.reason, "selectors": rows}
-
-
-def settled(kernel: Any) -> None:
-    """Wait for what is worked out aside."""
-    getattr(kernel, "settle", lambda: None)()
 
 
 def on_card(subject: Subject, space: spaces.Space) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from pipewave.tune.law.peaks import peaks_of  # noqa: E402
 from pipewave.tune.store import TableMismatch  # noqa: E402
 from pipewave.tune.user_kernels import launch_log as log  # noqa: E402
 from pipewave.tune.user_kernels import offline  # noqa: E402
-from pipewave.tune.user_kernels.device import Launch  # noqa: E402
-from pipewave.tune.user_kernels.tuned import Options, TunedKernel  # noqa: E402
+from pipewave.tune.user_kernels.device import Launch, Options  # noqa: E402
+from pipewave.tune.user_kernels.tuned import TunedKernel  # noqa: E402
 
 KERNEL_FILE = """
 import triton, triton.language as tl
@@ -70,7 +70,7 @@ def test_a_table_made_ahead_is_resumed_pinned_and_checked(tmp_path: Path) -> Non
     assert sum(len(state.us) for state in again.kinds.values()) == 30
     assert len(device.timed) > 0
     assert some > 0
-    pinned = TunedKernel(again.fn, again.upstream, again.configs, again.of.key, Options(table=path, device=Rows()))
+    pinned = TunedKernel(again.upstream, Options(table=path, device=Rows()))
     lost = []
     for n in (300, 20_000, 1_000_000):
         x = torch.empty(n)

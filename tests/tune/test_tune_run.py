@@ -1,9 +1,8 @@
-"""Decorator, resumed profile, pairs and evaluation, with made-up kernels and devices: no GPU, torch or triton."""
+"""Resumed profile, pairs and evaluation, with made-up kernels and devices: no GPU, torch or triton."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,55 +12,12 @@ from lab.own_kernels.profile import plan, profile
 from lab.own_kernels.recording import TEST, Rows
 from pipewave.cli import build
 from pipewave.errors import BadInput
-from pipewave.tune import autotune, load_table
 from pipewave.tune.space import space
 from studies.tune_evaluate import compare, evaluate_all, regrets
 from tests.command_line import CliRunner
 
 RECORDINGS = Path(__file__).parents[2] / "data" / "recordings" / "h200"
 recorded = pytest.mark.skipif(not (RECORDINGS / "gemm.npz").exists(), reason="recordings are not in this checkout")
-
-
-class Kernel:
-    """Looks like a Triton kernel: named arguments, launched as kernel[grid](...)."""
-
-    def __init__(self, name: str) -> None:
-        self.__name__ = name
-        self.arg_names = ["a", "w", "c", "scale", "M", "N", "K"]
-        self.launches: list[dict[str, Any]] = []
-
-    def __getitem__(self, grid: Any) -> Any:
-        return lambda *args, **kwargs: self.launches.append(kwargs)
-
-
-def test_a_decorated_kernel_launches_with_the_tables_choice() -> None:
-    kernel = Kernel("gemm")
-    tuned = autotune(configs=[], key=["M", "N", "K"], table="gemm")(kernel)
-    tuned[(1,)](0, 0, 0, 1.0, 300, 4096, 4096)
-    assert kernel.launches == [dict(load_table("gemm").select(300, 4096, 4096))]
-    assert tuned.provenance == {"table": 1}
-
-
-def test_without_a_table_upstream_decides_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel, asked = Kernel("softmax"), []
-    fake = SimpleNamespace(autotune=lambda configs, key, **kw: asked.append((key, kw)) or (lambda fn: fn))
-    monkeypatch.setitem(__import__("sys").modules, "triton", fake)
-    with pytest.warns(UserWarning, match="falling back"):
-        tuned = autotune([], ["M"], warmup=5)(kernel)
-    tuned[(1,)](0, 0, 0, 1.0, 8, 8, 8)
-    assert tuned.provenance == {"upstream": 1}
-    assert kernel.launches == [{}]
-    assert asked == [(["M"], {"warmup": 5})]
-    assert "softmax" in tuned.reason
-
-
-def test_a_choice_outside_the_users_list_goes_upstream(monkeypatch: pytest.MonkeyPatch) -> None:
-    only = SimpleNamespace(kwargs={"BLOCK_M": 1}, num_warps=1, num_stages=1)
-    kernel = Kernel("gemm")
-    monkeypatch.setitem(__import__("sys").modules, "triton", SimpleNamespace(autotune=lambda *a, **k: lambda fn: fn))
-    tuned = autotune([only], ["M"], table="gemm")(kernel)
-    tuned[(1,)](0, 0, 0, 1.0, 300, 4096, 4096)
-    assert tuned.provenance == {"upstream": 1}
 
 
 class Device:
@@ -119,14 +75,6 @@ def test_choices_are_compared_with_the_default_where_they_were_timed() -> None:
     assert (found["shapes"], found["untimed"], found["same"]) == (3, 1, pytest.approx(1 / 3))
     assert found["slower_share"] == pytest.approx(1 / 3)
     assert found["speed_up_max"] == pytest.approx(10 / 8)
-
-
-def test_a_kernel_of_ones_own_that_is_called_like_ours_is_any_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "triton", SimpleNamespace(autotune=lambda *a, **k: lambda fn: fn))
-    kernel = Kernel("softmax")
-    with pytest.warns(UserWarning, match="falling back"):
-        autotune([], ["M"])(kernel)[(1,)](0, 0, 0, 1.0, 300, 4096, 4096)
-    assert kernel.launches == [{}]
 
 
 @recorded

@@ -20,6 +20,7 @@ from pipewave.tune.store import KindTable
 from pipewave.tune.user_kernels.kernel import KernelDescription
 from studies.any_kernel import spaces
 from studies.any_kernel.selectors import SELECTORS, Pipewave, SpaceSelector, peaks_of_space, score
+from tests.sampled import sampled
 
 H200 = peaks_of("NVIDIA H200")
 TILES = [(m, n) for m in (16, 64, 128) for n in (32, 128, 256)]
@@ -217,7 +218,7 @@ def test_the_margin_protects_the_authors_own_choice_wherever_it_is() -> None:
 RECORDED = Path(__file__).parents[2] / "data" / "recordings" / "any_kernel"
 
 
-@pytest.mark.parametrize("name", ["grouped_matmul", "liger_swiglu", "softmax"])
+@pytest.mark.parametrize("name", sampled(["grouped_matmul", "liger_swiglu", "softmax"], 1))
 def test_recorded_kernels_of_others_lose_little_at_launches_never_measured(name: str) -> None:
     of = spaces.read(RECORDED / "h200" / f"{name}{spaces.SUFFIX}")
     found = score(of, Pipewave())

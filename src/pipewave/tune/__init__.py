@@ -12,7 +12,7 @@ from typing import Any
 
 from pipewave.tune.tables import load_table
 
-__all__ = ["autotune", "load_table"]
+__all__ = ["autotune", "load_table", "patch"]
 
 
 def autotune(*args: Any, **kwargs: Any) -> Any:
@@ -20,3 +20,10 @@ def autotune(*args: Any, **kwargs: Any) -> Any:
     from pipewave.tune.decorate import autotune as decorator
 
     return decorator(*args, **kwargs)
+
+
+def patch(**options: Any) -> Any:
+    """Choose for every kernel of the program that is under `triton.autotune`; see `patched.patch`."""
+    from pipewave.tune.patched import patch as patched
+
+    return patched(**options)

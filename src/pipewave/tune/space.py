@@ -67,7 +67,6 @@ def _fp8_default(shape: Shape) -> Config:
     return (64, 128, 128, 4, 3, 1) if rows <= 128 else (128, 128, 128, 4, 3, 1)
 
 
-MOE_SWITCHES = (32, 64, 96, 128, 512)  # tokens up to which each of vLLM's tiles is the default
 MOE_CROWDED = 128  # tokens for each expert there is, from where on it walks tiles in bands
 
 

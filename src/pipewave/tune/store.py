@@ -22,6 +22,7 @@ from pipewave.files.store import Store, read
 from pipewave.tune.choose.chooser import Lists
 from pipewave.tune.law.anchors import Floats
 from pipewave.tune.law.gp_correction import GpCorrection
+from pipewave.tune.law.margin import Base
 from pipewave.tune.law.model import Model, Pooled, PooledPrediction
 from pipewave.tune.law.peaks import Peaks
 from pipewave.tune.law.smooth import Smoother
@@ -209,6 +210,8 @@ def _card(model: Model) -> dict[str, Any]:
     """What of a model is no array."""
     found: dict[str, Any] = {"margin": model.margin, "measured": model.launches, "card": asdict(model.peaks),
                              "lengths": [each.length for each in model.smooth]}  # fmt: skip
+    if model.base is not None:
+        found["based"] = True
     if (beside := model.beside) is not None:
         found |= {"beside_length": beside.smooth.length, "beside_share": beside.share}
     if model.gp_correction is not None:
@@ -223,6 +226,8 @@ def _arrays(name: str, model: Model) -> Arrays:
     if (other := model.beside) is not None:
         found |= _smooth_arrays(f"{name}_beside", other.smooth)
         found |= {f"{name}_beside_pooled": other.pooled.law, f"{name}_beside_offset": other.pooled.offset}
+    if (base := model.base) is not None:
+        found |= {f"{name}_base_at": base.at, f"{name}_base_best": base.best}
     if (alike := model.gp_correction) is not None:
         found |= {f"{name}_gp_{part}": getattr(alike, part) for part in GP_ARRAYS}
     return found if model.there is None else found | _arrays(f"{name}_there", model.there)
@@ -238,8 +243,9 @@ def _model(name: str, of: Mapping[str, Any], a: Mapping[str, Any]) -> Model:
     if "gp_level" in of:
         alike = GpCorrection(**{part: a[f"{name}_gp_{part}"] for part in GP_ARRAYS}, level=of["gp_level"])
     there = _model(f"{name}_there", of["there"], a) if "there" in of else None
+    base = Base(a[f"{name}_base_at"], a[f"{name}_base_best"]) if of.get("based") else None
     return Model(peaks, a[f"{name}_resident"], a[f"{name}_law"], smooth, a[f"{name}_sigma"], of["margin"],
-                 of["measured"], beside, alike, there)  # fmt: skip
+                 of["measured"], beside, alike, there, base)  # fmt: skip
 
 
 def _smooth_arrays(name: str, of: Smoother) -> Arrays:

@@ -162,7 +162,7 @@ class KernelTable:
             usable = np.flatnonzero(np.isfinite(of.model.sigma))
             at = Sizes(tuple(of.sizes), {})
             self._choosers[kind] = Chooser(formulas(self.kernel, example), at, of.model, usable, at.at(of.launches),
-                                           self._default, of.lists)  # fmt: skip
+                                           default=self._default, lists=of.lists)  # fmt: skip
         return self._choosers[kind]
 
     def _default(self, numbers: Mapping[str, Floats]) -> NDArray[np.int64]:

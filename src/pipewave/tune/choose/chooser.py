@@ -1,6 +1,7 @@
 """Choosing for launches of one kind: a dictionary hit where a launch came before, else the few laws of its cell.
 
-No GPU call, no lock, the same answer everywhere. A cell is the bit lengths of the sizes less one, the leading sizes in
+No GPU call, no lock. Short lists and the C function are worked out aside: until they are there, the best of the nearest
+launch measured answers, and is not remembered. A cell is the bit lengths of the sizes less one, the leading sizes in
 half octaves; where no launch was drawn into it, wider cells answer. Candidates are those of whole octaves or more, so
 that they hold for several ways to fill the last wave; their corrections are the cell's own.
 """
@@ -9,8 +10,8 @@ from __future__ import annotations
 
 import math
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from pipewave.tune.choose.compiled import CELL_BITS, IDLE, Candidate, CompiledChooser, Short, law_function, short
 from pipewave.tune.law.anchors import Floats, Ints
 from pipewave.tune.law.model import Model
+from pipewave.tune.user_kernels.aside import ASIDE
 from pipewave.tune.user_kernels.launch_formulas import LaunchFormulas
 from pipewave.tune.user_kernels.sizes import Sizes, drawn
 
@@ -37,6 +39,22 @@ MEMO = 1 << 16
 Key = tuple[Any, ...]
 Lists = tuple[dict[int, Short], ...]  # of cells in half octaves, then of those of `WIDTHS`
 Default = Callable[[Mapping[str, Floats]], Ints]  # numbers of launches as columns → the default of each
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Blocks `resident` [s, c] that an SM holds of binaries that differ by sizes `names`, of launches at log sizes `at`
+    [s, n].
+    """
+
+    names: tuple[str, ...]
+    at: Floats
+    resident: Ints
+
+    def of(self, numbers: Mapping[str, Floats]) -> Ints:
+        """Those of the nearest binary seen [s, c], of launches given as columns."""
+        logs = np.log(np.maximum(np.stack([numbers[name] for name in self.names], axis=1), 1.0))
+        return np.asarray(self.resident[np.abs(logs[:, None] - self.at[None]).sum(axis=2).argmin(axis=1)])
 
 
 class Memo(dict[Key, int]):
@@ -64,7 +82,8 @@ class Chooser:
     """  # fmt: skip
 
     def __init__(self, formulas: LaunchFormulas, sizes: Sizes, model: Model, usable: Ints, seen: Floats,
-                 default: Default = first_configuration, lists: Lists | None = None) -> None:  # fmt: skip
+                 best: Ints | None = None, default: Default = first_configuration, lists: Lists | None = None,
+                 held: Held | None = None) -> None:  # fmt: skip
         self.formulas, self.sizes, self.model, self.usable, self.default = formulas, sizes, model, usable, default
         self.inputs = tuple(dict.fromkeys((*sizes.names, *formulas.inputs)))
         self._size_at = tuple(self.inputs.index(name) for name in sizes.names)
@@ -72,12 +91,14 @@ class Chooser:
         self.choose: Callable[[Key], int] = self.memo.__getitem__
         self.lists: Lists = lists or tuple({} for _ in (0, *WIDTHS))
         self._compiled: Callable[[Key], int | None] | None = None
-        self._seen: Floats | None = seen if len(seen) and lists is None else None
+        self._seen: Floats = seen
+        self._best = best  # [s] the fastest of launches seen
+        self._held = held
         self._grows = lists is None  # lists of a table are whole: choices do not depend on what was asked before
+        self.is_ready = lists is not None or not len(seen)
+        self._asked = 0  # the generation of `ASIDE` that works on lists and function
         self._rows: dict[Short, list[Any]] = {}
         self._law = law_function(model.peaks.sms)
-        self._lock = threading.RLock()
-        self._compiles = True
 
     def remember(self, key: Key, config: int) -> int:
         """Keep a choice."""
@@ -85,32 +106,44 @@ class Chooser:
         return config
 
     def decide(self, key: Key) -> int:
-        """Evaluate the short list of the cell."""
+        """Evaluate the short list of the cell; waits for what is worked out aside, if that is not done."""
         index = None if self._compiled is None else self._compiled(key)
         return self._uncompiled(key) if index is None else index
 
     def _uncompiled(self, key: Key) -> int:
         """The same without the C function, or where that has no answer."""
-        with self._lock:
-            self.prepare()
-            listed = self._listed(key)
-            if listed is None and self._grows:
-                listed = self.lists[0][self._cell(key)] = self._new(key)
+        self.begin()
+        if not self.is_ready:
+            ASIDE.settle()
+        listed = self._listed(key)
+        if listed is None and self._grows:
+            listed = self.lists[0][self._cell(key)] = self._new(key)
         return self._whole(key) if listed is None else self._evaluated(key, listed)
 
-    def prepare(self) -> None:
-        """Work out the short lists and compile the C function that evaluates them, once; takes seconds."""
-        with self._lock:
-            if self._seen is not None:
-                at = np.concatenate([drawn(self._seen, SAMPLES, wider=1.0), drawn(self._seen, BEYOND)])
-                self._seen = None
+    def meanwhile(self, key: Key) -> int:
+        """The best of the nearest launch measured, until short lists are worked out; the default where none was."""
+        self.begin()
+        if self._best is None or not len(self._seen):
+            return int(self.default({name: np.array([1.0]) for name in self.inputs})[0])
+        away = np.abs(np.log(np.maximum(self._seen, 1.0)) - self._logs(key)).sum(axis=1)
+        return int(self._best[away.argmin()])
+
+    def begin(self) -> None:
+        """Have the short lists worked out and the C function compiled, once; both take a second."""
+        if self._asked == ASIDE.generation or (self.is_ready and "triton" not in sys.modules):
+            return
+        self._asked = ASIDE.generation
+        ASIDE.do(self._prepare)
+
+    def _prepare(self) -> None:
+        if not self.is_ready:
+            at = np.concatenate([drawn(self._seen, SAMPLES, wider=1.0), drawn(self._seen, BEYOND)])
+            try:
                 self.sample(self.sizes.numbers(at), at)
-            if self._compiles and "triton" in sys.modules:
-                self._compiles = False
-                if self._grows:
-                    self._compile()
-                else:  # a table's short lists answer meanwhile
-                    threading.Thread(target=self._compile, daemon=True, name="pipewave-tune").start()
+            finally:
+                self.is_ready = True
+        if self._compiled is None and "triton" in sys.modules:
+            self._compile()
 
     def _compile(self) -> None:
         every = [self._candidate(index) for index in self.usable.tolist()]
@@ -165,10 +198,14 @@ class Chooser:
 
     def _whole(self, key: Key) -> int:
         """Choose by the whole model, for a launch that nobody foresaw."""
+        ranked, _ = self._judged_at(key)
+        return int(self.usable[ranked[0, self.usable].argmin()])
+
+    def _judged_at(self, key: Key) -> tuple[Floats, Floats]:
+        """As `_judged`, of one launch."""
         numbers = dict(zip(self.inputs, key, strict=True))
-        default = self.default({name: np.array([value], float) for name, value in numbers.items()})
-        ranked = self.model.ranked(self.formulas.counts(numbers)[None], self._logs(key), default)[0]
-        return int(self.usable[ranked[self.usable].argmin()])
+        columns = {name: np.array([value], float) for name, value in numbers.items()}
+        return self._judged(self.formulas.counts(numbers)[None], self._logs(key), columns)
 
     def _logs(self, key: Key) -> Floats:
         return np.log(np.maximum([[float(key[at]) for at in self._size_at]], 1.0))
@@ -176,15 +213,15 @@ class Chooser:
     def _new(self, key: Key) -> Short:
         """The short list of a cell that no sample fell into, by its first launch."""
         numbers = dict(zip(self.inputs, key, strict=True))
-        counts = self.formulas.counts(numbers)[None]
-        columns = {name: np.array([value], float) for name, value in numbers.items()}
-        ranked, factor = self._judged(counts, self._logs(key), self.default(columns))
-        return self._decide(self._short(ranked, counts, self.default(columns)), factor)
+        ranked, factor = self._judged_at(key)
+        default = self.default({name: np.array([value], float) for name, value in numbers.items()})
+        return self._decide(self._short(ranked, self.formulas.counts(numbers)[None], default), factor)
 
     def sample(self, numbers: Mapping[str, Floats], at: Floats, bounded: int = BOUNDED) -> None:
         """Keep of each cell the few configurations that lose nothing at launches given as columns, of sizes [s, d]."""
         counts, logs, default = self.formulas.many(numbers), np.log(np.maximum(at, 1.0)), self.default(numbers)
-        parts = [self._judged(counts[i : i + CHUNK], logs[i : i + CHUNK], default[i : i + CHUNK])
+        parts = [self._judged(counts[i : i + CHUNK], logs[i : i + CHUNK],
+                              {name: column[i : i + CHUNK] for name, column in numbers.items()})
                  for i in range(0, len(at), CHUNK)]  # fmt: skip
         ranked, factor = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
         fine = _packed(_bits(at))
@@ -206,9 +243,10 @@ class Chooser:
         more = [one for one in beyond if one not in listed][: max(MOST - len(listed), 0)]
         return np.array([*listed, *more], np.int64)
 
-    def _judged(self, counts: Floats, logs: Floats, default: Ints) -> tuple[Floats, Floats]:
+    def _judged(self, counts: Floats, logs: Floats, numbers: Mapping[str, Floats]) -> tuple[Floats, Floats]:
         """What choices go by (log µs), and how far it is above the laws alone: each [s, c]."""
-        ranked = self.model.ranked(counts, logs, default)
+        held = None if self._held is None else self._held.of(numbers)
+        ranked = self.model.ranked(counts, logs, self.default(numbers), held)
         return ranked, ranked - np.log(np.maximum(self.model.law_us(counts), 1e-3))
 
     def _short(self, ranked: Floats, counts: Floats, default: Ints, bounded: int = BOUNDED) -> Ints:
@@ -290,6 +328,7 @@ class FixedChoice:
     """The one choice for a kind of launch that nothing is known of and nothing will be measured of."""
 
     inputs: tuple[str, ...] = ()
+    is_ready = True
 
     def __init__(self) -> None:
         self.memo: dict[Key, int] = {}
@@ -302,3 +341,5 @@ class FixedChoice:
     def decide(self, key: Key) -> int:
         """The choice that was kept."""
         return self.memo[()]
+
+    meanwhile = decide

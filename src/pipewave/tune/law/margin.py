@@ -1,13 +1,16 @@
-"""When to leave the default: only for a predicted gain that exceeds the error which anchors left out show.
+"""What a choice starts from, and how large a predicted gain it takes to leave it: a decision about the loss to expect.
 
-The margin is the smallest at which few enough anchors run slower than with the default, each predicted by what was
-fitted to the others. Where the load of a launch is not known, that prediction does not know it either, so that the
-margin covers what the load may be.
+A choice starts from what was fastest at the nearest anchor, which was measured, and leaves it for a predicted gain of
+`MARGINS[0]`. It starts elsewhere (from the default, or from the one configuration that does best over the anchors), or
+asks for more, or never leaves, where that saves losses at anchors left out, each predicted, and its bases found, by
+the others: by `SURE` standard errors of the mean, for a search over few anchors finds something by chance. Where
+predictions have no ground, because loads are hidden, that is so, and the best of what is measured runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +20,11 @@ from pipewave.tune.space import space
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-SLOWER = 0.02  # a choice is slower than the default from here on
-FEW, FEWER = 0.02, 0.01  # share of left-out anchors that may be; where loads are not known, for they vary more
 FOLDS = 5  # parts of the anchors, each left out once
-MARGINS = tuple(step / 100 for step in range(2, 21))  # tried, of log µs
+MARGINS = tuple(step / 100 for step in range(2, 21))  # tried, of log µs; usually the first
+ALWAYS = 3.0  # a margin that no prediction exceeds
+NOT_TIMED = 0.7  # loss of a configuration that was not timed, for it could not win
+SURE = 2.0  # standard errors of the mean loss that another start must save
 
 
 def defaults(kernel: str, config: Mapping[str, Ints], shape: Mapping[str, NDArray[np.generic]]) -> Ints:
@@ -38,21 +42,50 @@ def folds(count: int) -> list[tuple[Ints, Ints]]:
     return [(np.flatnonzero(part == one), np.flatnonzero(part != one)) for one in range(FOLDS) if np.any(part == one)]
 
 
-def margin(slower: NDArray[np.bool_], predicted: Floats, default: Ints, most: float = FEW) -> float:
-    """Return the least margin at which choices are slower than the default at a share of `most` of the anchors.
-
-    One anchor may always be: a disturbed launch among few would otherwise forbid every choice. Where no margin keeps
-    to that, the least of those with the least share: a wider one costs regret and protects nothing.
-    `predicted` [s, c]: log µs of anchors left out, which choices go by; `slower` [s, c]: as `is_slower` says.
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What choices start from: configuration `best` [n] of the nearest of log sizes `at` [n, d]; one for all if n = 1.
+    The default where there is no base.
     """
-    row, most = np.arange(len(predicted)), max(most, 1 / len(predicted))
-    share = [np.mean(slower[row, with_margin(predicted, default, by).argmin(axis=1)]) for by in MARGINS]
-    return next((by for by, few in zip(MARGINS, share, strict=True) if few <= most), MARGINS[int(np.argmin(share))])
+
+    at: Floats
+    best: Ints
+
+    def of(self, logs: Floats) -> Ints:
+        """The base [s] of launches at log sizes [s, d]."""
+        if len(self.best) == 1:
+            return np.broadcast_to(self.best, len(logs))
+        return np.asarray(self.best[np.abs(logs[:, None] - self.at[None]).sum(axis=2).argmin(axis=1)])
 
 
-def is_slower(us: Floats, default: Ints) -> NDArray[np.bool_]:
-    """Whether each configuration [s, c] is slower than the default [s]; not where either was not timed."""
-    return np.asarray(us > (1 + SLOWER) * us[np.arange(len(us)), default][:, None])
+def bases(logs: Floats, us: Floats) -> tuple[Base, Base]:
+    """One configuration for all launches [s, c], and the best of the nearest: over all launches of the same sizes."""
+    lost = np.log(us / np.nanmin(us, axis=1, keepdims=True))
+    worst = np.nanmax(lost, axis=1, keepdims=True)
+    lost = np.where(np.isfinite(lost), lost, np.maximum(worst, NOT_TIMED))
+    at, which = np.unique(logs, axis=0, return_inverse=True)
+    same = np.zeros((len(at), us.shape[1]))
+    np.add.at(same, which.reshape(-1), lost)
+    return Base(logs[:1], np.array([lost.mean(axis=0).argmin()])), Base(at, same.argmin(axis=1))
+
+
+def decided(us: Floats, predicted: Floats, bases_at: Sequence[Ints]) -> tuple[int, float]:
+    """The number of a base and the margin to leave it by, at anchors left out.
+
+    `us` [s, c] µs; `predicted` [s, c] log µs, which choices go by; `bases_at`: bases [s], the usual one last.
+    """
+    row, lost = np.arange(len(us)), np.log(us / np.nanmin(us, axis=1, keepdims=True))
+    lost = np.where(np.isfinite(lost), lost, NOT_TIMED)
+    losses = {(number, by): lost[row, with_margin(predicted, base, by).argmin(axis=1)]
+              for number, base in enumerate(bases_at) for by in (*MARGINS, ALWAYS)}  # fmt: skip
+    usual = len(bases_at) - 1, MARGINS[0]
+
+    def saved(tried: tuple[int, float]) -> float:
+        each = losses[usual] - losses[tried]
+        return float(each.mean() - SURE * each.std() / np.sqrt(len(each)))
+
+    best = max(losses, key=saved)
+    return best if saved(best) > 0 else usual
 
 
 def with_margin(log_us: Floats, default: Ints, by: float) -> Floats:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pipewave.tune.law import wave
 from pipewave.tune.law.anchors import Anchors, Floats, Ints, work
 from pipewave.tune.law.gp_correction import LEADING, NEAR, GpCorrection, learned, marks
-from pipewave.tune.law.margin import FEW, folds, is_slower, margin, with_margin
+from pipewave.tune.law.margin import Base, bases, decided, folds, with_margin
 from pipewave.tune.law.peaks import Peaks
 from pipewave.tune.law.smooth import ALIKE, Smoother, alike, smoothed, smoother, soft_regret, spread
 
@@ -36,6 +36,7 @@ ALIKE_FROM, ALIKE_ALONE = 10, 50  # launches up to which gp_correction says noth
 JUDGED, SEARCHED = 8, 20  # launches from which on the margin, and how to smooth, are found by leaving some out
 MANY = 150  # launches from which on laws and smoothing alone predict best: on our own kernels, docs/studies
 STRETCHES = (2.0, 4.0, 8.0)  # how much shorter the length of the smoothing may be in one size
+UNTIMED = 1e2  # log µs of what was not timed: only a base that has to be chosen is
 UNJUDGED = 0.05  # margin where too few launches were measured to find one
 SIGMA = 0.1  # relative error to expect of a law that nothing was measured for
 Times = Callable[[Floats, Ints], Floats]  # counts [s, c, 6], resident [c] or [s, c] → µs [s, c]
@@ -72,10 +73,10 @@ class PooledPrediction:
 @dataclass(frozen=True, slots=True)
 class Model:
     """`law` [c, terms]; `smooth`: corrections, in turn (of the prior's GPU, then of this one); `sigma` [c] relative
-    error; `margin`: log µs that a choice has to gain over the first configuration; `beside`: the other prediction, with
-    which the mean is taken, None where few launches were measured; `gp_correction`: the third one, in place of the last
-    correction, None likewise; `there`: the model of another GPU as it is expected here, which counts as
-    `THERE_LAUNCHES` launches of this one, None where there is none.
+    error; `margin`: log µs that a choice has to gain over `base`, the default where that is None; `beside`: the other
+    prediction, with which the mean is taken, None where few launches were measured; `gp_correction`: the third one, in
+    place of the last correction, None likewise; `there`: the model of another GPU as it is expected here, which counts
+    as `THERE_LAUNCHES` launches of this one, None where there is none.
     """  # fmt: skip
 
     peaks: Peaks
@@ -88,6 +89,7 @@ class Model:
     beside: PooledPrediction | None = None
     gp_correction: GpCorrection | None = None
     there: Model | None = None
+    base: Base | None = None
 
     def law_us(self, counts: Floats, resident: Ints | None = None) -> Floats:
         """Predict launches [s, c, 6] by the laws alone, `resident` [s, c] if it is known of each: [s, c] µs."""
@@ -138,9 +140,12 @@ class Model:
         return out
 
     def ranked(self, counts: Floats, logs: Floats, default: Ints | int = 0, resident: Ints | None = None) -> Floats:
-        """Log µs [s, c] that choices go by: one sigma up, the default (of all, or of each) lowered by the margin."""
+        """Log µs [s, c] that choices go by: one sigma up, the base, or else the default (of all, or of each), lowered
+        by the margin.
+        """
         log_us = np.log(self.us(counts, logs, resident)) + self.sigma
-        return with_margin(log_us, np.broadcast_to(default, len(log_us)), self.margin)
+        start = np.broadcast_to(default, len(log_us)) if self.base is None else self.base.of(logs)
+        return with_margin(log_us, start, self.margin)
 
 
 def pooled_terms(counts: Floats, resident: Ints, peaks: Peaks) -> Floats:
@@ -166,6 +171,11 @@ USUAL = np.array([2.5, 0.25, 0.1, 1.2, 0.3, 0.2, 0.1, 1.15])
 def physics(peaks: Peaks, configurations: int) -> Pooled:
     """The law of a GPU before anything was measured on it."""
     return Pooled(peaks, USUAL, np.zeros(configurations))
+
+
+def physics_us(counts: Floats, resident: Ints, peaks: Peaks) -> Floats:
+    """µs [s, c] of launches [s, c, 6] on a GPU that nothing was measured on."""
+    return np.asarray(pooled_terms(counts, resident, peaks) @ USUAL)
 
 
 def pooled(anchors: Anchors, peaks: Peaks) -> Pooled:
@@ -194,7 +204,7 @@ class Prior:
 
 def fit(
     anchors: Anchors, peaks: Peaks, elsewhere: Floats | None = None, prior: Prior | None = None,
-    default: Ints | None = None, slower: float = FEW,
+    default: Ints | None = None,
 ) -> Model:  # fmt: skip
     """Fit everything.
 
@@ -204,19 +214,20 @@ def fit(
         elsewhere: counts [v, c, 6] of launches like those to choose for; default: the anchors'.
         prior: what to expect there; default: the pooled law of the anchors.
         default: the choice [s] to beat at each launch; default: the first configuration.
-        slower: share of left-out anchors that may be slower than that choice by over 2 %.
     """
     made = _without_margin(anchors, peaks, elsewhere, prior)
     if len(anchors.us) < JUDGED:
         return made
-    predicted = np.empty_like(anchors.us)
+    default = np.zeros(len(anchors.us), np.int64) if default is None else default
+    predicted, others = np.empty_like(anchors.us), np.zeros((2, len(anchors.us)), np.int64)
     for out, rest in folds(len(anchors.us)):
-        fitted, test = _without_margin(anchors.take(rest), peaks, elsewhere, prior), anchors.take(out)
+        known, test = anchors.take(rest), anchors.take(out)
+        fitted = _without_margin(known, peaks, elsewhere, prior)
         predicted[out] = np.log(fitted.us(test.counts, test.logs, test.resident)) + fitted.sigma
-    at, default = np.arange(len(anchors.us)), np.zeros(len(anchors.us), np.int64) if default is None else default
-    predicted = np.where(np.isfinite(anchors.us), predicted, np.inf)
-    predicted[at, default] = np.where(np.isfinite(predicted[at, default]), predicted[at, default], 1e3)
-    return replace(made, margin=margin(is_slower(anchors.us, default), predicted, default, slower))
+        others[:, out] = [base.of(test.logs) for base in bases(known.logs, known.us)]
+    predicted = np.where(np.isfinite(anchors.us), predicted, UNTIMED)
+    number, by = decided(anchors.us, predicted, [default, *others])
+    return replace(made, margin=by, base=(None, *bases(anchors.logs, anchors.us))[number])
 
 
 def _without_margin(anchors: Anchors, peaks: Peaks, elsewhere: Floats | None, prior: Prior | None) -> Model:

@@ -23,6 +23,7 @@ from pipewave.tune.source.values import Counts, Tensor
 NUMEL, GRID = "numel:", "grid:"  # inputs that are not arguments: elements of a tensor, numbers a grid function encloses
 PLACE = "place:"  # a block's program id: stands for all blocks, so that it is no input of a launch
 TRIP_BYTES = 8192  # that a block without a loop moves: counted as a trip, so that its size is seen
+SMALLEST_SIZE = 16  # of a constant of the binary: what is less may be a flag or one of a few ways to work
 OUTPUTS = ("blocks", "trips", "longest", "least_bytes", "moved_bytes", "flops")  # of a launch; trips of a block
 Inputs = Mapping[str, Any]
 Heuristics = Mapping[str, Callable[[Mapping[str, Any]], Any]]
@@ -40,11 +41,16 @@ class Formula:
     loops: Mapping[int, float] = field(default_factory=dict)  # mean turns by line, at the launch that was read
 
 
+def is_size(name: str, value: Any, constants: Sequence[str]) -> bool:
+    """Whether an argument is a size: an integer; among constants of a binary one that is too large for a flag."""
+    return type(value) is int and (name not in constants or value >= SMALLEST_SIZE)
+
+
 def inputs_of(grid: Any, named: Mapping[str, Any], constants: Sequence[str]) -> dict[str, Any]:
     """The numbers of a launch by name: its integers, the elements of its tensors, what its grid encloses."""
     found: dict[str, Any] = {}
     for name, value in named.items():
-        if type(value) is int and name not in constants:
+        if is_size(name, value, constants):
             found[name] = value
         elif (tensor := tensor_of(value)) is not None and tensor.elements is not None:
             found[NUMEL + name] = tensor.elements

@@ -135,7 +135,7 @@ def understood(kernel: Any, expression: str, given: Mapping[str, Any], config: M
     while hasattr(kernel, "values") and hasattr(kernel, "fn"):
         heuristics |= kernel.values
         kernel = kernel.fn
-    _complete(kernel, {*given, *config, *heuristics})
+    complete(kernel, {*given, *config, *heuristics})
     grid = expression_grid(expression)
     try:
         found = formula(kernel, grid, given, config, constants_of(kernel), heuristics=heuristics)
@@ -159,8 +159,8 @@ def understood(kernel: Any, expression: str, given: Mapping[str, Any], config: M
     }
 
 
-def _complete(kernel: Any, known: set[str]) -> None:
-    """Ask for what a launch needs and nobody said."""
+def complete(kernel: Any, known: set[str]) -> None:
+    """BadInput for what a launch needs and nobody said, and how to say it."""
     code, _ = source(kernel)
     defaults = {one.arg for one in code.args.args[len(code.args.args) - len(code.args.defaults) :]}
     missing = [name for name in kernel.arg_names if name not in known | defaults]

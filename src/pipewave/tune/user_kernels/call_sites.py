@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pipewave.tune.source.formula import GRID, NUMEL
+from pipewave.tune.choose.chooser import Chooser, FixedChoice
+from pipewave.tune.source.formula import GRID, NUMEL, SMALLEST_SIZE, is_size
 from pipewave.tune.source.launch import tensor_of
 from pipewave.tune.user_kernels.kernel import KernelDescription
 
@@ -49,6 +50,58 @@ class Place:
         return config
 
 
+class CallSites:
+    """Ways from the places of a program to what chooses there. `choosers`: by place and kind of launch."""
+
+    def __init__(self, of: KernelDescription) -> None:
+        self.of = of
+        self._pickers: dict[Any, Picker] = {}
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the ways: choosers have been replaced."""
+        self.choosers: dict[tuple[Place, tuple[Any, ...]], Chooser | FixedChoice] = {}
+        self._entries: dict[Any, tuple[Chooser | FixedChoice, Picker]] = {}
+        self._places: dict[Any, Place | None] = {}  # None: launches of several sets of inputs come by
+        self._last: Place | None = None  # of the last launch: most programs launch a kernel from one
+
+    def at(self, args: Sequence[Any], kwargs: Any, grid: Any) -> tuple[Place | None, Any]:
+        """The place of a launch, and what is picked of it there; (None, None) where there is no place."""
+        place = self._last
+        launch = None if place is None else place.pick(args, kwargs, grid)
+        if launch is None:
+            place = self._last = self._places.get(site_of(args, kwargs, grid))
+            launch = None if place is None else place.pick(args, kwargs, grid)
+        return place, launch
+
+    def anywhere(self, args: Sequence[Any], kwargs: Any, grid: Any) -> tuple[Chooser | FixedChoice, tuple[Any, ...]]:
+        """What chooses at a site that launches of several sets of inputs come by, and its key. KeyError: it is new."""
+        site = site_of(args, kwargs, grid)
+        chooser, pick = self._entries[site, self._pickers[site](args, kwargs, grid)]
+        return chooser, pick(args, kwargs, grid)
+
+    def enter(self, chooser: Chooser | FixedChoice, args: Sequence[Any], kwargs: Any, grid: Any, index: int) -> None:
+        """Remember a choice, if it will stay so, and how to come to it fast from this place in the program."""
+        site = site_of(args, kwargs, grid)
+        if site not in self._pickers:
+            self.of.held.append(getattr(grid, "__code__", None))  # its id names the place: it must live
+            self._pickers[site] = kind_picker(self.of, args, kwargs)
+        pick = size_picker(self.of, args, grid, chooser.inputs)
+        key = pick(args, kwargs, grid)
+        stays = chooser.is_ready or key in chooser.memo
+        if stays:
+            chooser.remember(key, index)
+        self._entries[site, self._pickers[site](args, kwargs, grid)] = chooser, pick
+        place = self._places.setdefault(site, Place(self.of, args, kwargs, grid, chooser.inputs))
+        if place is not None and place.inputs != chooser.inputs:  # kinds of other arguments come by here
+            place = self._places[site] = self._last = None
+        if place is not None:
+            launch = place.pick(args, kwargs, grid)
+            self.choosers[place, launch[: place.kinds]] = chooser
+            if stays:
+                place.remember(launch, index)
+
+
 def named(of: KernelDescription, args: Sequence[Any], kwargs: Any) -> dict[str, Any]:
     """Arguments by name."""
     return {**dict(zip(of.arg_names, args, strict=False)), **kwargs}
@@ -63,7 +116,11 @@ def _kind_parts(of: KernelDescription, args: Sequence[Any], kwargs: Any) -> list
     parts = []
     for name, value in named(of, args, kwargs).items():
         where = _where(of, args, name)
-        if name in of.constants or isinstance(value, bool | str):
+        if name in of.unused:
+            continue
+        if name in of.constants and is_size(name, value, of.constants):  # the same place may pass a flag
+            parts.append(f"None if type({where}) is int and {where} >= {SMALLEST_SIZE} else {where}")
+        elif name in of.constants or isinstance(value, bool | str):
             parts.append(where)
         elif value is None or hasattr(value, "dtype"):  # the same place may pass a tensor or none
             parts.append(f"dtype({where}, 'dtype', None)")

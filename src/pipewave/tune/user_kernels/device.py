@@ -1,4 +1,4 @@
-"""What tuning a kernel needs of a device: binaries of some configurations, and their times at a launch.
+"""What tuning a kernel needs of a device, binaries of some configurations and their times at a launch; and how to tune.
 
 A seam: tests and replays bring a device of their own. The real one is `user_kernels.gpu`.
 """
@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from pipewave.tune.law.peaks import Peaks
+
+BUDGET_S = 2.0  # of timing at first use
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +55,17 @@ class Device(Protocol):
 
     def time(self, launch: Launch, order: Sequence[int]) -> list[float]:
         """µs of one launch of each configuration, in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`budget_s`: seconds of timing at first use, in all; `trips`: loop trips where the source does not tell them;
+    `table`: a table to choose by, which is never written (another GPU's is a start, and launches are measured);
+    `cache`: a folder instead of the user's, False for none; `device`: what measures, default: the GPU in use.
+    """
+
+    budget_s: float = BUDGET_S
+    trips: Any = None
+    table: str | Path | None = None
+    cache: str | Path | bool = True
+    device: Device | None = None

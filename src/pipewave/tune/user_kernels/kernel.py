@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipewave.tune.source.formula import constants_of
+from pipewave.tune.source.formula import constants_of, is_size
 from pipewave.tune.source.launch import called_of, source, tensor_of
 
-Kind = tuple[tuple[str, str], ...]  # what of a launch is no size: constants, types, which arguments there are
+Kind = tuple[tuple[str, str], ...]  # what of a launch is no size: flags, types, which arguments there are
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,26 @@ class KernelDescription:
     heuristics: Mapping[str, Callable[[Mapping[str, Any]], Any]]
     source_sha256: str
     trips: Any = None
+    unused: frozenset[str] = frozenset()  # constants that the source never names: a key's only, no part of a kind
     held: list[Any] = field(default_factory=list)
+
+    @property
+    def inner(self) -> Any:
+        """The `triton.jit` function itself."""
+        return jit(self.fn)
 
     def kind(self, named: Mapping[str, Any]) -> Kind:
         """The kind of a launch, by its arguments by name: binaries and laws of one kind do not serve another."""
-        return tuple((name, text) for name, value in named.items() if (text := _kind(name, value, self.constants)))
+        return tuple(
+            (name, text)
+            for name, value in named.items()
+            if name not in self.unused and (text := _kind(name, value, self.constants))
+        )
 
 
 def _kind(name: str, value: Any, constants: Sequence[str]) -> str:
+    if is_size(name, value, constants):
+        return ""
     if name in constants or isinstance(value, bool | str) or value is None:
         return repr(value)
     tensor = tensor_of(value)
@@ -58,7 +70,14 @@ def described(
         outer = outer.fn
     constants = constants_of(inner)
     return KernelDescription(fn, str(getattr(inner, "__name__", "kernel")), tuple(configs), tuple(key),
-                     tuple(inner.arg_names), constants, heuristics, source_hash(inner), trips)  # fmt: skip
+                     tuple(inner.arg_names), constants, heuristics, source_hash(inner), trips,
+                             frozenset(constants) - _named(inner))  # fmt: skip
+
+
+def _named(kernel: Any) -> set[str]:
+    """Names in a kernel's body."""
+    code, _ = source(kernel)
+    return {node.id for part in code.body for node in ast.walk(part) if isinstance(node, ast.Name)}
 
 
 def jit(fn: Any) -> Any:

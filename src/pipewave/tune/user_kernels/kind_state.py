@@ -8,41 +8,54 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.tune.choose.chooser import Chooser
+from pipewave.tune.choose.chooser import Chooser, Held
 from pipewave.tune.law.anchors import Anchors, Floats, Ints, columns
 from pipewave.tune.law.model import Model, Prior, fit, physics, timed_everywhere
 from pipewave.tune.law.peaks import Peaks
 from pipewave.tune.source.formula import GRID
 from pipewave.tune.user_kernels import measuring
 from pipewave.tune.user_kernels.device import Built
+from pipewave.tune.user_kernels.kernel import Kind
 from pipewave.tune.user_kernels.launch_formulas import LaunchFormulas
 from pipewave.tune.user_kernels.sizes import Sizes, drawn, sizes
 
+REPEATS = 8  # launches of the same sizes that are measured where loads are hidden
 ELSEWHERE = 128  # launches drawn that the pooled law is asked for
 
 
 @dataclass(slots=True)
 class KindState:
-    """`numbers`, `counts`, `us`: launches measured; `built` by configuration; `model` and `chooser` once there are;
-    `prior`: the model of another GPU, as it is expected here, and the sizes that it goes by.
+    """`numbers`, `counts`, `us`: launches measured; `built` of each by configuration; `model` and `chooser` once there
+    are; `prior`: the model of another GPU, as it is expected here, and the sizes that it goes by.
     """
 
     formulas: LaunchFormulas
+    kind: Kind = ()
     numbers: list[Mapping[str, Any]] = field(default_factory=list)
     counts: list[Floats] = field(default_factory=list)
     us: list[Floats] = field(default_factory=list)
-    built: dict[int, Built] = field(default_factory=dict)
+    built: list[Mapping[int, Built]] = field(default_factory=list)
     model: Model | None = None
     prior: tuple[Model, tuple[str, ...]] | None = None
     chooser: Chooser | None = None
     fitted_to: int = 0  # launches
+    refused: str = ""  # why launches of this kind cannot be measured
 
     def add(self, numbers: Mapping[str, Any], counts: Floats, us: Floats, built: Mapping[int, Built]) -> None:
         """Take a measured launch in."""
         self.numbers.append(numbers)
         self.counts.append(counts)
         self.us.append(us)
-        self.built |= built
+        self.built.append(built)
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether loops turn as often as only the GPU knows: launches of the same sizes differ in time."""
+        return self.formulas.of.trips is None and any("loop" in why for why in self.formulas.unknown)
+
+    def wants(self, numbers: Mapping[str, Any]) -> bool:
+        """Whether a launch is worth measuring whose sizes were measured before."""
+        return self.is_hidden and sum(dict(one) == dict(numbers) for one in self.numbers) < REPEATS
 
     def sizes(self) -> Sizes:
         """Which numbers of the launches are sizes of their own."""
@@ -51,8 +64,11 @@ class KindState:
     def anchors(self, of: Sizes, peaks: Peaks) -> Anchors:
         """Everything measured, to fit to."""
         config = columns(self.formulas.of.configs)
-        built = [self.built.get(i, Built()) for i in range(len(self.formulas.of.configs))]
-        resident = measuring.resident(built, config.get("num_warps", np.full(len(built), 4)), peaks)
+        every = range(len(self.formulas.of.configs))
+        known = {i: one for each in self.built for i, one in each.items()}  # of launches that did not compile it
+        rows = [[each.get(i) or known.get(i) or Built() for i in every] for each in self.built]
+        warps = config.get("num_warps", np.full(len(every), 4))
+        resident = np.stack([measuring.resident(row, warps, peaks) for row in rows])
         return Anchors(of.at(self.numbers), np.stack(self.counts), np.stack(self.us), config, resident)
 
     def fitted(self, peaks: Peaks) -> Model:
@@ -76,8 +92,7 @@ class KindState:
         if self.chooser is None or len(self.us) >= 2 * self.fitted_to:
             self.fit(peaks)
             return True
-        key = tuple(self.numbers[-1][name] for name in self.chooser.inputs)
-        self.chooser.remember(key, int(np.nanargmin(self.us[-1])))
+        self._remember(self.chooser, self.numbers[-1], self.us[-1])
         return False
 
     def fit(self, peaks: Peaks) -> None:
@@ -86,10 +101,24 @@ class KindState:
         of = self.sizes()
         anchors = self.anchors(of, peaks)
         self.model = self.fitted(peaks)
-        self.chooser = Chooser(self.formulas, of, self.model, timed_everywhere(anchors.us), anchors.at)
+        best = np.nanargmin(anchors.us, axis=1)
+        self.chooser = Chooser(self.formulas, of, self.model, timed_everywhere(anchors.us), anchors.at, best,
+                               held=self._held(anchors.resident))  # fmt: skip
         for numbers, us in zip(self.numbers, self.us, strict=True):
-            key = tuple(numbers[name] for name in self.chooser.inputs)
-            self.chooser.remember(key, int(np.nanargmin(us)))
+            self._remember(self.chooser, numbers, us)
+
+    def _remember(self, chooser: Chooser, numbers: Mapping[str, Any], us: Floats) -> None:
+        """What was measured is known, unless the next launch of these sizes may differ."""
+        if not self.is_hidden:
+            chooser.remember(tuple(numbers[name] for name in chooser.inputs), int(np.nanargmin(us)))
+
+    def _held(self, resident: Ints) -> Held | None:
+        """What tells binaries of launches apart, where sizes that are constants of the binary do."""
+        names = tuple(name for name in self.formulas.inputs if name in self.formulas.of.constants)
+        if not names or bool((resident == resident[0]).all()):
+            return None
+        at = np.array([[float(launch[name]) for name in names] for launch in self.numbers])
+        return Held(names, np.log(np.maximum(at, 1.0)), resident)
 
     def adopt(self, model: Model, seen: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
         """Choose by a table's model, fitted to launches of these numbers. The kind must have been read.
@@ -100,10 +129,10 @@ class KindState:
         usable: Ints = np.flatnonzero(np.isfinite(model.sigma))
         whole = all(name in enclosed[0] for name in self.formulas.inputs)
         of = sizes(self.formulas.inputs, names, enclosed) if whole else Sizes(tuple(names), {})
-        self.model = model
-        self.chooser = Chooser(
-            self.formulas, of, model, usable, of.at(enclosed) if whole else np.zeros((0, len(names)))
-        )
+        at = of.at(enclosed) if whole else np.zeros((0, len(names)))
+        counts = self.formulas.many(of.numbers(at)) if whole and self.formulas.formulas[0] else None
+        best = None if counts is None else model.ranked(counts, np.log(np.maximum(at, 1.0))).argmin(axis=1)
+        self.model, self.chooser = model, Chooser(self.formulas, of, model, usable, at, best)
 
     def carry(self, model: Model, seen: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
         """Choose by another GPU's model as it is expected here, until launches are measured."""

@@ -14,14 +14,15 @@ from pipewave.tune.source.traced import Trace
 from pipewave.tune.user_kernels.kernel import KernelDescription, jit
 
 MOST_TURNS = 6  # formulas of a configuration, for launches that take other turns; then the first stands for the rest
+Hook = Callable[[dict[str, Any]], object] | None  # of a configuration, on its arguments by name
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override")  # that no source reads
 
 
 class LaunchFormulas:
     """Formulas of all configurations of one kind of launch."""
 
-    def __init__(self, of: KernelDescription) -> None:
-        self.of = of
+    def __init__(self, of: KernelDescription, hooks: Sequence[Hook] = ()) -> None:
+        self.of, self._hooks = of, hooks
         parts = [tuple(sorted((n, v) for n, v in c.items() if n not in OPTIONS)) for c in of.configs]
         self._distinct = list(dict.fromkeys(parts))
         number = {part: i for i, part in enumerate(self._distinct)}
@@ -38,8 +39,15 @@ class LaunchFormulas:
         for made, first in zip(self.formulas, self._first, strict=True):
             if self._one(made, numbers) is None and len(made) < MOST_TURNS:
                 config = self.of.configs[first]
+                self._describe(first, {**named, **config})
                 made.append(formula(jit(self.of.fn), grid, named, config, self.of.constants, self.of.trips,
                                     self.of.heuristics))  # fmt: skip
+
+    def _describe(self, index: int, full: dict[str, Any]) -> None:
+        """Let a configuration's hook set the blocks of host descriptors, if there are any: they are what is read."""
+        hook = self._hooks[index] if self._hooks else None
+        if hook is not None and any(hasattr(value, "block_shape") for value in full.values()):
+            hook(full)
 
     def state(self, counts: Callable[[Mapping[str, Any], Mapping[str, Any]], Sequence[Any]],
               numbers: Mapping[str, Any]) -> None:  # fmt: skip
@@ -74,6 +82,10 @@ class LaunchFormulas:
             for j, values in enumerate(found):
                 out[:, i, j] = values
         return out[:, self.group]
+
+    def covers(self, numbers: Mapping[str, Any]) -> bool:
+        """Whether a launch has all numbers that are read: one with another grid function may enclose others."""
+        return all(name in numbers for name in self.inputs)
 
     @property
     def inputs(self) -> tuple[str, ...]:

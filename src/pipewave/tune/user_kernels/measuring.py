@@ -23,6 +23,8 @@ BLOCK_BYTES = 1_024  # of shared memory that the driver takes of each block
 FIRST = 8  # configurations compiled and timed before bounds leave any out
 Stages = Sequence[tuple[int, float]]
 STAGES: Stages = ((1, math.inf), (1, 2.0), (1, 1.3), (2, 1.08))  # (rounds, of those within this factor of the fastest)
+LONG_US = 1_000.0  # launches from here on differ little from round to round: one more of the close ones will do
+LONG_STAGES: Stages = ((1, 1.08),)
 Timer = Callable[[Sequence[int]], list[float]]  # numbers of configurations, in this order → µs of each
 JITTER_US = 2.0  # what a launch may take longer than its fastest round without having been disturbed: events and clocks
 NARROW = 2.0  # times the FLOPs of bf16 that one-byte operands may reach
@@ -50,11 +52,13 @@ def bounds_us(counts: Floats, peaks: Peaks, *, narrow: bool) -> Floats:
 
 def measure(
     device: Device, launch: Launch, candidates: Sequence[int], counts: Floats, expected: Floats, narrow: bool,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] = time.monotonic, *, followed: bool = True,
 ) -> Timed:  # fmt: skip
-    """Time the candidates at one launch, the most promising first by `expected` µs [c]."""
+    """Time the candidates at one launch, the most promising first by `expected` µs [c]; nothing is left out where
+    `counts` are not `followed` through all loops, for they bound nothing then.
+    """
     ordered = sorted(candidates, key=lambda index: float(expected[index]))
-    bounds = bounds_us(counts, device.peaks, narrow=narrow)
+    bounds = bounds_us(counts, device.peaks, narrow=narrow) if followed else np.zeros(len(counts))
     taken: dict[int, list[float]] = {}
     built: dict[int, Built] = {}
     seconds = 0.0
@@ -72,10 +76,15 @@ def measure(
 
 
 def _rounds(device: Device, launch: Launch, usable: Sequence[int], taken: dict[int, list[float]]) -> None:
-    """Time in rounds; a first one, not counted, loads binaries."""
-    if usable:
-        device.time(launch, usable)
+    """Time in rounds; a first one, which loads binaries, counts where launches are long."""
+    if not usable:
+        return
+    first = device.time(launch, usable)
+    if min(first) < LONG_US:
         staged(lambda order: device.time(launch, order), usable, taken)
+        return
+    taken |= {index: [us] for index, us in zip(usable, first, strict=True)}
+    staged(lambda order: device.time(launch, order), usable, taken, LONG_STAGES)
 
 
 def staged(timed: Timer, usable: Sequence[int], taken: dict[int, list[float]], stages: Stages = STAGES,

@@ -25,8 +25,9 @@ from pipewave.tune.source.inspect import arguments, expression_grid
 from pipewave.tune.store import KindTable
 from pipewave.tune.user_kernels import launch_log as log
 from pipewave.tune.user_kernels import measuring
-from pipewave.tune.user_kernels.device import Device, Launch
-from pipewave.tune.user_kernels.tuned import Options, TunedKernel
+from pipewave.tune.user_kernels.device import Device, Launch, Options
+from pipewave.tune.user_kernels.hooks import kept
+from pipewave.tune.user_kernels.tuned import TunedKernel
 
 SAME, MOST_SPREAD = 0.05, 0.06  # of the common factor; of the spread around it. Launch noise is 1 to 2 %.
 CANARY, AGAIN = 10, 7  # launches that a table carries, and times that each is timed again
@@ -63,10 +64,9 @@ def kernel_of(named: str, device: Device, cache: str | Path | bool = True) -> Tu
     module, name = kernel_file(named)
     found: Any = getattr(module, name, None)
     if isinstance(found, TunedKernel):
-        options = Options(0.0, found.options.trips, None, cache, device)
-        return TunedKernel(found.fn, found.upstream, found.configs, found.of.key, options)
+        return TunedKernel(found.upstream, Options(0.0, found.options.trips, None, cache, device))
     if hasattr(found, "configs") and hasattr(found, "fn"):
-        return TunedKernel(found.fn, found, found.configs, found.keys, Options(0.0, None, None, cache, device))
+        return TunedKernel(found, Options(0.0, None, None, cache, device))
     raise BadInput(
         f"{named}: no kernel under `pipewave.tune.autotune` or `triton.autotune` by that name", field="kernel"
     )
@@ -141,7 +141,7 @@ def _measure(kernel: TunedKernel, one: Noted, device: Device, make: TensorFactor
     timed = measuring.measure(device, launch, range(len(kernel.configs)), counts, expected, narrow)
     if np.isfinite(timed.us).any():
         state.add(numbers, counts, timed.us, timed.built)
-        kernel.keep(state, numbers, counts, timed, named)
+        kept(kernel, state.kind, numbers, counts, timed)
 
 
 def _is_tensor(value: Any) -> bool:

@@ -7,7 +7,7 @@ elements of A, and tell nothing new. The few are where launches are placed, and 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pipewave.tune.law.anchors import Floats
 from pipewave.tune.source.formula import NUMEL
+from pipewave.tune.source.traced import power_of_2
 
 Numbers = Mapping[str, Any]
 EXACT = 1e-6  # of a logarithm: a product is exact or it is none
@@ -25,10 +26,13 @@ WIDER = 4.0  # times as large, and as small, as the launches seen: where others 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`names`: numbers of their own; `follow`: number → (the names it is a product of, times how much)."""
+    """`names`: numbers of their own; `follow`: number → (the names it is a product of, times how much); `rounded`:
+    number → the name that it is, rounded up to a power of two, as blocks that hold a whole row are.
+    """
 
     names: tuple[str, ...]
     follow: Mapping[str, tuple[tuple[str, ...], float]]
+    rounded: Mapping[str, str] = field(default_factory=dict)
 
     def at(self, launches: Sequence[Numbers]) -> Floats:
         """Sizes [s, d] of launches."""
@@ -39,9 +43,10 @@ class Sizes:
     def numbers(self, at: Floats) -> dict[str, Floats]:
         """All numbers, as columns, of launches at sizes [s, d]."""
         own = {name: at[:, i] for i, name in enumerate(self.names)}
-        return own | {
-            name: np.rint(by * np.prod([own[one] for one in of], axis=0)) for name, (of, by) in self.follow.items()
-        }
+        own |= {name: 2.0 ** np.ceil(np.log2(np.maximum(own[of], 1.0))) for name, of in self.rounded.items()}
+        alone = np.ones(len(at))  # a number that no size moves is a column too
+        return own | {name: np.rint(by * np.prod([alone, *(own[one] for one in of)], axis=0))
+                      for name, (of, by) in self.follow.items()}  # fmt: skip
 
 
 def sizes(inputs: Sequence[str], key: Sequence[str], launches: Sequence[Numbers]) -> Sizes:
@@ -50,13 +55,28 @@ def sizes(inputs: Sequence[str], key: Sequence[str], launches: Sequence[Numbers]
                *(n for n in inputs if n.startswith(NUMEL))]  # fmt: skip
     names: list[str] = []
     follow: dict[str, tuple[tuple[str, ...], float]] = {}
+    rounded: dict[str, str] = {}
     for name in dict.fromkeys(ordered):
         found, exact = _product(name, names, launches)
-        if not names or (not exact and not name.startswith(NUMEL)) or name in key:
+        of = None if exact else _rounded_from(name, names, launches)
+        if of is not None:
+            rounded[name] = of
+        elif not names or (not exact and not name.startswith(NUMEL)) or name in key:
             names.append(name)
         else:
             follow[name] = found
-    return Sizes(tuple(names), follow)
+    return Sizes(tuple(names), follow, rounded)
+
+
+def _rounded_from(name: str, names: Sequence[str], launches: Sequence[Numbers]) -> str | None:
+    """The size that a number is, rounded up to a power of two, at launches of more than one such size."""
+    values = [launch[name] for launch in launches]
+    for one in names:
+        sizes_there = [launch[one] for launch in launches]
+        if len(set(sizes_there)) > 1 and all(power_of_2(size) == value for size, value in zip(sizes_there, values,
+                                                                                             strict=True)):  # fmt: skip
+            return one
+    return None
 
 
 def _product(

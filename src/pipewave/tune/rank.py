@@ -1,0 +1,205 @@
+"""Which configurations of a kernel are worth timing, said without a GPU: compiled here, ranked by physics.
+
+Triton and ptxas run on a CPU. A binary tells its registers and its shared memory, and so how many blocks an SM holds;
+the source tells blocks, trips, bytes and FLOPs; the GPU's peaks tell the rest. What nobody measured on that GPU is not
+known closer than `SPREAD`: the ranking says what to time, not what is fastest. Its loss is that of `studies.tune_rank`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipewave.errors import BadInput, MissingExtra
+from pipewave.gpus import find
+from pipewave.tune.imported import kernel_file
+from pipewave.tune.law.anchors import Floats, Ints
+from pipewave.tune.law.model import physics_us
+from pipewave.tune.law.peaks import Peaks, peaks_of
+from pipewave.tune.source.formula import formula
+from pipewave.tune.source.inspect import complete
+from pipewave.tune.source.launch import tensor_of
+from pipewave.tune.source.traced import plain
+from pipewave.tune.user_kernels.device import Built
+from pipewave.tune.user_kernels.kernel import KernelDescription, described
+from pipewave.tune.user_kernels.launch_formulas import OPTIONS
+from pipewave.tune.user_kernels.measuring import resident
+
+SPREAD = 0.16  # of the log of times within 1.5 of a launch's best about physics: `python -m studies.tune_rank`
+# Loss of the best of the first so many against the best of all: mean, and what nine of ten launches stay below.
+LOSSES: Mapping[int, tuple[float, float]] = {1: (0.43, 0.89), 2: (0.164, 0.456), 4: (0.042, 0.158), 8: (0.011, 0.036)}
+TYPES = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8e4nv", "fp64": "fp64", "int4": "i8", "int8": "i8",
+         "int32": "i32", "int64": "i64"}  # fmt: skip
+ALIGNED = [["tt.divisibility", 16]]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A configuration: mean `us` over the launches asked for by physics, with the bounds that two spreads give; what
+    the compiler says of it; `error` where it does not compile, or does not fit an SM.
+    """
+
+    config: Mapping[str, Any]
+    us: float
+    low_us: float
+    high_us: float
+    registers: int
+    smem_bytes: int
+    stack_bytes: int
+    blocks_per_sm: int
+    error: str = ""
+
+
+def kernel_of(named: str) -> KernelDescription:
+    """The kernel of `FILE.py:name` with its configurations. BadInput where it is under no tuner."""
+    module, name = kernel_file(named)
+    found: Any = getattr(module, name, None)
+    if not hasattr(found, "configs") or not hasattr(found, "fn"):
+        raise BadInput(f"{named}: no kernel under `triton.autotune` or `pipewave.tune.autotune` by that name",
+                       field="kernel")  # fmt: skip
+    return described(found.fn, [dict(one.all_kwargs()) for one in found.configs], found.keys)
+
+
+def rank(of: KernelDescription, launches: Sequence[tuple[Any, Mapping[str, Any]]], gpu: str) -> list[Candidate]:
+    """Every configuration, the most promising first, those that cannot run last.
+
+    Args:
+        of: the kernel. launches: grid and arguments by name of each. gpu: a name that `pipewave.gpus` knows.
+
+    Raises:
+        UnknownGpu, BadInput: an argument is missing. MissingExtra: without triton.
+    """
+    card = find(gpu)
+    peaks = peaks_of(card.name)
+    for _, named in launches:
+        complete(of.inner, {*named, *of.configs[0], *of.heuristics})
+    counts = np.array([[_counts(of, grid, named, config) for config in of.configs] for grid, named in launches])
+    capability = int(card.compute_capability)
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        one = launches[0][1]
+        reports = list(pool.map(lambda config: compiled(of, one, config, capability), of.configs))
+    reports = [_fitting(report, peaks) for report in reports]
+    warps = np.array([int(config.get("num_warps", 4)) for config in of.configs])
+    held = resident([built for built, _ in reports], warps, peaks)
+    us = physics_us(_with_stack(counts, np.array([stack for _, stack in reports]) * 32 * warps), held, peaks)
+    mean = np.exp(np.log(us).mean(axis=0))
+    order = sorted(
+        range(len(mean)), key=lambda i: (bool(reports[i][0].error), float(np.log(us[:, i] / us.min(axis=1)).mean()))
+    )
+    wide = float(np.exp(2 * SPREAD))
+    return [Candidate(of.configs[i], float(mean[i]), float(mean[i]) / wide, float(mean[i]) * wide,
+                      reports[i][0].registers, reports[i][0].smem_bytes, reports[i][1], int(held[i]),
+                      reports[i][0].error) for i in order]  # fmt: skip
+
+
+def _counts(of: KernelDescription, grid: Any, named: Mapping[str, Any], config: Mapping[str, Any]) -> list[float]:
+    made = formula(of.inner, grid, named, config, of.constants, of.trips, of.heuristics)
+    return [float(plain(value)) for value in made.traced[1]]
+
+
+def _with_stack(counts: Floats, stack_bytes: Ints) -> Floats:
+    """Counts [s, c, 6] where each trip also writes and reads what a block [c] keeps on its stack."""
+    out = counts.copy()
+    out[..., 4] += 2 * counts[..., 0] * counts[..., 1] * stack_bytes
+    return out
+
+
+def _fitting(report: tuple[Built, int], peaks: Peaks) -> tuple[Built, int]:
+    built, stack = report
+    if not built.error and built.smem_bytes > peaks.smem_bytes:
+        built = replace(built, error=f"needs {built.smem_bytes} bytes of shared memory, an SM has {peaks.smem_bytes}")
+    return built, stack
+
+
+def compiled(of: KernelDescription, named: Mapping[str, Any], config: Mapping[str, Any],
+             capability: int) -> tuple[Built, int]:  # fmt: skip
+    """What the compiler says of a configuration at a launch, and bytes of stack of a thread.
+
+    MissingExtra without triton.
+    """
+    try:
+        import triton
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler import ASTSource
+    except ImportError:
+        raise MissingExtra("compiling needs triton: pip install 'pipewave[gpu]'", field="kernel") from None
+    given = {**_defaults(of.inner), **named, **config}
+    given |= {name: work_out(given) for name, work_out in of.heuristics.items()}
+    signature, constants, attributes = _signature(of, given)
+    options = {name: config[name] for name in OPTIONS if config.get(name) is not None}
+    try:
+        made = triton.compile(ASTSource(of.inner, signature, constants, attributes),
+                              target=GPUTarget("cuda", capability, 32), options=options)  # fmt: skip
+    except Exception as problem:  # noqa: BLE001  the compiler raises whatever its passes raise
+        return Built(error=f"{type(problem).__name__}: {problem}".splitlines()[0][:200]), 0
+    registers, stack = resources(made.asm["cubin"])
+    return Built(int(made.metadata.shared), registers), stack
+
+
+def _defaults(kernel: Any) -> dict[str, Any]:
+    parameters = inspect.signature(kernel.fn).parameters.values()
+    return {one.name: one.default for one in parameters if one.default is not inspect.Parameter.empty}
+
+
+def _signature(
+    of: KernelDescription, given: Mapping[str, Any]
+) -> tuple[dict[str, str], dict[str, Any], dict[Any, Any]]:
+    """Types, constants and alignments of a launch's arguments, as Triton specialises them."""
+    signature: dict[str, str] = {}
+    constants: dict[str, Any] = {}
+    attributes: dict[Any, Any] = {}
+    for place, name in enumerate(of.arg_names):
+        value: Any = given.get(name)
+        tensor = tensor_of(value)
+        whole = type(value) is int
+        if (
+            name in of.constants
+            or (tensor is None and (value is None or isinstance(value, str)))
+            or (whole and value == 1)
+        ):
+            signature[name], constants[name] = "constexpr", value
+            continue
+        signature[name] = _type(value) if tensor is None else f"*{TYPES[getattr(value, 'of', '') or 'bf16']}"
+        if tensor is not None or (whole and value % 16 == 0):
+            attributes[place,] = ALIGNED
+    return signature, constants, attributes
+
+
+def _type(value: Any) -> str:
+    if isinstance(value, bool):
+        return "u1"
+    if isinstance(value, int):
+        return "i32" if -(1 << 31) <= value < 1 << 31 else "i64"
+    return "fp32"
+
+
+def resources(cubin: bytes) -> tuple[int, int]:
+    """Registers and bytes of stack of a thread, as the binary's own table of resources says. 32 and 0 without the tool
+    that Triton brings.
+    """
+    import triton
+
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    if not tool.exists():
+        return 32, 0
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        text = subprocess.run([str(tool), "-res-usage", file.name], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else (32, 0)
+
+
+def loss_of(count: int) -> tuple[float, float]:
+    """Mean loss of timing the first so many only, and what nine of ten launches stay below."""
+    return LOSSES[max(known for known in LOSSES if known <= max(count, 1))]

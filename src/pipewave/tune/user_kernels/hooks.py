@@ -1,0 +1,117 @@
+"""What happens around launches: hooks, a benchmark of the user's own, the store, upstream's cache and listener."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pipewave.tune import store
+from pipewave.tune.law.anchors import Floats
+from pipewave.tune.user_kernels.device import Built, Device, Launch
+from pipewave.tune.user_kernels.kernel import Kind
+from pipewave.tune.user_kernels.measuring import Timed
+
+QUANTILES = (0.5, 0.2, 0.8)  # that Triton asks a benchmark for
+
+
+def launch_of(kernel: Any, by_name: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any],
+              grid: Any) -> Launch:  # fmt: skip
+    """A launch of a `TunedKernel` to measure. A configuration's own hook runs before it is compiled too: it may set
+    what the binary depends on, such as the block of a host descriptor.
+    """
+
+    def full(index: int) -> dict[str, Any]:
+        return {**by_name, **kernel.of.configs[index]}
+
+    def prepare(index: int) -> None:
+        hook = kernel.configs[index].pre_hook
+        if hook is not None:
+            hook(full(index))
+
+    def before(index: int) -> None:
+        prepare(index)
+        kernel.upstream.pre_hook(full(index))
+
+    def after(index: int) -> None:
+        kernel.upstream.post_hook(full(index), exception=None)
+
+    return Launch(kernel.fn, grid, args, kwargs, kernel.of.configs, before, after, prepare)
+
+
+def user_benchmark(upstream: Any) -> Callable[..., Any] | None:
+    """The `do_bench` that the user gave; not the one that Triton makes of `warmup` and `rep`."""
+    old_ways = (getattr(upstream, name, None) for name in ("num_warmups", "num_reps", "use_cuda_graph"))
+    return None if any(old_ways) else getattr(upstream, "_do_bench", None)
+
+
+class Benched:
+    """A device whose times come from the benchmark that the user gave: `do_bench(call, quantiles=…)`, in ms."""
+
+    def __init__(self, device: Device, bench: Callable[..., Any]) -> None:
+        self.peaks, self.env, self.idle = device.peaks, device.env, device.idle
+        self._device, self._bench = device, bench
+        self._known: dict[int, float] = {}
+        self._launch: Launch | None = None
+
+    def build(self, launch: Launch, configs: Sequence[int]) -> dict[int, Built]:
+        """Compile configurations."""
+        return self._device.build(launch, configs)
+
+    def time(self, launch: Launch, order: Sequence[int]) -> list[float]:
+        """µs of each; asked once a launch, for such a benchmark repeats by itself."""
+        if launch is not self._launch:
+            self._launch, self._known = launch, {}
+        for index in order:
+            if index not in self._known:
+                self._known[index] = self._one(launch, index)
+        return [self._known[index] for index in order]
+
+    def _one(self, launch: Launch, index: int) -> float:
+        given = {**launch.kwargs, **launch.configs[index]}
+
+        def call() -> None:
+            launch.before(index)
+            launch.fn.run(*launch.args, grid=launch.grid, warmup=False, **given)
+            launch.after(index)
+
+        found = self._bench(call, quantiles=QUANTILES)
+        return 1e3 * float(found[0] if isinstance(found, list | tuple) else found)
+
+
+def kept(kernel: Any, kind: Kind, numbers: Mapping[str, Any], counts: Floats, timed: Timed) -> None:
+    """Append a measured launch of a `TunedKernel` to its store; a full disk costs the record, not the launch."""
+    path, device = kernel.path(), kernel.device()
+    if path is None or device is None:
+        return
+    built = [timed.built.get(i) for i in range(len(kernel.configs))]
+    rows = [[one.smem_bytes, one.registers, int(bool(one.error))] if one else [0, 0, store.NOT_BUILT] for one in built]
+    try:
+        store.append(path, kernel.of, device.env, kind, numbers, counts, timed.us, rows, timed.seconds)
+    except OSError as problem:
+        warnings.warn(f"{kernel.of.name}: what was measured is not kept: {problem}", stacklevel=2)
+
+
+def announced(kernel: Any, by_name: Mapping[str, Any], timed: Timed, best: int) -> None:
+    """Leave what upstream leaves after it measured: `cache` by its key, `configs_timings`, and a call of the listener
+    that Triton knows (`triton.knobs.autotuning.listener`).
+    """
+    given = {name: value for name, value in by_name.items() if name in kernel.arg_names}
+    types = [str(value.dtype) for value in given.values() if hasattr(value, "dtype")]
+    key = (*(given[name] for name in kernel.keys if name in given), *types)
+    kernel.cache[key] = kernel.configs[best]
+    ms = [value / 1e3 for value in timed.us.tolist()]
+    kernel.configs_timings = {config: [one, one, one] for config, one in zip(kernel.configs, ms, strict=True)
+                              if one == one}  # fmt: skip
+    listener = _listener()
+    if listener is not None:
+        listener(fn=kernel.of.inner, key=key, best_config=kernel.configs[best],
+                 configs_timings=kernel.configs_timings, duration=timed.seconds, cache_hit=False)  # fmt: skip
+
+
+def _listener() -> Any:
+    try:
+        from triton import knobs
+    except ImportError:
+        return None
+    return getattr(knobs.autotuning, "listener", None)

@@ -1,0 +1,75 @@
+"""What to time first, said without a GPU: binaries compiled here, ranked by physics, and its score on recordings."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipewave.tune.rank import LOSSES, SPREAD
+from studies import tune_rank
+from studies.any_kernel import spaces
+
+KERNEL = """
+import triton, triton.language as tl
+
+CONFIGS = [triton.Config({"BM": m, "BN": n, "BK": k}, num_warps=w, num_stages=s)
+           for m, n, k, w, s in ((16, 32, 32, 4, 2), (128, 128, 64, 8, 3), (256, 256, 128, 8, 4))]
+
+@triton.autotune(CONFIGS, key=["M", "N", "K"])
+@triton.heuristics({"EVEN": lambda given: given["K"] % given["BK"] == 0})
+@triton.jit
+def matmul(a, b, c, M, N, K, EVEN: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    pid = tl.program_id(0)
+    cols = tl.cdiv(N, BN)
+    m = (pid // cols) * BM + tl.arange(0, BM)
+    n = (pid % cols) * BN + tl.arange(0, BN)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k0 in range(0, K, BK):
+        k = k0 + tl.arange(0, BK)
+        acc += tl.dot(tl.load(a + m[:, None] * K + k[None, :]), tl.load(b + k[:, None] * N + n[None, :]))
+    tl.store(c + m[:, None] * N + n[None, :], acc.to(tl.bfloat16))
+"""
+
+
+@pytest.mark.slow
+def test_binaries_are_compiled_without_a_gpu_and_what_does_not_fit_comes_last(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    file = tmp_path / "mine.py"
+    file.write_text(KERNEL)
+    words = [f"{name}=4096" for name in "MNK"] + [f"{name}=bf16[4096,4096]" for name in "abc"]
+    command = [sys.executable, "-m", "pipewave", "tune", "rank", f"{file}:matmul", "--gpu", "H200", "--json",
+               "--grid", "cdiv(M, BM) * cdiv(N, BN)", *(part for word in words for part in ("--arg", word))]  # fmt: skip
+    done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)},
+                          capture_output=True, text=True, timeout=300, check=False)  # fmt: skip
+    rows = json.loads(done.stdout)["candidates"]
+    assert [row["configuration"][:6] for row in rows] == ["BM=128", "BM=16 ", "BM=256"], done.stderr
+    assert [bool(row["error"]) for row in rows] == [False, False, True]
+    assert rows[0]["smem_bytes"] > rows[1]["smem_bytes"] > 0
+    assert rows[0]["registers"] > 32
+    assert rows[0]["low_us"] < rows[0]["us"] < rows[0]["high_us"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", tune_rank.FOLDERS, ids=lambda folder: folder.name)
+def test_the_first_eight_hold_one_near_the_best_at_nine_of_ten_recorded_launches(folder: Path) -> None:
+    found = tune_rank.summary(tune_rank.scored(folder))
+    assert found["8"]["within_5"] >= 0.9
+    assert found["8"]["within_5"] > found["random"]["within_5"] > found["default"]["within_5"]
+    assert found["spread"] == pytest.approx(SPREAD, abs=0.01)
+    for count, (mean, most) in LOSSES.items():
+        assert found[str(count)]["mean"] == pytest.approx(mean, rel=0.12)
+        assert found[str(count)]["p90"] == pytest.approx(most, rel=0.16)
+
+
+def test_the_loss_of_timing_few_is_that_of_the_best_of_them() -> None:
+    runs = (((1.0,), (2.0,), (3.0,)),)
+    space = spaces.Space({}, ({"n": 1},), ({}, {}, {}), runs, np.ones((1, 3, 6)), np.ones(3, np.int64),
+                         np.array([0]), (True,))  # fmt: skip
+    ranked = np.array([[0.3, 0.2, 0.1]])
+    assert [tune_rank.lost(space, ranked, count)[0] for count in (1, 2, 3)] == [2.0, 1.0, 0.0]
