@@ -131,7 +131,7 @@ types: $(VENV)/.dev
 IN_ORDER := gemm gemm_fp8 gemm_block gemm_fp4 mla_generation rmsnorm silu_and_mul elementwise
 train: $(VENV)/.train
 	$(BIN)/python -m train all
-	$(BIN)/python -m train.monotone --write $(addprefix --net ,$(IN_ORDER))
+	$(BIN)/python -m train refresh $(addprefix --net ,$(IN_ORDER))
 	$(BIN)/python -m train.cold
 	$(BIN)/python -m train.amd
 

@@ -13,7 +13,7 @@ import numpy as np
 
 import pipewave as pw
 from pipewave.errors import PipewaveError
-from pipewave.gpus import names
+from pipewave.gpus import find, names
 
 SCALAR, TABLE, ESTIMATES = 300, 20_000, 5  # calls, rows of a table, estimates
 
@@ -21,15 +21,20 @@ SCALAR, TABLE, ESTIMATES = 300, 20_000, 5  # calls, rows of a table, estimates
 def gemm_us(gpu: str) -> float:
     """Median µs of one GEMM, each of a new shape."""
     rng = random.Random(0)
-    calls = [pw.gemm(*(rng.randrange(1, 8192) for _ in range(3))) for _ in range(SCALAR)]
+    calls = [pw.gemm(*(rng.randrange(1, 8192) for _ in range(3)), dtype=_half(gpu)) for _ in range(SCALAR)]
     return 1e6 * statistics.median(_times(lambda call: pw.predict(call, gpu), calls))
+
+
+def _half(gpu: str) -> str:
+    """The 16-bit type that a GPU runs."""
+    return "bf16" if find(gpu).supports("bf16") else "fp16"
 
 
 def table_rows_per_s(gpu: str) -> float:
     """GEMMs a second of a table, the best of three."""
     rng = np.random.default_rng(0)
     m, (n, k) = rng.integers(1, 32768, TABLE), rng.integers(64, 65536, (2, TABLE))
-    table = {"kernel": "gemm", "m": m, "n": n, "k": k}
+    table = {"kernel": "gemm", "m": m, "n": n, "k": k, "dtype": _half(gpu)}
     return TABLE / min(_times(lambda one: pw.predict(one, gpu), [table] * 3))
 
 

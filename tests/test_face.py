@@ -82,7 +82,7 @@ def test_estimate_serve_and_plan_answer_from_the_top() -> None:
     estimated = pw.estimate("Llama-3.1-8B", "H200", batch=4, input_len=512, output_len=32)
     served = pw.serve("Llama-3.1-8B", "H200", mode="estimate", isl=512, osl=32, concurrency=4)
     assert served["tpot_ms"] == pytest.approx(estimated.tpot_ms, rel=0.15)
-    planned = pw.plan("Llama-3.1-8B", "H200", isl=512, osl=32, tps=(1,), batches=(4,), budgets=(2048,))
+    planned = pw.plan("Llama-3.1-8B", "H200", isl=512, osl=32, tps=(1,), engines=("vllm",))
     assert planned.winner is not None
     with pytest.raises(pw.PipewaveError, match="concurency"):
         pw.serve("Llama-3.1-8B", "H200", isl=512, osl=32, concurency=4)

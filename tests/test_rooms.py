@@ -15,8 +15,8 @@ import pipewave
 ROOT = Path(pipewave.__file__).parent
 # From the ground up; a room may import itself and what stands before it.
 ROOMS = (
-    "version", "errors", "files", "calls", "gpus", "physics", "software", "kernels", "nets", "prediction",
-    "models", "step", "simulate", "published", "planning", "export", "triton_kernels", "tune", "measure", "traces", "calibrate",
+    "version", "errors", "results", "files", "calls", "gpus", "physics", "software", "kernels", "nets", "prediction",
+    "models", "step", "simulate", "published", "told", "planning", "export", "triton_kernels", "tune", "measure", "traces", "calibrate",
     "view", "face", "web", "cli", "__main__",
 )  # fmt: skip
 PUBLIC = "pipewave"  # the package itself: names its rooms for lazy import, and nothing inside imports it

@@ -50,13 +50,15 @@ def readers() -> dict[str, Read]:
         "gpus/data/*.json": lambda _: shipped.raw_specs(),
         "planning/repositories.yaml": lambda _: launch._repositories(),
         "simulate/interval.json": lambda _: interval._table(),
-        "published/recipes.yaml": lambda _: recipes._recipes(),
+        "published/recipes.yaml": lambda _: recipes.every(),
         "published/*.yaml": packaged.yaml,
         "software/deployments/*.yaml": packaged.yaml,
         "tune/engine/lookups.json": packaged.document,
         "software/front.json": lambda _: front._fronts(),
         "software/stack_rules.json": lambda _: rules.table(),
         "software/times.json": lambda _: engine._times(),
+        "software/releases.json": lambda _: engine_rules.releases("vllm"),
+        "software/tuned_experts.json": packaged.document,
         "software/[vst]*.json": lambda path: engine_rules.read(path.stem),
         "*": packaged.content,  # texts: the page, styles, lists of options
     }

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         silu_and_mul,
     )
     from pipewave.errors import PipewaveError
-    from pipewave.face import Model, estimate, load_model, plan, serve, step_time, trace
+    from pipewave.face import Model, estimate, find_rate, load_model, plan, serve, step_time, tell, trace
     from pipewave.gpus import GPU, find
     from pipewave.prediction.answers import Prediction, Predictions
     from pipewave.prediction.api import predict
@@ -49,6 +49,7 @@ __all__ = [
     "elementwise",
     "estimate",
     "find",
+    "find_rate",
     "fused_moe",
     "gemm",
     "load_model",
@@ -61,6 +62,7 @@ __all__ = [
     "serve",
     "silu_and_mul",
     "step_time",
+    "tell",
     "trace",
 ]
 
@@ -68,7 +70,9 @@ _HOMES = (
     {"PipewaveError": "errors", "GPU": "gpus", "find": "gpus"}
     | dict.fromkeys(("Prediction", "Predictions"), "prediction.answers")
     | {"predict": "prediction.api"}
-    | dict.fromkeys(("Model", "estimate", "load_model", "plan", "serve", "step_time", "trace"), "face")
+    | dict.fromkeys(
+        ("Model", "estimate", "find_rate", "load_model", "plan", "serve", "step_time", "tell", "trace"), "face"
+    )
 )
 
 

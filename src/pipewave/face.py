@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +17,13 @@ from pipewave.simulate.step_time import step_time
 
 if TYPE_CHECKING:
     from pipewave.planning import Plan
+    from pipewave.published.answers import Deployed
+    from pipewave.published.find_rate import FoundRate
+    from pipewave.told.serve_answer import ServeAnswer
+    from pipewave.told.tell import Told
     from pipewave.traces import Report
 
-__all__ = ["Model", "estimate", "load_model", "plan", "serve", "step_time", "trace"]
+__all__ = ["Model", "estimate", "find_rate", "load_model", "plan", "serve", "step_time", "tell", "trace"]
 
 Model = ModelSpec
 
@@ -50,10 +55,10 @@ def estimate(*args: Any, isl: int | None = None, osl: int | None = None, **given
     return static_batch(*args, **given)
 
 
-def serve(model: str | Path, gpu: str, **case: Any) -> dict[str, Any]:
+def serve(model: str | Path, gpu: str, **case: Any) -> ServeAnswer:
     """A deployment under requests, as a client on the same host sees it.
 
-        pw.serve("Llama-3.1-70B", "H200", tp=4, rate=3, input_len=1024, output_len=128)["tpot_ms"]
+        pw.serve("Llama-3.1-70B", "H200", tp=4, rate=3, input_len=1024, output_len=128).tpot_ms
 
     Args:
         model: as in `load_model`, by name or path.
@@ -61,8 +66,8 @@ def serve(model: str | Path, gpu: str, **case: Any) -> dict[str, Any]:
         **case: the other fields of `serve --cases`: engine (with its version: `sglang:0.5.14`; the newest vLLM by
             default), tp, pp, ep, mode (`serve`, `estimate`, `offline`), input_len and output_len (mean tokens; the old
             names are isl and osl), spread, concurrency (requests in flight), requests, rate (requests a second),
-            arrivals ([seconds, prompt tokens, output tokens] a request), steady (figures of the middle of the run), and
-            the engine's limits.
+            arrivals ([seconds, prompt tokens, output tokens] a request), steady (figures of the middle of the run),
+            told (measured runs of this deployment or its siblings, which correct the answer), and the engine's limits.
 
     Returns:
         Means over requests, each with `_low` and `_high` of its 90 % interval: `ttft_ms`, `tpot_ms`, `e2e_ms` (ms),
@@ -76,10 +81,79 @@ def serve(model: str | Path, gpu: str, **case: Any) -> dict[str, Any]:
 
     Source: the engine's scheduler, step by step; time of a step as in docs/how-it-works.md.
     """
-    from pipewave.published.answers import answer
     from pipewave.published.cases import from_dict
+    from pipewave.told.answers import answer
+    from pipewave.told.serve_answer import ServeAnswer
 
-    return answer(from_dict({"model": str(model), "gpu": gpu, **case}))
+    return ServeAnswer.of(answer(from_dict({"model": str(model), "gpu": gpu, **case})))
+
+
+def find_rate(
+    model: str | Path,
+    gpu: str,
+    *,
+    ttft_ms: float | str | None = None,
+    tpot_ms: float | str | None = None,
+    e2e_ms: float | str | None = None,
+    **case: Any,
+) -> FoundRate:
+    """The largest rate of requests that a deployment serves within limits.
+
+        pw.find_rate("Llama-3.1-8B", "H200", input_len=1024, output_len=128, ttft_ms="p99=1000", tpot_ms=30).rate_per_s
+
+    Args:
+        model: as in `load_model`, by name or path.
+        gpu: name or spec file.
+        ttft_ms: limit on the time to the first token, ms: on its mean, or on a percentile over requests (`p99=1000`).
+        tpot_ms: the same on the time per later token.
+        e2e_ms: the same on the whole request. Without any limit the deployment has to keep up only.
+        **case: as of `serve`: engine, tp, input_len, output_len, spread and others, without rate and concurrency.
+
+    Returns:
+        Requests a second with a 90 % interval, what the deployment does at most, and a curve of rate against times.
+
+    Raises:
+        What `serve` raises; BadInput for a limit that cannot be.
+
+    Source: runs of `serve` under Poisson arrivals, at rates until two are 1 % apart (docs/serve.md).
+    """
+    from pipewave.published.answers import deploy
+    from pipewave.published.cases import from_dict
+    from pipewave.published.find_rate import find_rate as search
+    from pipewave.simulate.report import limits_of
+
+    if said := {"rate", "concurrency", "arrivals", "requests"} & case.keys():
+        raise BadInput(f"find_rate looks for a rate: leave out {sorted(said)[0]}", field=sorted(said)[0])
+    asked = from_dict({"model": str(model), "gpu": gpu, "rate": 1.0, "requests": 1, **case})
+
+    def load(rate: float, count: int) -> Deployed:
+        return deploy(asked.stated(), replace(asked, rate=rate, requests=count).traffic())
+
+    return search(load, limits_of(ttft_ms=ttft_ms, tpot_ms=tpot_ms, e2e_ms=e2e_ms))
+
+
+def tell(files: Sequence[str | Path], *, also: Mapping[str, Any] | None = None, **case: Any) -> Told:
+    """What result files say of a deployment.
+
+        found = pw.tell(["result.json"], model="Llama-3.1-8B", gpu="H200")
+        pw.serve("Llama-3.1-8B", "H200", input_len=1000, output_len=200, rate=5, told=found.runs)
+
+    Args:
+        files: results of `vllm bench serve`, SGLang's `bench_serving`, `trtllm-bench`, AIPerf, genai-perf, GuideLLM,
+            InferenceX, or metrics of a vLLM or SGLang server; or what was told before.
+        also: fields of a case that the files leave out, or have otherwise.
+        **case: the deployment: model, gpu, engine, version, tp, pp, ep, dp, and other fields of `serve --cases`.
+
+    Returns:
+        Runs that `told` takes, and sentences on what they say.
+
+    Raises:
+        BadFile: no known tool wrote the file. MissingField: it lacks a load, lengths or every mean.
+        UnknownField, BadInput: a field that cannot be.
+    """
+    from pipewave.told.tell import tell as told
+
+    return told(files, also=also, **case)
 
 
 def plan(
@@ -88,8 +162,17 @@ def plan(
     *,
     input_len: int | None = None,
     output_len: int | None = None,
-    ttft_ms: float | None = None,
-    tpot_ms: float | None = None,
+    ttft_ms: float | str | None = None,
+    tpot_ms: float | str | None = None,
+    rate: float | None = None,
+    tokens_per_s: float | None = None,
+    users: float | None = None,
+    think_s: float = 0.0,
+    arrivals: str | Path | None = None,
+    budget: float | None = None,
+    scale_delay_s: float = 300.0,
+    prefix_share: float = 0.0,
+    quantize: Sequence[str] = (),
     prices: Mapping[str, float] | None = None,
     isl: int | None = None,
     osl: int | None = None,
@@ -105,13 +188,24 @@ def plan(
         gpus: names of GPUs to choose among.
         input_len: mean prompt tokens of a request; the old name `isl` is taken, too.
         output_len: mean output tokens of a request; the old name `osl` is taken, too.
-        ttft_ms: limit on the mean time to the first token, ms.
-        tpot_ms: limit on the mean time of an output token, ms.
+        ttft_ms: limit on the mean time to the first token, ms; on a percentile over requests as `"p99=2000"`.
+        tpot_ms: limit on the mean time of a later token, ms; on a percentile likewise.
+        rate: requests a second at the peak; without rate, tokens_per_s, users and arrivals, a design is one replica at
+            the largest rate that it serves within the limits.
+        tokens_per_s: output tokens a second instead.
+        users: people who wait for an answer, think and ask again.
+        think_s: seconds of thinking.
+        arrivals: file of requests, such as a day of them, whose busiest stretch is the peak; its lengths are used.
+        budget: USD a month.
+        scale_delay_s: seconds until a replica that an autoscaler wants serves.
+        prefix_share: share of each prompt that the prefix cache holds.
+        quantize: other weights to try: `fp8`, made of 16-bit weights while they are loaded; `awq`, `nvfp4`, a
+            repository, or `published` for all listed checkpoints of the model.
         prices: USD a GPU-hour by GPU, over the shipped ones.
         isl: `input_len`.
         osl: `output_len`.
-        **space: what to try, as fields of `pipewave.planning.Space`: tps, pps, engines, kv_dtypes, budgets (tokens a
-            step), batches (requests), gpus_most (GPUs of a replica).
+        **space: what to try, as fields of `pipewave.planning.Space`: tps, pps, dps, engines, speculative,
+            disaggregated, kv_dtypes, budgets (tokens a step), batches (requests), gpus_most (GPUs of a replica).
 
     Returns:
         All designs, which meet the limits, and the cheapest. A split that cannot be is a reason in it, not an error.
@@ -120,15 +214,24 @@ def plan(
         UnknownGPU, UnknownModel: no such GPU or model.
         MissingField, BadInput: a length, limit or list that is missing or cannot be.
 
-    Source: designs are ranked in closed form, and those that are named are served as `serve` does, under a load that
-    keeps the design's batch in flight; cost is GPU-hours times price over output tokens.
+    Source: a look at each design orders them; those that are named are served as `serve` does, with Poisson arrivals
+    at the rate that is shown; cost is GPU-hours times price.
     """
-    from pipewave.planning import Question, Space
+    from pipewave.planning import Demand, Question, Space
     from pipewave.planning import plan as search
+    from pipewave.planning.checkpoints import quantised
+    from pipewave.simulate.arrival_files import read_trace
 
-    tried = Space((gpus,) if isinstance(gpus, str) else tuple(gpus), **space)
+    variants = quantised(model, quantize)
+    tried = Space((gpus,) if isinstance(gpus, str) else tuple(gpus), weights=("", *variants), **space)
+    recorded = None if arrivals is None else read_trace(arrivals)
+    if recorded is not None:
+        input_len = round(float(recorded.input_len.mean())) if input_len is None and isl is None else input_len
+        output_len = round(float(recorded.output_len.mean())) if output_len is None and osl is None else output_len
     lengths = _length("input_len", input_len, "isl", isl), _length("output_len", output_len, "osl", osl)
-    return search(load(model), Question(*lengths, ttft_ms, tpot_ms), tried, own_prices=prices)
+    question = Question(*lengths, ttft_ms, tpot_ms, prefix_share=prefix_share, recorded=recorded)
+    demand = Demand(rate, tokens_per_s, users, think_s, recorded, budget, scale_delay_s)
+    return search(load(model), question, tried, demand=demand, variants=variants, own_prices=prices)
 
 
 def _length(name: str, value: int | None, old: str, old_value: int | None) -> int:

@@ -22,7 +22,6 @@ from pipewave.nets.calibration.file import load
 from pipewave.nets.calibration.process import left_out, likeliest
 from pipewave.published.stream import answer_lines
 from pipewave.simulate.estimate import estimate
-from qa.chaos import silent
 from tests.command_line import CliRunner
 
 GPU = "H200"
@@ -235,11 +234,3 @@ def test_a_gpu_with_a_very_long_name_is_predicted_and_calibrated(tmp_path: Path)
     assert corrections.target(long.name).name != corrections.target(other.name).name
     made = calibrate(store_of(tmp_path / "rows", 1.5, gpu="x" * 400), long)
     assert made.path.is_file()
-
-
-def test_every_answer_that_a_calibration_touched_says_so() -> None:
-    """Calls, estimates, served traffic, plans, steps and traces; `make chaos` asks the same."""
-    asked = list(silent.calibrated())
-    assert len(asked) == 6
-    for what, moved, says in asked:
-        assert moved and says, what

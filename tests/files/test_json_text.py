@@ -39,12 +39,12 @@ def test_a_case_without_a_finite_latency_is_an_error_of_its_line_alone(monkeypat
     assert (counts.answered, counts.failed) == (2, 1)
 
 
-def test_a_deployment_without_a_finite_time_is_an_error_of_its_line_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deployment_without_a_finite_time_is_an_error_of_its_line_alone() -> None:
     times = iter((1.0, float("nan"), 2.0))
-    monkeypatch.setattr(stream, "answer", lambda case: {"ttft_ms": next(times)})
     out = StringIO()
     case = {"model": "Llama-3.1-8B", "gpu": "H200", "isl": 8, "osl": 8, "concurrency": 1}
-    counts = stream.answer_stream([json.dumps({"id": i, **case}) for i in range(3)], out)
+    lines = [json.dumps({"id": i, **case}) for i in range(3)]
+    counts = stream.answer_stream(lines, out, ask=lambda case: {"ttft_ms": next(times)})
     found = [json.loads(line) for line in out.getvalue().splitlines()]
     assert [one.get("error", {}).get("code") for one in found] == [None, "not_finite", None]
     assert (counts.answered, counts.failed) == (2, 1)

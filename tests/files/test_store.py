@@ -48,18 +48,18 @@ def _drain(fd: int) -> bytes:
         return pipe.read()
 
 
-def test_200_random_kills_lose_no_acknowledged_record(tmp_path: Path) -> None:
+def test_random_kills_lose_no_acknowledged_record(tmp_path: Path) -> None:
     path, rng, acknowledged, cut_short = tmp_path / "rows", random.Random(1), [], 0
-    for attempt in range(200):
+    for attempt in range(80):
         pid, pipe = _fork(path, f"c{attempt}", 2000)
         early = _at_least(pipe, rng.randrange(1, 500))  # some acknowledgements, then kill wherever the child is
         os.kill(pid, signal.SIGKILL)
         cut_short += os.WIFSIGNALED(os.waitpid(pid, 0)[1])
         acknowledged += (early + _drain(pipe)).decode().splitlines()
     contents = store.read(path)
-    assert cut_short > 150
+    assert cut_short > 60
     assert contents.damaged <= cut_short  # a kill inside a write tears a line that nobody was told of
-    assert len(acknowledged) > 1000
+    assert len(acknowledged) > 400
     assert set(acknowledged) <= store.done_keys(contents)
 
 

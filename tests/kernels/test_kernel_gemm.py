@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,6 +17,7 @@ from pipewave.kernels.gemm.family import FAMILY, NET_OF, parts
 from pipewave.kernels.gemm.machine import TILES, machine, tiling, traffic
 from pipewave.physics.arith import ARRAY, SCALAR
 from pipewave.physics.demand import floor_s
+from tests.sampled import sampled
 
 SIZES = st.integers(1, 65_536)
 PROTOCOLS = ("cold", "serving", "graph", "profiler_warm")
@@ -157,8 +160,7 @@ def test_rotating_copies_decide_what_is_warm():
     assert [FAMILY.analyse(small, ctx).features["cached"][0] for ctx in (vllm, trtllm, alone)] == [1.0, 1.0, 1.0]
 
 
-@pytest.mark.parametrize("gpu", names())
-@pytest.mark.parametrize("dtype", sorted(NET_OF))
+@pytest.mark.parametrize(("gpu", "dtype"), sampled(product(names(), sorted(NET_OF)), 90))
 def test_every_gpu_answers_every_type_it_can_run(gpu, dtype):
     spec = find(gpu)
     if not spec.supports(dtype):

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from lab import microbench
+from lab import collectives, microbench
 from pipewave.cli import build
 from pipewave.cli import measure as command
 from pipewave.cli.command import Group
 from pipewave.errors import MissingExtra, PipewaveError
-from pipewave.measure import __main__ as room
-from pipewave.measure import collectives, rows
+from pipewave.measure import rows, supervise
 from tests.command_line import CliRunner
 
 
@@ -38,15 +38,17 @@ def test_a_plan_on_the_fake_device_fills_a_store_and_sums_up(
     assert "nothing measured; 0 left" in told
 
 
-def test_every_argument_of_the_room_has_its_option(app: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    hidden = {"help", "compile_only"}
-    given: dict[str, object] = vars(room.arguments(["--store", "x"]))
-    parameters = {p.name for p in app.command("measure").params}
-    assert set(given) - hidden == parameters - hidden
-    seen: list[list[str]] = []
-    monkeypatch.setattr(room, "main", lambda argv: seen.append(argv) or 3)
-    assert CliRunner().invoke(app, ["measure", "--store", "x", "--device", "fake"]).exit_code == 3
-    assert vars(room.arguments(seen[0])) == given | {"device": "fake"}
+def test_every_option_of_the_room_is_one_of_the_command(app: Group) -> None:
+    room = {field.name for field in fields(supervise.Options)}
+    assert room == {parameter.name for parameter in app.command("measure").params}
+
+
+def test_the_words_of_a_child_are_the_options_again(app: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = supervise.Options("x y", families="gemm", limit=3, quiet=True, budget_s=7.5, device="fake")
+    seen: list[supervise.Options] = []
+    monkeypatch.setattr(supervise, "run", lambda options: seen.append(options) or 3)
+    assert CliRunner().invoke(app, ["measure", *given.words()]).exit_code == 3
+    assert seen == [given]
 
 
 def test_without_torch_or_a_gpu_the_error_says_what_to_install(
@@ -71,14 +73,14 @@ def test_without_torch_or_a_gpu_the_error_says_what_to_install(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "field"),
-    [(["--plan", "nosuch"], "plan"), (["--families", "gem"], "families"), (["--select", "colt"], "select")],
+    ("given", "field"),
+    [({"plan": "nosuch"}, "plan"), ({"families": "gem"}, "families"), ({"select": "colt"}, "select")],
 )
 def test_options_that_name_nothing_are_refused_before_anything_starts(
-    arguments: list[str], field: str, tmp_path: Path
+    given: dict[str, str], field: str, tmp_path: Path
 ) -> None:
     with pytest.raises(PipewaveError, match=field):
-        room.main(["--store", str(tmp_path / "rows"), "--device", "fake", *arguments])
+        supervise.run(supervise.Options(str(tmp_path / "rows"), device="fake", **given))
     assert not (tmp_path / "rows").exists()
 
 

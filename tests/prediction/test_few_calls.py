@@ -15,8 +15,7 @@ from pipewave.calls.families import Call
 from pipewave.errors import BadFile
 from pipewave.gpus import find
 from pipewave.kernels import family_of
-from pipewave.nets.nets import trained
-from pipewave.nets.scalar import alike, scalar_net
+from pipewave.nets.nets import alike, scalar_net, trained
 from pipewave.prediction.columns import columns_of, group_key_of
 from pipewave.prediction.few_calls import FEW, answer_few
 from pipewave.prediction.kernel_latency import US, answer
@@ -84,7 +83,10 @@ def test_a_few_calls_answer_as_in_a_batch(call: Call, gpu: str, protocol: str, c
     assert rows[3, 0] == pytest.approx(batch.seconds[3, 1], rel=1e-12)  # the floor knows no net
     assert few.source == batch.source
     assert np.broadcast_to(few.bound, count)[0] == batch.bound[1]
-    assert np.broadcast_to(few.joules, count)[0] == pytest.approx(np.broadcast_to(batch.joules, 2)[1])
+    for name in ("joules", "work_j"):
+        one, other = (np.broadcast_to(getattr(answers, name), size) for answers, size in ((few, count), (batch, 2)))
+        assert one[0] == pytest.approx(other[1])
+    assert few.draw is batch.draw
     alone = answer_few(family, [call], key, find(gpu), protocol)
     assert alone is not None and pw.predict(call, gpu, protocol=protocol).latency_us == alone.seconds[0] * US
 

@@ -24,7 +24,9 @@ def test_calls_that_are_answered_by_other_software_say_so() -> None:
 
 @pytest.mark.slow
 def test_whole_models_and_calibrations_say_so() -> None:
-    found = [*silent.models(), *silent.calibrated()]
+    calibrated = list(silent.calibrated())  # calls, estimates, served traffic, plans, steps and traces
+    assert len(calibrated) == 6
+    found = [*silent.models(), *calibrated]
     assert all(moved and says for _, moved, says in found), found
 
 

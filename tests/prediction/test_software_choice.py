@@ -299,9 +299,9 @@ def test_a_gpu_without_rows_runs_what_its_generation_was_measured_with(
         assert (own.stack, own.impl) == (measured.stack, measured.impl)
 
 
-@pytest.mark.parametrize(("named", "newest"), [("vllm-0.25.0", "vllm-0.24.0"), ("sglang-0.5.15", "sglang-0.5.14")])
+@pytest.mark.parametrize(("named", "newest"), [("vllm-0.28.0", "vllm-0.24.0"), ("sglang-0.5.18", "sglang-0.5.14")])
 def test_a_version_after_the_newest_is_answered_as_the_newest(named: str, newest: str) -> None:
-    """On a GPU that was measured with older ones only, too."""
+    """The newest with rows on GPUs of the generation, on one that was measured with older ones only, too."""
     after, last = (pw.predict(pw.gemm(64, 4096, 4096), "A100", protocol="graph", stack=s) for s in (named, newest))
     assert (after.stack, after.software) == (newest, "nearest_version")
     assert after.latency_us == pytest.approx(last.latency_us, rel=0.02)

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab import another_day_cases
+from lab import another_day_cases, collectives
 from pipewave.errors import BadInput
 from pipewave.gpus import find
 from pipewave.kernels.attention.software import Case, fa3
-from pipewave.measure import collectives, plan
+from pipewave.measure import plan
 from pipewave.measure.row_files import rows
 from studies import another_day
 from studies.card_blind import DATA

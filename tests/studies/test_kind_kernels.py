@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pipewave.measure.impls import paged_attention, vllm_mxfp4
 from pipewave.measure.job import Job
 from pipewave.software.rules import constant
 from studies.kind_kernels import cases, layout, measured, scores
 from train.kernel_fit import PHASES, is_gemma, loads_of, shipped
-
-
-def _jobs(impl: str) -> list[Job]:
-    found = [dict(case) for case in cases() if case["impl"] == impl]
-    return [Job({name: value for name, value in case.items() if name != "impl"}, impl) for case in found]
 
 
 def test_every_case_was_measured_once() -> None:
@@ -28,19 +22,6 @@ def test_decode_of_few_heads_is_split_over_the_keys() -> None:
             few = len(row["case"]["q_lens"]) * row["case"]["kv_heads"] <= 128
             names = [kernel["name"] for kernel in row["kernels"]]
             assert ("reduce_segments" in names) == (few and layout(row).startswith("decode"))
-
-
-def test_each_kernel_is_compiled_ahead_once_by_its_cheapest_job() -> None:
-    jobs = _jobs("vllm_triton_attn")
-    ahead = paged_attention.distinct_kernels(jobs)
-    assert len(ahead) < len(jobs) / 3
-    assert len(paged_attention.distinct_kernels(ahead)) == len(ahead)
-    assert paged_attention.elements(ahead)["weight"] < paged_attention.elements(jobs)["weight"]
-
-
-def test_experts_are_compiled_ahead_for_the_smaller_model() -> None:
-    ahead = vllm_mxfp4.distinct_kernels(_jobs("triton_kernels"))
-    assert {job.case["experts"] for job in ahead} == {32}
 
 
 def test_layouts_that_no_constant_saw_are_near_their_rows() -> None:

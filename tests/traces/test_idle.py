@@ -47,6 +47,14 @@ def test_a_launch_after_a_wait_for_the_gpu_is_the_waits() -> None:
     assert causes(kernel(50, 1, (44, 47)), waits=((2, 9),)) == {"cpu": 34, "launch": 6}  # it came back before
 
 
+def test_a_long_wait_is_code_of_the_host_or_its_loader() -> None:
+    late = kernel(2000, 1, (1990, 1995))
+    assert causes(late) == {"host": 1980, "launch": 10}
+    assert causes(late, waits=((2, 11),)) == {"sync": 1, "host": 1979, "launch": 10}
+    found = idle(Trace("made", None, (kernel(0, 10, (-5, -4)), late), inputs=((20, 1800),)))
+    assert found is not None and found.causes["input"] == 1980
+
+
 def test_without_a_launch_the_cause_is_unknown() -> None:
     assert causes(kernel(50, 1)) == {"unknown": 40}
 

@@ -269,6 +269,23 @@ def test_table_page_and_comparison_of_the_command(app: Group, tmp_path: Path) ->
     assert {"a", "b", "changes"} <= json.loads(told.stdout).keys()
 
 
+def test_a_slower_step_fails_the_gate(app: Group) -> None:
+    fast, slow = (str(path_of(f"Qwen3-30B-A3B-tp1-4layers-eager-{kind}")) for kind in ("decode", "prefill"))
+    for pair, limit, status in (((fast, fast), "0", 0), ((fast, slow), "900%", 0)):
+        assert CliRunner().invoke(app, ["trace", *pair, "--fail-above", limit]).exit_code == status
+    failed = CliRunner().invoke(app, ["trace", fast, slow, "--fail-above", "5 %"])
+    assert failed.exit_code == 1 and "longer than one of" in failed.stderr
+    for wrong in (["--fail-above", "5%"], [slow, "--fail-above", "much"], [slow, "--fail-above=-5%"]):
+        assert CliRunner().invoke(app, ["trace", fast, *wrong]).exit_code == 2
+
+
+def test_every_row_has_a_shape(app: Group) -> None:
+    report = explain_trace(path_of("Qwen3-30B-A3B-tp1-graph-decode"))
+    assert all(left.shape for left in (*report.unshaped, *report.unknown))
+    shown = CliRunner().invoke(app, ["trace", str(path_of(PREFILL))], env={"COLUMNS": "140"}).stdout
+    assert "m=2048 n=28672 k=4096" in " ".join(shown.split())
+
+
 def test_an_unknown_format_is_refused(app: Group) -> None:
     found = CliRunner().invoke(app, ["trace", str(path_of(PREFILL)), "--format", "yaml"])
     assert isinstance(found.exception, BadInput)

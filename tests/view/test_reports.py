@@ -137,10 +137,10 @@ def test_plan_report_holds_the_front_and_the_launch_command() -> None:
 
 def test_a_plan_report_marks_designs_whose_interval_straddles_a_limit() -> None:
     answer = plan()
-    first, *others = answer["front"]
-    doubted = report(answer | {"front": [first | {"sure": "perhaps"}, *others]})
+    first, *others = answer["rows"]
+    doubted = report(answer | {"rows": [first | {"sure": "perhaps"}, *others]})
     assert "straddles its limit" in doubted and "perhaps" in doubted
-    certain = report(answer | {"front": [row | {"sure": "yes"} for row in answer["front"]]})
+    certain = report(answer | {"rows": [row | {"sure": "yes"} for row in answer["rows"]]})
     assert "straddles" not in certain and "perhaps" not in certain
 
 
@@ -197,7 +197,7 @@ def test_command_runs_the_other_commands(tmp_path: Path) -> None:
     assert "Llama-3.1-8B on 1 × H200" in page and "pipewave estimate --model Llama-3.1-8B" in page
     assert _run("trace", str(TRACE), "--gpu", "H200", "--format", "md").stdout.startswith("# trace")
     small = ["--gpus", "H100", "--isl", "128", "--osl", "16", "--tp", "1", "--max-num-seqs", "1,8"]
-    assert "## Pareto front" in _run("plan", "--model", "Llama-3.1-8B", *small, "--format", "md").stdout
+    assert "## Designs" in _run("plan", "--model", "Llama-3.1-8B", *small, "--format", "md").stdout
 
 
 def test_command_reads_a_saved_answer(tmp_path: Path) -> None:

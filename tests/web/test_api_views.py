@@ -145,13 +145,10 @@ def test_a_what_if_moves_the_answer(client: Any) -> None:
 
 def test_plan_has_front_cloud_and_launches(client: Any) -> None:
     found = answer(client, "plan", PLAN | {"tpot_ms": 30})
-    assert found["winner"] == found["front"][0]
-    assert found["launch"] == found["launches"][0] and "vllm serve" in found["launch"]
-    assert len(found["all"]) == found["designs"] > found["meet_the_limits"] > 0
-    assert all(row["meets"] == (row["tpot_ms"] <= 30) for row in found["all"])
-    assert all(
-        row in [{k: v for k, v in one.items() if k != "meets"} for one in found["all"]] for row in found["front"]
-    )
+    assert found["winner"] == found["rows"][0] and found["winner"]["tpot_ms_high"] <= 30
+    assert len(found["launches"]) == len(found["front"]) and "vllm serve" in found["launch"]
+    assert found["designs"] >= found["meet_the_limits"] > 0
+    assert all(row["tpot_ms"] <= 30 for row in found["all"])
 
 
 def test_own_prices_decide(client: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from pipewave.calibrate.fit import FEWEST_ROWS, Fit, fit
 from pipewave.calibrate.samples import Key, samples
 from pipewave.errors import BadInput
+from pipewave.files.whole import distinct
 from pipewave.gpus import GPU, find
 from pipewave.measure.job import FAKE_GPU
 from pipewave.measure.row_files import environments, started_together
@@ -60,6 +61,7 @@ def calibrate(store: Path, gpu: str | GPU, *, out: Path | None = None, force: bo
     """
     spec = find(gpu)
     path = out or corrections.target(spec.name)
+    distinct(path, store)
     flushed = [row for row in measured_rows(store) if row.get("flush", "write") == "write"]
     rows = [row for row in flushed if started_together(row)]
     environments_seen = tuple(environments(store).values())

@@ -23,6 +23,10 @@ ABOUT = "How long a kernel, a model or a fleet takes on a GPU, what it could rea
 COMMANDS = {
     "predict": ("predict:GROUP", "Latency of a kernel, or of every case in a file."),
     "gpus": ("gpus:gpus", "List the GPUs, or show one with the source of every field (`pipewave gpus H200`)."),
+    "engines": (
+        "engines:engines",
+        "List versions of serving engines with their days and defaults (`pipewave engines vllm`).",
+    ),
     "model": (
         "model:model_command",
         "Blocks, parameters, work and memory of a model; without a name, the built-in ones.",
@@ -41,9 +45,17 @@ COMMANDS = {
         "serve:serve_command",
         "Requests over time: latency percentiles, throughput and goodput of a deployment, or of every line of a file.",
     ),
+    "tell": (
+        "tell:tell_command",
+        "What benchmark results say of a deployment, kept to correct other answers about it.",
+    ),
+    "check": (
+        "check:check_command",
+        "Whether a server is slower than it was: exit status 1 where it is by more than identical runs differ.",
+    ),
     "plan": (
         "planning:plan_command",
-        "The cheapest way to serve a model within limits: Pareto front, cost, what does not fit, what would help.",
+        "The cheapest way to serve requests within limits: replicas, GPUs and cost, each design as `serve` answers it.",
     ),
     "trace": (
         "trace:trace_command",

@@ -285,7 +285,7 @@ def read(words: Sequence[str], params: Sequence[Parameter]) -> dict[str, Any]:
         if taken:
             values[one.name] = [one.read(word) for word in taken] if one.many else one.read(taken[0])
     if placed:
-        raise BadInput(f"{placed[0]}: a word too many", field=None)
+        raise BadInput(f"{placed[0]}: a word too many; lists are written with commas, as in H200,L40S", field=None)
     for one in params:
         if one.name not in values and one.required:
             what = "option" if one.is_option else "argument"

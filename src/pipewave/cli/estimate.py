@@ -19,8 +19,10 @@ from pipewave.cli.options import (
     KvDtype,
     Model,
     Osl,
+    PowerLimit,
     Speculation,
     Split,
+    ToldRuns,
     Verbose,
     cache_word,
 )
@@ -41,7 +43,9 @@ def estimate_command(
     moe_backend: Backend = None,
     speculative: Speculation = None,
     host: HostWords = None,
+    power_limit: PowerLimit = None,
     ignore: Ignore = [],  # noqa: B006
+    told: ToldRuns = [],  # noqa: B006
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
@@ -63,8 +67,17 @@ def estimate_command(
         images=images,
         speculative=speculative,
         host=host,
-    ).to_dict()
-    give(answer, as_json, verbose=verbose)
+        power_limit_w=power_limit,
+    )
+    if told:
+        from pipewave.told.others import corrected_estimate
+        from pipewave.told.tell import runs_of
+
+        case = {"model": model, "gpu": gpu, "engine": engine, "concurrency": batch, "isl": input_len, "osl": output_len}
+        limits = {"max_num_batched_tokens": max_num_batched_tokens, "speculative": speculative}
+        case |= asdict(split) | limits | {"kv_dtype": cache_word(kv_cache_dtype), "power_limit_w": power_limit}
+        answer = corrected_estimate(answer, case, runs_of(told))
+    give(answer.to_dict(), as_json, verbose=verbose)
 
 
 def replay_command(

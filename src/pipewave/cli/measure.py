@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from typing import Annotated
@@ -36,7 +35,6 @@ class Run:
     budget_s: Annotated[float | None, Option(help="Stop starting work after so many seconds.")] = None
     hang_s: Annotated[float | None, Option(help="Seconds a job may take before it counts as hung.")] = None
     most_failed: Annotated[float | None, Option(help="Stop when more than this share of rows fails.")] = None
-    compile_workers: Annotated[int, Option(help="Compile Triton kernels ahead in n processes.")] = 0
     fsync: Annotated[bool, Option("--fsync", help="Survive power loss too.")] = False
     quiet: Annotated[bool, Option("--quiet", help="No progress, the summary only.")] = False
     device: Annotated[str, Option(hidden=True)] = "cuda"
@@ -48,21 +46,14 @@ def measure(jobs: Jobs, run: Run) -> int:
     Example: `pipewave measure --plan quick --store my-gpu.rows`, then
     `pipewave calibrate --store my-gpu.rows --gpu "RTX 4090"`.
     """
-    from pipewave.measure.__main__ import main
+    from pipewave.files.whole import distinct
+    from pipewave.measure import supervise
 
+    distinct(jobs.store, jobs.plan, field="store")
     if run.device == "cuda":
         check_gpu()
-    return main([*_words(jobs), *_words(run)])
-
-
-def _words(options: Jobs | Run) -> Iterator[str]:
-    """Options as the room parses them itself; what was not given is left to its defaults."""
-    for name, value in asdict(options).items():
-        option = f"--{name.replace('_', '-')}"
-        if value is True:
-            yield option
-        elif value is not False and value not in ("", None):
-            yield f"{option}={value}"
+    given = asdict(jobs) | asdict(run)
+    return supervise.run(supervise.Options(**{name: value for name, value in given.items() if value not in ("", None)}))
 
 
 def check_gpu() -> None:

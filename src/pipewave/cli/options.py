@@ -43,11 +43,17 @@ Speculation = Annotated[
 HostWords = Annotated[
     str | None, Option("--host", help="Whose cores run the engine: cores=16,speed=0.8; else as measured.")
 ]
+PowerLimit = Annotated[
+    float | None, Option("--power-limit", help="Power limit of each board, W, as nvidia-smi -pl sets it.")
+]
 Ttft = Annotated[float | None, Option(help="Limit on time to first token, ms.")]
 Tpot = Annotated[float | None, Option(help="Limit on time per later token (first left out), ms.")]
 QLens = Annotated[str, Option("--q-lens", help="New tokens of each request; 1*64,2048 repeats.")]
 KvLens = Annotated[str, Option("--kv-lens", help="Cache lengths, new tokens included.")]
 Ignore = Annotated[list[str], Option("--ignore-field", help="Config field known to change nothing; repeatable.")]
+ToldRuns = Annotated[
+    list[str], Option("--told", help="Measured runs that correct the answer: a result file or a name of `tell`.")
+]
 Verbose = Annotated[bool, Option("--verbose", "-v", help="Every note and detail below the answer.")]
 AsJson = Annotated[bool, Option("--json", help="One JSON object instead of a table.")]
 

@@ -14,13 +14,13 @@ from pipewave.cli.options import (
     Isl,
     KvDtype,
     Osl,
+    PowerLimit,
     Speculation,
     Split,
     StepTokens,
-    Tpot,
-    Ttft,
     cache_word,
 )
+from pipewave.errors import BadInput
 
 if TYPE_CHECKING:
     from pipewave.models import ModelSpec
@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     from pipewave.published.server_command import Pasted
     from pipewave.published.unstated import Stated
     from pipewave.simulate.disaggregated import Side
-    from pipewave.simulate.report import Sla
+    from pipewave.simulate.report import Limit, Sla
     from pipewave.simulate.traffic import Traffic
 
+LIMIT = "ms; with --find-rate on the mean, or p99=2000 on a percentile over requests."
 NO_HOST = "none"  # nothing stands before the engine
 
 
@@ -112,6 +113,12 @@ class Requests:
         pace |= {"seed": self.seed, "burstiness": self.burstiness}
         drawn = drawn_from(self.dataset, count, **pace) if self.dataset else synthetic(count, **lengths, **pace)
         return drawn.with_prefix(self.prefix_share) if self.prefix_share else drawn
+
+    def at_rate(self, spec: ModelSpec, rate: float, count: int) -> Traffic:
+        """So many of these requests at another rate. Raises BadInput where they come at a concurrency."""
+        if self.concurrency is not None:
+            raise BadInput("--find-rate looks for a rate: leave out --concurrency", field="concurrency")
+        return replace(self, rate=rate, requests=count).traffic(spec)
 
     def _lengths(self, spec: ModelSpec) -> dict[str, Any]:
         """Mean tokens in and out, those of images among them, and their spread."""
@@ -209,6 +216,7 @@ class Fleet:
         str | None,
         Option("--host", help="The server's host: cores=16,speed=0.8,api_servers=2; none: in-process."),
     ] = None
+    power_limit: PowerLimit = None
 
     def stated(self, spec: ModelSpec, gpu: str, split: Split, engine: EngineOptions, images: int) -> Stated:
         """The deployment as the options state it."""
@@ -223,11 +231,14 @@ class Fleet:
 
     def hosted(self, stated: Stated) -> Stated:
         """The deployment behind its engine's front end on the host that is described; called from its own process on
-        `none`.
+        `none`. Its boards under their power limit.
         """
+        from pipewave.gpus import find
+        from pipewave.physics.energy import limited
+
+        stated = replace(stated, gpu=limited(find(stated.gpu), self.power_limit))
         if self.host is None:
             return stated
-        from pipewave.gpus import find
         from pipewave.software.front import INSIDE, of
         from pipewave.software.host import host_of
 
@@ -253,13 +264,19 @@ class Fleet:
 class Limits:
     """Limits that requests are held to."""
 
-    ttft: Ttft = None
-    tpot: Tpot = None
-    request_latency: Annotated[float | None, Option("--request-latency", help="Limit end to end, ms.")] = None
+    ttft: Annotated[str | None, Option(help=f"Limit on time to first token: {LIMIT}")] = None
+    tpot: Annotated[str | None, Option(help=f"Limit on time per later token: {LIMIT}")] = None
+    request_latency: Annotated[str | None, Option("--request-latency", help=f"Limit end to end: {LIMIT}")] = None
+
+    def given(self) -> tuple[Limit, ...]:
+        """The limits as given."""
+        from pipewave.simulate.report import limits_of
+
+        return limits_of(ttft_ms=self.ttft, tpot_ms=self.tpot, e2e_ms=self.request_latency)
 
     def sla(self, load: ClientLoad | None) -> Sla:
-        """The limits as given, or those of a pasted client where none are."""
+        """What each request is held to: the limits as given, or those of a pasted client where none are."""
         from pipewave.simulate.report import Sla
 
-        given = Sla(self.ttft, self.tpot, self.request_latency)
+        given = Sla(**{limit.metric: limit.ms for limit in self.given()})
         return load.sla if load and given == Sla() else given

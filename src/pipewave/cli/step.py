@@ -51,5 +51,6 @@ def step_command(
     rows = [asdict(part) for part in detail(runner, batch)]
     steps = runner.steps([batch])
     total = {f"{side}_us": float(getattr(steps, f"{side}_us")[0]) for side in ("total", "low", "high")}
+    total |= runner.energy(steps)
     answer = total | {"parts": rows, "notes": steps.notes, "model": spec.name, "gpu": gpu}
     give(answer, as_json, verbose=verbose)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pipewave.cli.bars import waiting
 from pipewave.cli.command import Argument, Option
 from pipewave.cli.options import EngineName, Ep, KvDtype, QLens, Tp, Verbose, cache_word
-from pipewave.cli.streams import put
+from pipewave.cli.streams import put, say
+from pipewave.errors import BadInput
 from pipewave.files.json_text import dumps
 
 if TYPE_CHECKING:
@@ -24,6 +26,10 @@ def trace_command(
     file: Annotated[str, Argument(help="torch.profiler's Chrome trace, an nsys SQLite or CSV export, ncu --csv.")],
     other: Annotated[str | None, Argument(help="A second trace to compare with.")] = None,
     compare: Annotated[str | None, Option(help="The second trace, as an option.")] = None,
+    fail_above: Annotated[
+        float | None,
+        Option("--fail-above", parser=_share, help="5%: end with status 1 where B is so much slower."),
+    ] = None,
     by: Annotated[str, Option(help="call, operator or layer: what the table's rows are.")] = "call",
     gpu: Annotated[str | None, Option(help="GPU name or spec file; default: the one the trace names.")] = None,
     model: Annotated[str | None, Option(help="config.json, directory or built-in name, for CUDA graphs.")] = None,
@@ -40,7 +46,7 @@ def trace_command(
     top: Annotated[int, Option(min=0, help="Rows of the table; 0 shows all.")] = TOP,
     unpacked_gib: Annotated[int, Option(min=1, help="GiB that a packed file may unpack to.")] = 4,
     verbose: Verbose = False,
-) -> None:
+) -> int:
     """Measured, predicted and reachable time of every kernel call of a trace, ranked by what can be won back."""
     from pipewave.traces import compare as side_by_side
     from pipewave.traces import explain_trace
@@ -49,6 +55,8 @@ def trace_command(
     _among("format", form, FORMATS)
     _among("by", by, SUMS)
     other = _one_other(other, compare)
+    if fail_above is not None and other is None:
+        raise BadInput("--fail-above: needs a second trace to compare with", field="fail_above")
     workload = _workload(model, tp, ep, q_lens, kv_lens, kv_cache_dtype, engine)
     limits = Limits(unpacked_bytes=unpacked_gib << 30)
     with waiting(f"kernels of {file}"):
@@ -57,21 +65,33 @@ def trace_command(
             for path in (file, other)
             if path is not None
         ]
-    found = side_by_side(*reports) if len(reports) == 2 else reports[0]
+    found: Any = side_by_side(*reports) if len(reports) == 2 else reports[0]
     put(_text(found, form, top, by, verbose=verbose), out, file, other)
+    if fail_above is None or found.slower <= fail_above:
+        return 0
+    say(f"a step of {other} takes {found.slower:.1%} longer than one of {file}: more than {fail_above:.1%}")
+    return 1
+
+
+def _share(text: str) -> float:
+    """`5%`, `5 %` or `0.05`."""
+    digits = text.strip().removesuffix("%").strip()
+    try:
+        value = float(digits) / (100.0 if "%" in text else 1.0)
+    except ValueError as problem:
+        raise BadInput(f"--fail-above {text}: must be a share, such as 5%", field="fail_above") from problem
+    if not 0.0 <= value < math.inf:
+        raise BadInput(f"--fail-above {text}: must be a share of at least 0", field="fail_above")
+    return value
 
 
 def _among(option: str, value: str, known: Sequence[str]) -> None:
-    from pipewave.errors import BadInput
-
     if value not in known:
         raise BadInput(f"--{option} {value}: must be one of {', '.join(known)}", field=option)
 
 
 def _one_other(other: str | None, compare: str | None) -> str | None:
     """The second trace, however it was given."""
-    from pipewave.errors import BadInput
-
     if other is not None and compare is not None:
         raise BadInput("--compare: a second trace is already given", field="compare")
     return other or compare

@@ -45,6 +45,32 @@ def inspect(
             show(rows, "table", title=name)
 
 
+def rank(
+    kernel: OwnKernel,
+    gpu: Annotated[str, Option("--gpu", help="Any GPU that pipewave knows.")],
+    grid: Annotated[str, Option(help="Blocks of a launch: `cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N)`.")] = "",
+    args: Annotated[list[str], Option("--arg", help="M=4096 or x=bf16[4096,4096]; repeatable.")] = [],  # noqa: B006
+    shapes: Annotated[Path | None, Option(help="Several launches instead, as JSON.")] = None,
+    top: Annotated[int, Option(min=1, help="Configurations to show.")] = 8,
+    as_json: AsJson = False,
+) -> None:
+    """Which configurations to time first, without a GPU: compiled here, ranked by registers, memory and physics.
+
+    Example: `pipewave tune rank matmul.py:matmul --gpu B200 --grid "cdiv(M, BM) * cdiv(N, BN)" --arg M=512 --arg N=512
+    --arg K=512 --arg a=bf16[512,512] …`. Runs the file, as an import would, and compiles each configuration.
+    """
+    from pipewave.cli.streams import show
+    from pipewave.cli.tuning import ranked_rows
+
+    rows, note = ranked_rows(kernel, gpu, grid, args, shapes, top)
+    if as_json:
+        print_json({"kernel": kernel, "gpu": gpu, "candidates": rows, **note})
+        return
+    show(rows, "table", title=f"{kernel} on {gpu}: what to time first")
+    mean, most = note["loss_mean"], note["loss_p90"]
+    print(f"timing these {len(rows)} loses {mean:.1%} on average, under {most:.1%} at nine of ten recorded launches")
+
+
 def profile(
     kernel: OwnKernel,
     out: Annotated[Path | None, Option(help="Folder of tables; default: your own.")] = None,
@@ -184,6 +210,6 @@ def reachable(
 
 
 GROUP = Group(
-    "Choose Triton configurations: explain, inspect, profile, export, …",
-    {one.__name__: one for one in (inspect, profile, explain, export, engine, check, reachable)},
+    "Choose Triton configurations: explain, inspect, rank, profile, export, …",
+    {one.__name__: one for one in (inspect, rank, profile, explain, export, engine, check, reachable)},
 )

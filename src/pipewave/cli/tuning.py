@@ -106,6 +106,28 @@ def engine_rows(wanted: Sequence[Any], gpu: str) -> list[dict[str, Any]]:
              "found by": rules()[of.engine][of.kind]["found_by"]} for of in wanted]  # fmt: skip
 
 
+def ranked_rows(
+    kernel: str, gpu: str, grid: str, words: Sequence[str], shapes: Path | None, top: int
+) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """Rows of `tune rank`, and the loss to expect of timing no others. BadInput: neither grid nor shapes."""
+    from pipewave.tune import rank as ranking
+    from pipewave.tune.source.inspect import arguments, expression_grid
+    from pipewave.tune.user_kernels.offline import from_shapes
+
+    if (shapes is None) == (not grid):
+        raise BadInput("say --grid and --arg of one launch, or --shapes of several", field="grid")
+    launches = [(one.grid, one.args) for one in from_shapes(shapes)] if shapes else [
+        (expression_grid(grid), arguments(words))]  # fmt: skip
+    of = ranking.kernel_of(kernel)
+    found = ranking.rank(of, launches, gpu)
+    mean, most = ranking.loss_of(min(top, len(found))) if top < len(found) else (0.0, 0.0)
+    rows = [{"configuration": " ".join(f"{name}={value}" for name, value in one.config.items()), "us": one.us,
+             "low_us": one.low_us, "high_us": one.high_us, "registers": one.registers, "smem_bytes": one.smem_bytes,
+             "stack_bytes": one.stack_bytes, "blocks_per_sm": one.blocks_per_sm, "error": one.error}
+            for one in found[:top]]  # fmt: skip
+    return rows, {"loss_mean": mean, "loss_p90": most}
+
+
 def own_profile(kernel: str, shapes: Path | None, log: Path | None, out: Path | None, seconds: float) -> str:
     """Measure a kernel of the user's own, and say where its table is.
 

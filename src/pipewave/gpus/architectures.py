@@ -32,7 +32,8 @@ class Architecture:
     instruction scales. mma: the fastest tensor instruction: it says how operands reach the tensor cores: from registers
     (`mma`), from shared memory that clusters of SMs fill together (`wgmma`), through tensor memory, two SMs to a
     product (`tcgen05`). l2_partitions: pieces of the L2, each keeping its own copy of what several read.
-    l2_carries: what a kernel wrote is in the L2 of the SMs that read it next.
+    l2_carries: what a kernel wrote is in the L2 of the SMs that read it next. family_code: code can be made for all
+    capabilities of the generation at once.
     joules_per_flop: of a dense 16-bit FLOP at the power limit. nvlink_reduces: switches add up in flight.
     clock_drops_when_cold: a product after a pause brings the clock down. stand_in: the stack whose kernels answer for
     all others, where no stack was measured on the architecture; stand_in_kernels: (stack, implementation) by family and
@@ -55,6 +56,7 @@ class Architecture:
     mma: Mma
     l2_partitions: int
     l2_carries: bool = True
+    family_code: bool = False
     joules_per_flop: float
     nvlink_reduces: bool = False
     clock_drops_when_cold: bool = False

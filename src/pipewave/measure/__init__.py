@@ -1,6 +1,6 @@
 """Time kernel calls on a real GPU under a named protocol. torch and triton are imported in this room only.
 
-`python -m pipewave.measure --plan quick --store rows.jsonl` measures; `rows("rows.jsonl")` reads what it found.
+`pipewave measure --plan quick --store rows.jsonl` measures; `rows("rows.jsonl")` reads what it found.
 """
 
 from __future__ import annotations

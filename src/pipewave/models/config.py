@@ -25,7 +25,7 @@ from pipewave.models.layer_plan import layer_count, layer_kinds
 from pipewave.models.layer_reader import LayerReader, bypass, dense, front_maps, moe, small_parts, tables
 from pipewave.models.layer_types import LayerKind
 from pipewave.models.precision import BF16, FP16, Linear, Precision, Quantisation
-from pipewave.models.quantization_config import EXPERT_DTYPES, ONLINE, read_hf_quant, read_quantization
+from pipewave.models.quantization_config import EXPERT_DTYPES, FORMATS, read_hf_quant, read_quantization
 from pipewave.models.read_attention import attention, recurrent
 from pipewave.models.spec import Ffn, HyperConnection, Layer, ModelSpec
 
@@ -52,8 +52,8 @@ def parse(
     """Turn a decoded config.json, or Mistral's own params.json, into a ModelSpec.
 
     `ignore`: fields the caller vouches for; `hf_quant`: a decoded hf_quant_config.json; `online`: what 16-bit weights
-    become while they are loaded (`ONLINE`). Raises MissingField, BadInput, or UnsupportedModel naming the field
-    that stands in the way.
+    become, while they are loaded or in another checkpoint (`FORMATS`). Raises MissingField, BadInput, or
+    UnsupportedModel naming the field that stands in the way.
     """
     hub = from_params_json(raw)
     found = unwrap(hub)
@@ -143,7 +143,7 @@ def _quantisation(fields: Fields, outer: Fields, hf_quant: Any, online: str | No
     section = fields.section("quantization_config") or outer.section("quantization_config")
     section = section or fields.section("compression_config") or fields.section("quantization")
     if online and not hf_quant:
-        section = section or ONLINE[online]
+        section = section or FORMATS[online]
     found = read_hf_quant(hf_quant) if hf_quant and not section else read_quantization(section)
     experts = EXPERT_DTYPES.get(str(fields.get("expert_dtype")))
     return replace(found, experts=experts) if experts and not found.precision.full else found

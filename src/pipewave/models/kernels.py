@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pipewave.calls.families import Attention, Call, FusedMoe, Gemm, SiluAndMul, all_gather, all_reduce, send_recv
@@ -55,7 +55,7 @@ class Deployment(Layout):
         """One rank's view of a batch."""
         return Stage(self, batch)
 
-    def _grouped(self, stage: int) -> list[tuple[Layer, int]]:
+    def _grouped(self, stage: int) -> Sequence[tuple[Layer, int]]:
         return self.model.grouped(*self.parallel.stages(len(self.model.layers))[stage])
 
     def _walk(self, batch: Batch, stage: int, *, lengthy: bool) -> Iterator[Use]:

@@ -66,8 +66,8 @@ def load(
     """The model of a built-in name, a path, a decoded config or a ModelSpec (returned as it is).
 
     `ignore`: config fields the caller knows to be harmless. `online`: what an engine makes of 16-bit weights while it
-    loads them (`fp8`); quantised checkpoints stay as they are. Raises UnknownModel, BadFile, MissingField, BadInput or
-    UnsupportedModel.
+    loads them (`fp8`), or another checkpoint holds in their place; quantised checkpoints stay as they are. Raises
+    UnknownModel, BadFile, MissingField, BadInput or UnsupportedModel.
     """
     if isinstance(model, ModelSpec):
         return model

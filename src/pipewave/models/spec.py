@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from pipewave.models.attention_spec import Mixer
 from pipewave.models.precision import BF16, Linear, Precision
@@ -215,6 +216,28 @@ class Layer:
         return sum(part.extra_params for part in self.parts)
 
 
+class _Layers:
+    """Layers of a model as a key: told apart by identity, as hashing all of them takes longer than counting them."""
+
+    __slots__ = ("layers",)
+
+    def __init__(self, layers: tuple[Layer, ...]) -> None:
+        self.layers = layers
+
+    def __hash__(self) -> int:
+        return id(self.layers)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Layers) and self.layers is other.layers
+
+
+@lru_cache(maxsize=1024)
+def _grouped(model: _Layers, first: int, last: int | None) -> tuple[tuple[Layer, int], ...]:
+    chosen = model.layers[first:last]
+    counts = Counter(map(id, chosen))  # equal layers of a loaded model are one object
+    return tuple((layer, counts[key]) for key, layer in {id(layer): layer for layer in chosen}.items())
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
     """A language model as layers and their parts. Widths are in elements.
@@ -323,7 +346,7 @@ class ModelSpec:
         """
         return 2 * layers * self.hyper.params if self.hyper else 0
 
-    def grouped(self, first: int = 0, last: int | None = None) -> list[tuple[Layer, int]]:
+    def grouped(self, first: int = 0, last: int | None = None) -> tuple[tuple[Layer, int], ...]:
         """Distinct layers and how often each occurs, in order of first appearance.
 
         Args:
@@ -333,9 +356,7 @@ class ModelSpec:
         Returns:
             Pairs of a layer and its count.
         """
-        chosen = self.layers[first:last]
-        counts = Counter(map(id, chosen))  # equal layers of a loaded model are one object, and hashing them is slow
-        return [(layer, counts[key]) for key, layer in {id(layer): layer for layer in chosen}.items()]
+        return _grouped(_Layers(self.layers), first, last)
 
     def linears(self) -> Iterator[Linear]:
         """Every matrix of every layer, then the head.

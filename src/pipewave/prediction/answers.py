@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 from pipewave.errors import MissingExtra, NotFinite
 from pipewave.nets.weights_metadata import BASES
 from pipewave.physics.demand import PIPES, Array
+from pipewave.physics.power import POWER_BASES, START_S, Draw, Spent
 from pipewave.prediction.resolve import Source
 from pipewave.software.fallback import furthest
 
 SHOWN = 8  # answers of many that are printed
 LONGEST_S = 1e9  # thirty years: no kernel call
 LATENCIES = ("latency_us", "low_us", "high_us", "floor_us", "ceiling_us")
+SPENT = Spent._fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,12 @@ class Prediction:
         notes: what was substituted, in sentences.
         software: whether rows of this stack and implementation on this GPU were trained on (`measured`), or which stand
             in for them: `other_gpu`, `nearest_version`, `other_framework`.
+        power_w: mean board power of a GPU that runs the call back to back until it is steady, W, memory included.
+        power_low_w: lower end of its 90 % interval, W.
+        power_high_w: upper end, W.
+        energy_j: what one of these calls takes, J.
+        power_basis: what stands behind the watts: rows of this GPU (`measured_gpu`), of its architecture, or of
+            others (`extrapolated`).
     """
 
     latency_us: float
@@ -48,8 +56,13 @@ class Prediction:
     basis: str
     impl: str
     stack: str
-    notes: tuple[str, ...] = ()
-    software: str = "measured"
+    notes: tuple[str, ...]
+    software: str
+    power_w: float
+    power_low_w: float
+    power_high_w: float
+    energy_j: float
+    power_basis: str
 
     def to_dict(self) -> dict[str, Any]:
         """The answer of the contract, less its id.
@@ -75,11 +88,25 @@ class Prediction:
         software = furthest(self.software, other.software)
         notes = tuple(dict.fromkeys((*self.notes, *other.notes)))
         same: dict[str, Any] = {name: _shared(getattr(self, name), getattr(other, name)) for name in ("impl", "stack")}
+        same |= _spent_by_both(self, other)
         return replace(longer, **times, **same, basis=least, notes=notes, software=software)
 
     def __radd__(self, other: int) -> Prediction:
         """So that `sum(predictions)` works."""
         return self if other == 0 else NotImplemented
+
+
+def _spent_by_both(one: Prediction, other: Prediction) -> dict[str, Any]:
+    """Joules of two calls, and watts of the time that each takes of the board."""
+    joules = one.energy_j + other.energy_j
+    seconds = one.energy_j / one.power_w + other.energy_j / other.power_w
+
+    def mean(name: str) -> float:
+        ratios = (getattr(each, name) / each.power_w * each.energy_j for each in (one, other))
+        return float(sum(ratios) / seconds)
+
+    basis = max(one.power_basis, other.power_basis, key=POWER_BASES.index)
+    return {name: mean(name) for name in SPENT[:-1]} | {"energy_j": joules, "power_basis": basis}
 
 
 def _shared(one: str, other: str) -> str:
@@ -99,7 +126,9 @@ class Predictions(Sequence[Prediction]):
         bound: pipe that sets each floor, index into `PIPES`.
         group: what each answer rests on, index into `sources`.
         sources: basis, implementation, stack and notes of each group.
-        joules: energy above what the idle board draws, J.
+        joules: heat that lengthens a step at the power limit, J.
+        work_j: of FLOPs and bytes, as watts are counted, J.
+        draws: what each group draws on its board.
         carried: columns of a DataFrame that are no fields.
         index: of a DataFrame.
     """
@@ -112,7 +141,9 @@ class Predictions(Sequence[Prediction]):
     bound: NDArray[np.intp]  # index into PIPES
     group: NDArray[np.intp]  # index into `sources`
     sources: tuple[Source, ...]
-    joules: Array  # of energy above what the idle board draws
+    joules: Array  # heat that lengthens a step at the power limit
+    work_j: Array  # of FLOPs and bytes, as watts are counted
+    draws: tuple[Draw, ...]  # of each group
     carried: Mapping[str, Any] = field(default_factory=dict)  # columns of a DataFrame that are no fields
     index: Any = None  # of a DataFrame
 
@@ -124,6 +155,21 @@ class Predictions(Sequence[Prediction]):
         left = [f"... {len(self) - SHOWN:,} more"] if len(self) > SHOWN else []
         lines = [*map(str, self[:SHOWN]), *left]
         return "\n    ".join([f"Predictions of {len(self):,} call{'s'[: len(self) != 1]}:", *lines])
+
+    @property
+    def spent(self) -> Spent:
+        """Watts, the ends of their interval and joules of each call run back to back, [call] each."""
+        columns = np.empty((len(SPENT), len(self)))
+        for number, draw in enumerate(self.draws):
+            rows = self.group == number
+            columns[:, rows] = draw.spent(self.work_j[rows], 1e-6 * self.latency_us[rows])
+        return Spent(*columns)
+
+    @property
+    def above_idle_j(self) -> Array:
+        """Joules above what the idle board draws, of each call once inside a step, [call]."""
+        active_w, in_step = np.array([(draw.active_w, draw.in_step) for draw in self.draws])[self.group].T
+        return in_step * (active_w * np.maximum(1e-6 * self.latency_us - START_S, 0.0) + self.work_j)
 
     def scaled(self, factor: Array) -> Predictions:
         """The same with times and their intervals multiplied; floors and ceilings stay.
@@ -144,7 +190,9 @@ class Predictions(Sequence[Prediction]):
     def __getitem__(self, index: int | slice) -> Prediction | Sequence[Prediction]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        source = self.sources[self.group[index]]
+        source, draw = self.sources[self.group[index]], self.draws[self.group[index]]
+        spent = draw.spent_alone(float(self.work_j[index]), 1e-6 * float(self.latency_us[index]))
+        watts, watts_low, watts_high, joules = spent
         return Prediction(
             float(self.latency_us[index]),
             float(self.low_us[index]),
@@ -157,6 +205,11 @@ class Predictions(Sequence[Prediction]):
             source.stack,
             source.notes,
             source.software,
+            watts,
+            watts_low,
+            watts_high,
+            joules,
+            draw.board.basis,
         )
 
     def __iter__(self) -> Iterator[Prediction]:
@@ -174,6 +227,8 @@ class Predictions(Sequence[Prediction]):
             {name: getattr(self, name).tolist() for name in LATENCIES}
             | {"bound": [PIPES[pipe] for pipe in self.bound.tolist()]}
             | {name: [getattr(source, name) for source in sources] for name in sourced}
+            | {name: column.tolist() for name, column in zip(SPENT, self.spent, strict=True)}
+            | {"power_basis": [self.draws[group].board.basis for group in self.group.tolist()]}
         )
 
     def to_pandas(self) -> Any:
@@ -214,12 +269,16 @@ def no_latency(where: str = "") -> NotFinite:
 def joined(parts: Sequence[tuple[Sequence[int] | slice, Predictions]]) -> Predictions:
     """Parts of a batch as one, each row at its number."""
     size = sum(len(found) for _, found in parts)
-    columns, bound, group = np.empty((6, size)), np.empty(size, np.intp), np.empty(size, np.intp)
+    columns, bound, group = np.empty((7, size)), np.empty(size, np.intp), np.empty(size, np.intp)
     sources: list[Source] = []
+    draws: list[Draw] = []
     for rows, found in parts:
-        columns[:, rows] = (*(getattr(found, name) for name in LATENCIES), found.joules)
+        columns[:, rows] = (*(getattr(found, name) for name in LATENCIES), found.joules, found.work_j)
         bound[rows] = found.bound
         group[rows] = found.group + len(sources)
         sources += found.sources
-    latency, low, high, floor, ceiling, joules = columns
-    return Predictions(latency, low, high, floor, ceiling, bound, group, tuple(sources), joules)
+        draws += found.draws
+    latency, low, high, floor, ceiling, joules, work_j = columns
+    return Predictions(
+        latency, low, high, floor, ceiling, bound, group, tuple(sources), joules, work_j, tuple(draws)
+    )  # fmt: skip

@@ -13,7 +13,7 @@ from pipewave.calls.fields import FieldsOf, schema
 from pipewave.gpus import GPU, find
 from pipewave.kernels import family_of
 from pipewave.kernels.base import Columns, Family
-from pipewave.physics.demand import PIPES, Array
+from pipewave.physics.demand import PIPES
 from pipewave.prediction import requests, tables
 from pipewave.prediction.answers import (
     LONGEST_S,
@@ -25,9 +25,8 @@ from pipewave.prediction.answers import (
     usable,
 )
 from pipewave.prediction.columns import columns, columns_of, group_key, group_key_of
-from pipewave.prediction.few_calls import FEW, answer_few
-from pipewave.prediction.kernel_latency import US, Answers, answer
-from pipewave.prediction.resolve import Source
+from pipewave.prediction.few_calls import answer_few, is_few
+from pipewave.prediction.kernel_latency import LATENCY, US, Answers, answer
 from pipewave.prediction.tables import Table, TableBatch
 from pipewave.prediction.threads import blas_alone, each, parts_of
 
@@ -131,20 +130,23 @@ def explain(call: Call, gpu: str | GPU, *, protocol: str = "cold") -> Explanatio
 def _uniform(rows: TableBatch, gpu: GPU, protocol: str, stack: str | None, impl: str | None) -> Predictions:
     case = {**rows.case, "stack": rows.case.get("stack") or stack, "impl": rows.case.get("impl") or impl}
     key = group_key(rows.family, case)
-    seconds, bound, joules = np.empty((5, len(rows))), np.empty(len(rows), np.intp), np.empty(len(rows))
+    seconds, bound, energy = np.empty((5, len(rows))), np.empty(len(rows), np.intp), np.empty((2, len(rows)))
 
-    def fill(chunk: tuple[slice, Columns]) -> Source:
+    def fill(chunk: tuple[slice, Columns]) -> Answers:
         part, cols = chunk
         found = answer(rows.family, cols, key, gpu, protocol)
-        seconds[:, part], bound[part], joules[part] = found.seconds, found.bound, found.joules
-        return found.source
+        seconds[:, part], bound[part] = found.seconds, found.bound
+        energy[0, part], energy[1, part] = found.joules, found.work_j
+        return found
 
     with blas_alone(len(rows)):
-        source = each(fill, rows.chunks())[-1]
+        last = each(fill, rows.chunks())[-1]
     refuse_unusable(seconds)
-    latency, low, high, floor, ceiling = seconds * US
     group = np.zeros(len(rows), np.intp)
-    return Predictions(latency, low, high, floor, ceiling, bound, group, (source,), joules)
+    latency, low, high, floor, ceiling = seconds * US
+    joules, work_j = energy
+    draws = (last.draw,)
+    return Predictions(latency, low, high, floor, ceiling, bound, group, (last.source,), joules, work_j, draws)
 
 
 def _one_call(call: Call, gpu: GPU, protocol: str, stack: str | None, impl: str | None) -> Prediction:
@@ -159,9 +161,11 @@ def _one_call(call: Call, gpu: GPU, protocol: str, stack: str | None, impl: str 
     if not 0.0 < floor <= latency <= high < LONGEST_S:
         raise no_latency()
     source = found.source
+    watts, watts_low, watts_high, joules = found.draw.spent_alone(found.work_j, latency)
     return Prediction(
         latency * US, low * US, high * US, floor * US, ceiling * US, PIPES[int(found.bound)],
         source.basis, source.impl, source.stack, source.notes, source.software,
+        watts, watts_low, watts_high, joules, found.draw.board.basis,
     )  # fmt: skip
 
 
@@ -171,10 +175,15 @@ def _one(batch: Answers) -> Prediction:
         raise no_latency()
     source = batch.source
     latency, low, high, floor, ceiling = (batch.seconds[:, 0] * US).tolist()
-    bound = PIPES[batch.bound[0]]
+    bound, spent = (
+        PIPES[batch.bound[0]],
+        batch.draw.spent_alone(float(batch.work_j[0]), float(batch.seconds[LATENCY, 0])),
+    )
+    watts, watts_low, watts_high, joules = spent
     return Prediction(
         latency, low, high, floor, ceiling, bound,
         source.basis, source.impl, source.stack, source.notes, source.software,
+        watts, watts_low, watts_high, joules, batch.draw.board.basis,
     )  # fmt: skip
 
 
@@ -201,20 +210,23 @@ def predict_list(
     """Predictions for a list of calls on one GPU; `stack` and `impl` where a call names none."""
     groups = _grouped(calls, gpu, stack, impl)
     seconds = np.empty((5, len(calls)))
-    bound, group, joules = np.empty(len(calls), np.intp), np.empty(len(calls), np.intp), np.empty(len(calls))
-    sources = []
+    bound, group, energy = np.empty(len(calls), np.intp), np.empty(len(calls), np.intp), np.empty((2, len(calls)))
+    sources, draws = [], []
     with blas_alone(len(calls)):
         for number, ((name, *key), members) in enumerate(groups.items()):
             rows = slice(None) if len(groups) == 1 else np.array(members)
             some = calls if len(groups) == 1 else [calls[i] for i in members]
-            seconds[:, rows], bound[rows], source, joules[rows] = _answered(
-                family_of(name), some, tuple(key), gpu, protocol
-            )
-            group[rows] = number
-            sources.append(source)
+            found = _answered(family_of(name), some, tuple(key), gpu, protocol)
+            seconds[:, rows], bound[rows], group[rows] = found.seconds, found.bound, number
+            energy[0, rows], energy[1, rows] = found.joules, found.work_j
+            sources.append(found.source)
+            draws.append(found.draw)
     refuse_unusable(seconds)
     latency, low, high, floor, ceiling = seconds * US
-    return Predictions(latency, low, high, floor, ceiling, bound, group, tuple(sources), joules)
+    joules, work_j = energy
+    return Predictions(
+        latency, low, high, floor, ceiling, bound, group, tuple(sources), joules, work_j, tuple(draws)
+    )  # fmt: skip
 
 
 def _grouped(calls: Sequence[Call], gpu: GPU, stack: str | None, impl: str | None) -> dict[tuple[Any, ...], list[int]]:
@@ -228,16 +240,17 @@ def _grouped(calls: Sequence[Call], gpu: GPU, stack: str | None, impl: str | Non
     return groups
 
 
-def _answered(
-    family: Family, calls: Sequence[Call], key: tuple[Any, ...], gpu: GPU, protocol: str
-) -> tuple[Array, Any, Source, Any]:
-    """Seconds [5, call], bounds, source and joules of calls that share a group key."""
-    few = answer_few(family, calls, key, gpu, protocol) if len(calls) <= FEW else None
+def _answered(family: Family, calls: Sequence[Call], key: tuple[Any, ...], gpu: GPU, protocol: str) -> Answers:
+    """Answers of calls that share a group key; seconds [5, call]."""
+    few = answer_few(family, calls, key, gpu, protocol) if is_few(family, len(calls)) else None
     if few is not None:
-        return np.array(few.seconds).reshape(5, len(calls)), few.bound, few.source, few.joules
+        return few._replace(seconds=np.array(few.seconds).reshape(5, len(calls)))
     parts = [columns_of(family, calls[first:last]) for first, last in parts_of(len(calls), CHUNK_CALLS)]
     found = each(lambda part: answer(family, part, key, gpu, protocol), parts)
-    joules = [np.broadcast_to(one.joules, len(one.bound)) for one in found]
+    joules, work_j = (
+        np.concatenate([np.broadcast_to(getattr(one, name), len(one.bound)) for one in found])
+        for name in ("joules", "work_j")
+    )
     seconds = np.concatenate([one.seconds for one in found], axis=1)
     bound = np.concatenate([one.bound for one in found])
-    return seconds, bound, found[-1].source, np.concatenate(joules)
+    return found[-1]._replace(seconds=seconds, bound=bound, joules=joules, work_j=work_j)

@@ -21,20 +21,20 @@ from pipewave.gpus import GPU
 from pipewave.kernels.base import Context, Family, Sketch
 from pipewave.nets.calibration import corrections
 from pipewave.nets.calibration.correction import UNIT, Correction, SoftwareCorrection, moved
-from pipewave.nets.layers import Floats
-from pipewave.nets.nets import UNTRAINED_SCALE, Residual, Trained, merged, trained
-from pipewave.nets.scalar import ScalarNet, alike, scalar_net
+from pipewave.nets.layers import Floats, ScalarNet
+from pipewave.nets.nets import UNTRAINED_SCALE, Residual, Trained, alike, merged, scalar_net, trained
 from pipewave.nets.weights_metadata import Interval, intervals_of
 from pipewave.physics import energy
 from pipewave.physics.arith import ARRAY, SCALAR, Arith
 from pipewave.physics.demand import PIPES, Array, pipe_rates
+from pipewave.physics.power import Draw
 from pipewave.physics.straight import RECORDED, NotStraight, straight
 from pipewave.prediction import kernel_latency as law
 from pipewave.prediction.columns import numeric_fields, options_of
 from pipewave.prediction.kernel_latency import Answers
 from pipewave.prediction.resolve import Source, codes_of, measured_protocol, net_name, plain_context, resolve
 
-FEW = 24  # calls: more are answered faster with arrays
+FEW, FEW_UNRECORDED = 24, 3  # calls: more are answered faster with arrays; of families without a formula to record
 
 
 class Physics(NamedTuple):
@@ -42,7 +42,7 @@ class Physics(NamedTuple):
 
     `seconds`: the base estimate, the floor, the DRAM pipe, and the base estimate that the ceiling is answered from.
     `plain_inputs`: of the ceiling's net, where it sees something else than the residual's. `coordinates`: of a
-    calibration.
+    calibration. `product`: type of the products where it is not that of the call.
     """
 
     seconds: tuple[Any, Any, Any, Any]
@@ -52,6 +52,8 @@ class Physics(NamedTuple):
     inputs: tuple[Any, ...]
     plain_inputs: tuple[Any, ...]
     coordinates: tuple[Any, ...]
+    work_j: Any
+    product: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,16 @@ class FewContext:
     nets: Nets | None  # None where none was trained
     before: Callable[[Call], Physics | None]  # None where another net answers a call
     after: Callable[..., tuple[float, ...]]
+    draws: dict[str, Draw]  # by type of the products, as they are asked for
+
+    def draw(self, product: str) -> Draw:
+        """What calls draw whose products are of a type."""
+        return self.draws.get(product) or self.draws.setdefault(product, law.drawn(self.ctx, self.net, product))
+
+
+def is_few(family: Family, calls: int) -> bool:
+    """Whether so many calls are answered faster one by one than with arrays."""
+    return calls <= (FEW if family.formula else FEW_UNRECORDED)
 
 
 def answer_few(family: Family, calls: Sequence[Call], key: Sequence[Any], gpu: GPU, protocol: str) -> Answers | None:
@@ -129,49 +141,53 @@ def answer_few(family: Family, calls: Sequence[Call], key: Sequence[Any], gpu: G
     if family.formula is None and family.one is None:
         return None
 
-    def alone(key: Sequence[Any], protocol: str) -> Answers | None:
-        return _alone(family, calls, key, gpu, protocol)
+    def alone(key: tuple[Any, ...], protocol: str, physics: bool = False) -> Answers | None:
+        return _alone(family, calls, key, gpu, protocol, physics=physics)
 
-    return law.as_run(alone, family, key, gpu, protocol, SCALAR if len(calls) == 1 else ARRAY)
+    return law.as_run(alone, family, tuple(key), gpu, protocol, SCALAR if len(calls) == 1 else ARRAY)
 
 
-def _alone(family: Family, calls: Sequence[Call], key: Sequence[Any], gpu: GPU, protocol: str) -> Answers | None:
-    """As calls that are measured one by one."""
-    at = _context(family, key, gpu, protocol, corrections.of(gpu))
+def _alone(
+    family: Family, calls: Sequence[Call], key: tuple[Any, ...], gpu: GPU, protocol: str, *, physics: bool
+) -> Answers | None:
+    """As calls that are measured one by one. `physics`: without the nets."""
+    at = _context(family, key, gpu, protocol, None if physics else corrections.of(gpu), physics)
     rows = [at.before(call) for call in calls]
     if None in rows:
         return None
     answers = at.nets(rows) if at.nets else [[]] * len(rows)  # type: ignore[arg-type]
     seconds = [at.after(*row[0], *answer) for row, answer in zip(rows, answers, strict=True)]  # type: ignore[index]
     if len(rows) == 1:
-        _, bound, dram_bytes, joules, *_ = rows[0]  # type: ignore[misc]
-        return Answers(seconds[0], bound, at.source, at.ctx, dram_bytes, joules)
-    columns = np.array([row[1:4] for row in rows]).T  # type: ignore[index]
-    return Answers(np.array(seconds).T, columns[0].astype(np.intp), at.source, at.ctx, columns[1], columns[2])
+        _, bound, dram_bytes, joules, *_, work_j, product = rows[0]  # type: ignore[misc]
+        return Answers(seconds[0], bound, at.source, at.ctx, dram_bytes, joules, work_j, at.draw(product))
+    bounds, dram_bytes, joules, work_j = np.array([(*row[1:4], row[7]) for row in rows]).T  # type: ignore[index]
+    draw, bounds = at.draw(rows[0][8]), bounds.astype(np.intp)  # type: ignore[index]
+    return Answers(np.array(seconds).T, bounds, at.source, at.ctx, dram_bytes, joules, work_j, draw)
 
 
 @lru_cache(maxsize=4096)
 def _context(
-    family: Family, key: tuple[Any, ...], gpu: GPU, protocol: str, in_force: corrections.InForce | None
+    family: Family, key: tuple[Any, ...], gpu: GPU, protocol: str, in_force: corrections.InForce | None, physics: bool
 ) -> FewContext:
     dtype, stack, impl = key[:3]
     ctx, source = resolve(family, gpu, dtype, protocol, stack, impl, options_of(family, key))
     source = law.assuming(family, ctx, source)
     expected = net_name(family, ctx.options)
-    found = _of_net(family, ctx, source, expected, in_force)
-    return found if isinstance(found, FewContext) else _of_net(family, ctx, source, found, in_force)  # type: ignore[return-value]
+    found = _of_net(family, ctx, source, expected, in_force, physics)
+    return found if isinstance(found, FewContext) else _of_net(family, ctx, source, found, in_force, physics)  # type: ignore[return-value]
 
 
 def _of_net(
-    family: Family, ctx: Context, source: Source, net: str, in_force: corrections.InForce | None
+    family: Family, ctx: Context, source: Source, net: str, in_force: corrections.InForce | None, physics: bool
 ) -> FewContext | str:
-    """The context with a net; the name of another, where that answers its calls."""
-    learned, correction = trained(net), in_force and in_force.of(ctx, net)
-    plain = plain_context(ctx, net)
+    """The context with a net, but for its `physics` alone; the name of another, where that answers its calls."""
+    learned, correction = None if physics else trained(net), in_force and in_force.of(ctx, net)
+    plain = plain_context(ctx, net) if learned else ctx
     nets = _nets(learned, ctx, plain, net, correction) if learned else None
-    contexts = ctx, law.as_original(ctx), plain, law.as_original(plain)
+    contexts = (ctx, law.as_original(ctx), plain, law.as_original(plain)) if learned else (ctx,) * 4
     known = learned.card.intervals if learned else law.UNTRAINED
-    widths = intervals_of(known, source.basis, measured_protocol(ctx.protocol), source.software, ctx.dtype)
+    seen = measured_protocol(ctx.protocol)
+    widths = intervals_of(known, source.basis, seen, source.software, ctx.dtype, sibling=source.sibling)
     ceiling = learned.ceiling if learned else None
     shift = ceiling.shift(codes_of(plain, net)) if ceiling else 0.0
     members, ceilings = (nets.members, _members(ceiling)) if nets else (0, 0)
@@ -181,7 +197,7 @@ def _of_net(
     before = _recorded(family, contexts, net, nets) if family.formula else _directly(family, contexts, net, nets)
     if isinstance(before, str):
         return before
-    return FewContext(ctx, source, net, nets, before, _after(members, ceilings, widths, shift, ctx.protocol, width))
+    return FewContext(ctx, source, net, nets, before, _after(members, ceilings, widths, shift, ctx.protocol, width), {})
 
 
 def _members(ceiling: Any) -> int:
@@ -268,6 +284,8 @@ def _physics(sketches: tuple[Sketch, ...], contexts: tuple[Context, ...], nets: 
         inputs=nets.residual.inputs(seen.features) if nets else (),
         plain_inputs=ceiling.inputs(plain_seen.features) if ceiling and not same else (),
         coordinates=tuple(seen.features[name] for name in moved.features) if moved else (),
+        work_j=law.drawn(ctx, found.net, found.work.product).work_j(found.work),
+        product=found.work.product,
     )
 
 

@@ -22,7 +22,7 @@ from pipewave.kernels.base import Family
 from pipewave.physics.demand import PIPES
 from pipewave.prediction.answers import no_latency, usable
 from pipewave.prediction.columns import SHARED, columns, group_key, numeric_fields
-from pipewave.prediction.kernel_latency import US, Answers, answer
+from pipewave.prediction.kernel_latency import LATENCY, US, Answers, answer
 from pipewave.prediction.requests import check_protocol
 
 CHUNK_LINES = 32_768
@@ -282,17 +282,24 @@ def texts(answers: Answers, ids: Sequence[Any]) -> Iterator[str]:
     source = answers.source
     notes = f', "notes": {json.dumps(list(source.notes))}' if source.notes else ""
     software = f'"impl": {json.dumps(source.impl)}, "stack": {json.dumps(source.stack)}'
-    tail = f', "basis": "{source.basis}", {software}, "software": "{source.software}"{notes}}}\n'
+    bases = f'"power_basis": "{answers.draw.board.basis}", "basis": "{source.basis}"'
+    tail = f', {bases}, {software}, "software": "{source.software}"{notes}}}\n'
     rows = np.round(answers.seconds.T * US, 6).tolist()
+    spent = np.stack(np.broadcast_arrays(*answers.draw.spent(answers.work_j, answers.seconds[LATENCY])))
+    spent[-1] *= US  # µJ, so that rounding leaves eight digits
+    watts = np.round(spent.T, 2).tolist()
     fine = usable(answers.seconds).tolist()
-    for name, row, bound, good in zip(ids, rows, answers.bound.tolist(), fine, strict=True):
+    for name, row, bound, good, drawn in zip(ids, rows, answers.bound.tolist(), fine, watts, strict=True):
         if not good:
             yield error_text({"id": name}, no_latency())
             continue
         latency, low, high, floor, ceiling = row
+        power, least, most, microjoules = drawn
         yield (
             f'{{"id": {_id(name)}, "latency_us": {latency!r}, "low_us": {low!r}, "high_us": {high!r}, '
-            f'"floor_us": {floor!r}, "ceiling_us": {ceiling!r}, "bound": "{PIPES[bound]}"{tail}'
+            f'"floor_us": {floor!r}, "ceiling_us": {ceiling!r}, "bound": "{PIPES[bound]}", '
+            f'"power_w": {power!r}, "power_low_w": {least!r}, "power_high_w": {most!r}, '
+            f'"energy_j": {microjoules / US:.9g}{tail}'
         )
 
 

@@ -37,8 +37,9 @@ from pipewave.physics.arith import ARRAY, Arith
 from pipewave.physics.cache import COLD, SERVING
 from pipewave.physics.demand import PIPES, Array, busiest, floor_s
 from pipewave.physics.energy import joules
+from pipewave.physics.power import Draw, draw_of
 from pipewave.prediction.columns import options_of
-from pipewave.prediction.resolve import Source, codes_of, measured_protocol, plain_context, resolve, with_note
+from pipewave.prediction.resolve import Source, codes_of, measured_protocol, net_name, plain_context, resolve, with_note
 from pipewave.software import stacks
 from pipewave.software.fallback import LEVELS
 from pipewave.software.rules import constant
@@ -73,43 +74,39 @@ class Answers(NamedTuple):
     source: Source
     ctx: Context
     dram_bytes: Any  # at least
-    joules: Any  # energy above what the idle board draws; may be a number that holds for all
+    joules: Any  # heat that lengthens a step at the power limit; may be a number that holds for all
+    work_j: Any  # of FLOPs and bytes, as watts are counted
+    draw: Draw
     analysis: Any = None  # the `Analysis` of a batch
 
 
 def answer(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str) -> Answers:
     """Answer a batch that shares the group key (dtype, stack, impl, options...)."""
 
-    def alone(key: Sequence[Any], protocol: str) -> Answers:
-        return _alone(family, cols, key, gpu, protocol)
+    def alone(key: Sequence[Any], protocol: str, physics: bool = False) -> Answers:
+        return _alone(family, cols, key, gpu, protocol, physics=physics)
 
-    found: Any = as_run(alone, family, key, gpu, protocol, ARRAY)
+    found: Any = as_run(alone, family, tuple(key), gpu, protocol, ARRAY)
     return found._replace(seconds=np.asarray(found.seconds))  # type: ignore[no-any-return]
 
 
 def as_run(
-    alone: Callable[[Sequence[Any], str], Answers | None],
-    family: Family,
-    key: Sequence[Any],
-    gpu: GPU,
-    protocol: str,
-    xp: Arith,
+    alone: Callable[..., Answers | None], family: Family, key: tuple[Any, ...], gpu: GPU, protocol: str, xp: Arith
 ) -> Answers | None:
-    """Answers under a protocol from those of calls measured one by one, by group key and protocol; None where `alone`
-    has none.
+    """Answers under a protocol from those of calls measured one by one: `alone` of a group key and a protocol, with
+    `physics` without the nets, where the floor is all that is asked. None where `alone` has none.
     """
     protocol = as_timed(family, protocol, gpu)
-    found = alone(key, protocol)
-    if protocol != SERVING or found is None:
-        return found
+    if protocol != SERVING or family.reads not in ("activations", "operands"):
+        return alone(key, protocol)
     if family.reads == "activations":
-        cold = alone(key, COLD)
-        return found if cold is None else found._replace(seconds=_ceiling_in_step(found.seconds, cold.seconds, xp))
-    if family.reads != "operands":
-        return found
-    note = stand_in(family, key, gpu, found.source)
-    if not note:
-        return found._replace(seconds=in_step(found.seconds, found.dram_bytes, family, found.ctx, key[1], xp))
+        found, cold = alone(key, protocol), alone(key, COLD)
+        both = found is not None and cold is not None
+        return found._replace(seconds=_ceiling_in_step(found.seconds, cold.seconds, xp)) if both else None  # type: ignore[union-attr]
+    note = stand_in(family, key, gpu, corrections.of(gpu))
+    found = alone(key, protocol, bool(note))
+    if found is None or not note:
+        return found and found._replace(seconds=in_step(found.seconds, found.dram_bytes, family, found.ctx, key[1], xp))
     graph = alone(replay_key(key), "graph")
     if graph is None:
         return None
@@ -117,27 +114,38 @@ def as_run(
     return found._replace(seconds=seconds, source=with_note(graph.source, note))
 
 
-def _alone(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str) -> Answers:
-    """Answers of calls measured one by one: under `serving`, of a cold call with its activations in L2."""
+def _alone(
+    family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str, *, physics: bool = False
+) -> Answers:
+    """Answers of calls measured one by one: under `serving`, of a cold call with its activations in L2. `physics`:
+    without the nets.
+    """
     dtype, stack, impl = key[:3]
     ctx, source = resolve(family, gpu, dtype, protocol, stack, impl, options_of(family, key))
     source = assuming(family, ctx, source)
     analysis = family.analyse(cols, ctx)
     pipes = analysis.demand.seconds(ctx.gpu, ctx.dtype)
     floor = floor_s(pipes)
-    learned = _learned(family, cols, analysis, ctx)
-    widths = intervals_of(learned.intervals, source.basis, measured_protocol(protocol), source.software, dtype)
+    learned = _untaught(analysis) if physics else _learned(family, cols, analysis, ctx)
+    seen = measured_protocol(protocol)
+    widths = intervals_of(learned.intervals, source.basis, seen, source.software, dtype, sibling=source.sibling)
     latency, low, high = combined(analysis.base_s, learned.residual, pipes[DRAM], floor, widths, protocol, ARRAY)
     ceiling = ceiling_s(*learned.ceiling, floor, high, ARRAY) if learned.ceiling else low
     seconds = np.array((latency, low, high, floor, ceiling))
-    in_force = corrections.of(gpu)
+    in_force = None if physics else corrections.of(gpu)
     correction = in_force and in_force.of(ctx, analysis.net)
     if correction:
         known = correction.of_software(codes_of(ctx, analysis.net))
         seconds = correction.apply(seconds, known.of_features(coordinates(learned.seen, ctx)))
         source = corrected(source, correction)
-    energy = joules(ctx.gpu, ctx.dtype, analysis.done)
-    return Answers(seconds, busiest(pipes), source, ctx, analysis.demand.dram, energy, analysis)
+    work = analysis.done
+    heat, draw = joules(ctx.gpu, ctx.dtype, work), drawn(ctx, analysis.net, work.product)
+    return Answers(seconds, busiest(pipes), source, ctx, analysis.demand.dram, heat, draw.work_j(work), draw, analysis)
+
+
+def drawn(ctx: Context, net: str, product: str) -> Draw:
+    """What calls of a context draw. `product`: type of their products where it is not that of the calls."""
+    return draw_of(ctx.gpu, net, product or ctx.dtype, ctx.stack, ctx.protocol)
 
 
 def corrected(source: Source, correction: Correction) -> Source:
@@ -170,11 +178,15 @@ class Learned(NamedTuple):
     ceiling: tuple[Array, Array] | None = None
 
 
+def _untaught(analysis: Analysis) -> Learned:
+    zeros = np.zeros(len(analysis.base_s))
+    return Learned(analysis, Residual(zeros, zeros + UNTRAINED_SCALE), UNTRAINED)
+
+
 def _learned(family: Family, cols: Columns, analysis: Analysis, ctx: Context) -> Learned:
     known = trained(analysis.net)
     if known is None:
-        zeros = np.zeros(len(analysis.base_s))
-        return Learned(analysis, Residual(zeros, zeros + UNTRAINED_SCALE), UNTRAINED)
+        return _untaught(analysis)
     original, plain = as_original(ctx), plain_context(ctx, analysis.net)
     seen = analysis if original is ctx else family.analyse(cols, original)
     inputs = known.net.inputs(seen.features)
@@ -245,12 +257,17 @@ def replay_key(key: Sequence[Any]) -> tuple[Any, ...]:
     return key[0], key[1] or stacks.DEFAULT[SERVING], *key[2:]
 
 
-def stand_in(family: Family, key: Sequence[Any], gpu: GPU, cold: Source) -> str:
-    """What to say of graph replays that answer in the place of cold calls; empty where cold rows answer.
+@lru_cache(maxsize=4096)
+def stand_in(family: Family, key: tuple[Any, ...], gpu: GPU, in_force: corrections.InForce | None) -> str:
+    """What to say of graph replays that answer in the place of calls in a step; empty where cold rows answer.
 
     A framework's own kernels, of which there are replays on the GPU, come before another framework's cold ones. A GPU
     of which neither was measured is answered as the GPUs of its compute capability are.
     """
+    ctx, cold = resolve(family, gpu, key[0], SERVING, key[1], key[2], options_of(family, key))
+    cold = assuming(family, ctx, cold)
+    correction = in_force and in_force.of(ctx, net_name(family, ctx.options))
+    cold = corrected(cold, correction) if correction else cold
     dtype, stack, impl = replay_key(key)[:3]
     own = resolve(family, gpu, dtype, "graph", stack, impl, options_of(family, key))[1] if family.nets else cold
     alike = cold.reference_gpu and of_one_capability(find(cold.reference_gpu), gpu)

@@ -51,6 +51,7 @@ class Source:
     notes: tuple[str, ...] = ()
     near: bool = False
     reference_gpu: str = ""
+    sibling: bool = False  # a new architecture, but rows are of one that runs the same family-specific code
 
 
 @lru_cache(maxsize=4096)
@@ -87,7 +88,8 @@ def resolve(
     elsewhere = _rows_elsewhere(card, gpu, dtype, protocol) if basis != "measured_gpu" else ""
     reference = "" if near else _reference_gpu(card, gpu, dtype, seen)
     notes = tuple(filter(None, (guessed, choice.note, ran.note, elsewhere)))
-    source = Source(basis, ran.impl, choice.stack, ran.level, notes, near, reference)
+    sibling = basis == "new_architecture" and bool(reference) and gpu.traits.family_code
+    source = Source(basis, ran.impl, choice.stack, ran.level, notes, near, reference, sibling)
     used = choice.measured_as
     return Context(gpu, dtype, protocol, used, ran.impl, options, _other_version(stack, used)), source
 

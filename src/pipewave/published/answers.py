@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipewave.errors import BadInput
@@ -17,8 +17,10 @@ from pipewave.simulate.disaggregated import Disaggregated
 from pipewave.simulate.estimate import STEP_TOKENS, static_estimate
 from pipewave.simulate.interval import hull, interval_ends, sides
 from pipewave.simulate.kv_budget import traffic_notes
+from pipewave.simulate.pace import AS_PREDICTED, Pace
+from pipewave.simulate.power import energy_figures, mean_power_w
 from pipewave.simulate.report import ANY, Sla, as_seen
-from pipewave.simulate.run_window import Mask, middle, summary_of
+from pipewave.simulate.run_window import Mask, middle, steadiness, summary_of
 from pipewave.simulate.server import Served, Server
 from pipewave.simulate.simulation import MOST_KEPT, MOST_STEPS, Record
 from pipewave.simulate.static_batch import StaticBatch
@@ -26,6 +28,8 @@ from pipewave.simulate.traffic import Traffic
 from pipewave.software.front import Front
 
 DIGITS = 4
+MOST_ROUNDS = 1_000_000  # steps that a closed loop of engines side by side is simulated for
+MOST_TRIED = 100_000  # requests of a run with steps at an end of their interval
 AFFORDED = 0.7  # of the most steps of a run, for those in which engines decode; prompts and requests take others
 
 
@@ -52,6 +56,14 @@ class Deployed:
     def figures(self, record: Record, window: Mask | None = None, sla: Sla = ANY) -> dict[str, Any]:
         """Latency percentiles and rates of a run."""
         return summary_of(record, self.traffic, self.engines.gpus, sla, window)
+
+    def energy(self, record: Record, figures: Mapping[str, Any], window: Mask | None = None) -> Mapping[str, float]:
+        """Mean watts of one GPU and joules of an output token, with the ends of their intervals."""
+        engines, kept = self.engines, slice(None) if window is None else window
+        begin, end = float(record.arrival_s[kept].min()), float(record.done_s[kept].max())
+        power_w = mean_power_w(engines.powered, record.stretches, begin, end)
+        board, half = engines.powered[-1].board, engines.uncertain.half("output_tokens_per_s")
+        return energy_figures(power_w, engines.gpus, figures["output_tokens_per_s"], board, half)
 
     @property
     def all_notes(self) -> list[str]:
@@ -82,14 +94,14 @@ def deploy(stated: Stated, traffic: Traffic) -> Deployed:
         notes = (*notes, note)
     else:
         engines = Server.of(model, gpu, setup, traffic.longest)
-    _check_prompts(engines.sides[0], traffic)
+    check_prompts(engines.sides[0], int(traffic.input_len.max()))
     served, left_out = _affordable(traffic, engines)
     return Deployed(engines, served, (*notes, *left_out))
 
 
-def _check_prompts(server: Server, traffic: Traffic) -> None:
-    """Raise BadInput where an engine that does not cut prompts is sent one that is longer than a step."""
-    longest, most = int(traffic.input_len.max()), server.policy.max_batched_tokens
+def check_prompts(server: Server, longest: int) -> None:
+    """Raise BadInput where an engine that does not cut prompts is sent one of more tokens than a step."""
+    most = server.policy.max_batched_tokens
     if not server.policy.chunked_prefill and longest > most:
         raise BadInput(
             f"max_num_batched_tokens = {most}: {server.runner.engine.name} does not cut prompts, and one has {longest} "
@@ -107,7 +119,7 @@ def _affordable(traffic: Traffic, engines: Server | Disaggregated) -> tuple[Traf
     if not clients or engines.decoders < 2:
         return traffic, ()
     each = float(traffic.output_len.mean()) * engines.decoders / clients  # steps of a request
-    count = max(int(AFFORDED * MOST_STEPS / (each + 1.0)), 2 * clients)
+    count = max(int(AFFORDED * MOST_ROUNDS / (each + 1.0)), 2 * clients)
     if count >= len(traffic):
         return traffic, ()
     note = f"{len(traffic):,} requests take too many steps: the first {count:,} are simulated"
@@ -123,18 +135,22 @@ def served(deployed: Deployed, sla: Sla = ANY, *, steady: bool = False, interval
     scales = engines.uncertain.tried(deployed.traffic.concurrency) if interval else ()
     ends = [deployed.figures(deployed.run(scale=scale), window, sla) for scale in scales]
     bounds = interval_ends(found, engines.uncertain, *ends) if interval else {}
-    notes = {"traffic": str(deployed.traffic), "notes": deployed.all_notes}
+    bounds |= deployed.energy(record, found, window)
+    notes: dict[str, Any] = {"traffic": str(deployed.traffic), "notes": deployed.all_notes}
     version = {"version": engines.sides[1].runner.engine.version}
+    if sla == ANY:  # nothing tells good requests from others
+        found = {name: one for name, one in found.items() if not name.startswith("good")}
+    notes["verdict"] = steadiness(record, deployed.traffic).verdict
     answer = {**engines.about(deployed.traffic), **version, **found, **bounds, **notes}
     return Served(answer, engines.sides[1].memory, deployed.traffic, record)
 
 
-def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
+def answer(case: Case, front: Front | None = None, pace: Pace = AS_PREDICTED) -> dict[str, Any]:
     """The answer of the contract, less its id. Raises what building the deployment raises.
 
-    `front`: another front end than the engine's own.
+    `front`: another front end than the engine's own; `pace`: of the machine it runs on.
     """
-    stated, requests = case.stated(front), case.traffic()
+    stated, requests = case.stated(front, pace), case.traffic()
     if _is_static(case, stated):
         return _static_answer(case, stated, requests)
     deployed = deploy(stated, requests)
@@ -149,15 +165,33 @@ def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
     intervals = sides(seen, uncertain)
     if case.mode == "serve":
         tried = uncertain.tried(traffic.concurrency)
-        intervals = hull(intervals, *(means(deployed.run(scale=scale)) for scale in tried))
-    decode = deployed.engines.sides[1]
+        intervals = hull(intervals, *_tried(deployed, seen, tried, steady=case.steady))
+    decode, energy = deployed.engines.sides[1], deployed.energy(record, seen, window)
     return {
         **{name: round(value, DIGITS) for name, value in (seen | intervals).items()},
+        **energy,
         "kv_tokens": decode.memory.kv_tokens,
         "basis": {name: round(share, DIGITS) for name, share in decode.table.basis.items()},
         "traffic": str(traffic),
+        **({"verdict": steadiness(record, traffic).verdict} if case.mode == "serve" else {}),
         "notes": deployed.all_notes,
     }
+
+
+def _tried(
+    deployed: Deployed, seen: Mapping[str, float], scales: Sequence[float], *, steady: bool
+) -> list[dict[str, float]]:
+    """Means with steps at ends of their interval; of a long run, as they change those of its first requests."""
+    part = replace(deployed, traffic=deployed.traffic.first(MOST_TRIED)) if len(deployed.traffic) > MOST_TRIED else None
+    those = part or deployed
+
+    def means(scale: float) -> dict[str, float]:
+        record = those.run(scale=scale)
+        return _means(those.figures(record, those.window(record, steady=steady)))
+
+    base = means(1.0) if part and scales else seen
+    return [{name: seen[name] * one / base[name] for name, one in means(scale).items()} if part else means(scale)
+            for scale in scales]  # fmt: skip
 
 
 def _is_static(case: Case, stated: Stated) -> bool:
@@ -180,6 +214,8 @@ def _static_answer(case: Case, stated: Stated, traffic: Traffic) -> dict[str, An
         times |= {f"ttft_ms{side}": ttft, f"tpot_ms{side}": tpot, f"e2e_ms{side}": e2e}
         times[f"output_tokens_per_s{other}"] = tokens / e2e
     times |= {"ttft_p99_ms": found.prefill_ms, "tpot_p99_ms": found.tpot_ms}
+    names = [f"{name}{side}" for name in ("power_w", "energy_j_per_output_token") for side in ("", "_low", "_high")]
+    times |= {name: getattr(found, name) for name in names}
     if batch.output_len == 1:  # nobody sees a time between tokens
         times = {name: value for name, value in times.items() if not name.startswith("tpot")}
     return {

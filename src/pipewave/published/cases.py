@@ -12,11 +12,14 @@ import numpy as np
 from pipewave.calls.dtypes import cache_type
 from pipewave.calls.fields import Rule, check_names, of, rules
 from pipewave.errors import BadInput, MissingField
+from pipewave.gpus import find as find_gpu
 from pipewave.models import load
 from pipewave.physics.demand import Array
+from pipewave.physics.energy import limited
 from pipewave.prediction.jsonl import check_id, json_object
 from pipewave.published.unstated import Stated
 from pipewave.simulate.disaggregated import Side, side_of
+from pipewave.simulate.pace import AS_PREDICTED, Pace
 from pipewave.simulate.setup import MOST, Setup
 from pipewave.simulate.speculative import NONE, Speculative
 from pipewave.simulate.speculative import of as speculative_of
@@ -29,6 +32,9 @@ DEGREE: dict[str, Any] = {"low": 1, "high": 4096}
 COUNT: dict[str, Any] = {"low": 1, "high": 10_000_000}
 ECHOED = frozenset({"id"})
 LONG_NAMES = {"input_len": "isl", "output_len": "osl"}
+MEASURED = ("ttft_ms", "tpot_ms", "output_tokens_per_s", "energy_j_per_output_token", "e2e_ms")  # what may be told
+MOST_TOLD = 64  # runs; more say nothing new
+LOAD = ("isl", "osl", "spread", "concurrency", "requests", "rate")  # what a list of arrivals stands for
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,7 @@ def _arrival(where: str, row: Any) -> tuple[float, int, int]:
     return seconds, prompt, output
 
 
+MEAN = Rule("float", low=1e-6, high=1e9)
 RATE = Rule("float", low=1e-6, high=1e9)
 ARRIVAL = (Rule("float", low=0, high=1e9), Rule("int", high=LONGEST), Rule("int", high=LONGEST))
 
@@ -90,6 +97,20 @@ class _Pool:
         return side_of(value, name)
 
 
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """The rule of a list of measured runs, objects that `_told` reads beside the case."""
+
+    def check(self, name: str, value: Any) -> list[Mapping[str, Any]]:
+        """The list; BadInput where it is none."""
+        if not isinstance(value, (list, tuple)) or not 0 < len(value) <= MOST_TOLD:
+            raise BadInput(f"{name}: must be a list of 1 to {MOST_TOLD} measured runs", field=name)
+        for i, row in enumerate(value):
+            if not isinstance(row, Mapping):
+                raise BadInput(f"{name}[{i}] = {str(row)[:60]}: must be an object of fields and means", field=name)
+        return list(value)
+
+
 def _ruled(rule: Any) -> Any:
     return field(default=None, metadata={"rule": rule}, kw_only=True)
 
@@ -119,12 +140,14 @@ class Case:
     max_num_batched_tokens: int | None = of("int", None, low=1, high=1 << 20)
     memory_fraction: float | None = of("float", None, low=0.01, high=1)
     kv_dtype: str | None = of("str", None)
+    power_limit_w: float | None = of("float", None, low=1, high=1e5)  # of each board; None: the part's own
     prefix_share: float = of("float", 0.0, low=0, high=1)  # of a prompt, found in the cache
     arrivals: tuple[tuple[float, int, int], ...] | None = _ruled(_Arrivals())
     disaggregated: bool | None = of("bool", None)  # prompts have engines of their own, which nothing tells
     prefill: Side | None = field(default=None, metadata={"rule": _Pool()}, kw_only=True)
     decode: Side | None = field(default=None, metadata={"rule": _Pool()}, kw_only=True)
     speculative: Speculative | None = field(default=None, metadata={"rule": _Speculative()}, kw_only=True)
+    told: tuple[Measured, ...] = field(default=(), metadata={"rule": _Told()}, kw_only=True)
 
     @property
     def deployment(self) -> tuple[Any, ...]:
@@ -132,10 +155,12 @@ class Case:
         split = (self.tp, self.pp, self.ep, self.dp, self.gpus)
         program = (self.engine, self.version, self.kv_dtype, self.max_num_batched_tokens, self.speculative)
         pools = (self.disaggregated, self.prefill, self.decode)
-        return (self.model, self.gpu, *split, *program, *pools)
+        return (self.model, self.gpu, self.power_limit_w, *split, *program, *pools)
 
-    def stated(self, front: Front | None = None) -> Stated:
-        """The deployment; `front`: another front end than the engine's own. Raises what `load` raises."""
+    def stated(self, front: Front | None = None, pace: Pace = AS_PREDICTED) -> Stated:
+        """The deployment; `front`: another front end than the engine's own; `pace`: of the machine. Raises what `load`
+        raises.
+        """
         setup = Setup(
             tp=self.tp,
             pp=self.pp,
@@ -147,10 +172,11 @@ class Case:
             kv_dtype=cache_type(self.kv_dtype),
             speculative=self.speculative,
             front=front if self.mode == "serve" else INSIDE,
+            pace=pace,
         )
         return Stated(
             load(self.model),
-            self.gpu,
+            limited(find_gpu(self.gpu), self.power_limit_w) if self.power_limit_w else self.gpu,
             setup,
             self.engine,
             self.version,
@@ -190,6 +216,14 @@ class Case:
         return value
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A run that was measured: its deployment and requests, and its means by name (`MEASURED`)."""
+
+    case: Case
+    means: tuple[tuple[str, float], ...]
+
+
 def _listed(arrivals: tuple[tuple[float, int, int], ...], *, timed: bool) -> Traffic:
     """Requests as listed; where their times do not count, all at once."""
     table = np.array(arrivals, float)
@@ -217,4 +251,20 @@ def from_dict(given: Mapping[str, Any]) -> Case:
         if given.get(long) is not None and given.get(short) is not None:
             raise BadInput(f"{long} and {short} are one field: give one of them", field=long)
     check_names(Case, list(said), ECHOED)
-    return Case(**{name: rule.check(name, said[name]) for name, rule in rules(Case).items() if name in said})
+    checked = {name: rule.check(name, said[name]) for name, rule in rules(Case).items() if name in said}
+    rows = checked.pop("told", [])
+    return Case(**checked, told=tuple(_told(f"told[{i}]", row, said) for i, row in enumerate(rows)))
+
+
+def _told(where: str, row: Mapping[str, Any], said: Mapping[str, Any]) -> Measured:
+    """A told run: its own fields, what it leaves out as the case says it (null: unsaid), and its means."""
+    means = {name: MEAN.check(f"{where}.{name}", row[name]) for name in MEASURED if row.get(name) is not None}
+    if not means:
+        raise MissingField(f"{where}: holds no measured mean; give one of {', '.join(MEASURED)}", field=where)
+    own = {LONG_NAMES.get(name, name): value for name, value in row.items() if name not in MEASURED}
+    listed = "arrivals" not in own and any(own.get(name) is not None for name in LOAD)
+    inherited = {name: value for name, value in said.items() if name != "told" and not (listed and name == "arrivals")}
+    try:
+        return Measured(from_dict(inherited | own), tuple(means.items()))
+    except BadInput as wrong:
+        raise type(wrong)(f"{where}: {wrong.message}", field=f"{where}.{wrong.field}") from wrong

@@ -31,7 +31,8 @@ class Recipe:
 
 
 @cache
-def _recipes() -> tuple[Mapping[str, Any], ...]:
+def every() -> tuple[Mapping[str, Any], ...]:
+    """All recipes, in the order in which later ones override earlier ones."""
     return tuple(packaged.yaml(FILE))
 
 
@@ -65,7 +66,7 @@ def find(engine: str, version: str, setting: DeploymentFacts, requests: Requests
     """What deployments of an engine's version in a setting set for such requests."""
     settings: dict[str, Any] = {}
     notes: dict[str, str] = {}
-    for recipe in _recipes():
+    for recipe in every():
         if recipe["engine"] == engine and requests.suits(recipe) and _holds(recipe, version, setting):
             for name, value in recipe["set"].items():
                 settings[name] = _size(value, requests.sizes)

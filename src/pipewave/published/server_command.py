@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from functools import cache
@@ -114,7 +114,8 @@ def read(command: str, version: str | None = None) -> Pasted:
     spec, loaded = _loaded(model, taken.said.get("weights"))
     name = f"{engine}:{version}" if version else engine
     setup = Setup(engine=name, **_parallel(engine, taken.said, spec), **_limits(taken.said))
-    return Pasted(engine, model, spec, setup, version, (*loaded, *passed_over))
+    notes = (*loaded, *_alone(engine, taken.said, spec), *passed_over)
+    return Pasted(engine, model, spec, setup, version, notes)
 
 
 def split(command: str) -> list[str]:
@@ -194,6 +195,16 @@ def _passed_over(engine: str, taken: Words) -> tuple[str, ...]:
             what = "not modelled" if known else f"no option that is known of {engine}"
             notes.append(f"{option}: {what}; answered as without it")
     return (*notes, *((f"without effect on times: {', '.join(quiet)}",) if quiet else ()))
+
+
+def _alone(engine: str, said: Mapping[str, str], spec: ModelSpec) -> Iterator[str]:
+    """Notes on options that change nothing without another, or without experts."""
+    fields = _table(engine)["fields"]
+    for key, other in _table(engine).get("needs", {}).items():
+        if key in said and other not in said:
+            yield f"{fields[key][0]}: without effect, as {fields[other][0]} is not given"
+    if "experts" in said and not spec.is_moe:
+        yield f"{fields['experts'][0]}: without effect, as {spec.name} has no experts"
 
 
 def _engine(words: Sequence[str]) -> tuple[str, Sequence[str], str | None]:

@@ -17,6 +17,7 @@ from pipewave.published.answers import answer
 from pipewave.published.cases import Case, parse
 
 CHUNK_LINES = 8192
+Ask = Callable[[Case], dict[str, Any]]
 TASK_CASES = 48  # of one deployment, that a worker answers in one go
 
 
@@ -34,15 +35,17 @@ def answer_stream(
     *,
     executor: Executor | None = None,
     progress: Callable[[int], None] | None = None,
+    ask: Ask = answer,
 ) -> Counts:
     """Answer every line of `lines` into `out`, in order; bad lines answer with their error, blank ones are skipped.
 
-    `executor`: where cases are answered, this process without one. `progress` hears how many lines are done.
+    `executor`: where cases are answered, this process without one. `progress` hears how many lines are done. `ask`:
+    what answers a case.
     """
     counts = Counts()
     stream = (line for line in lines if line.strip())
     while chunk := list(islice(stream, CHUNK_LINES)):
-        for found in answer_lines(chunk, executor, progress):
+        for found in answer_lines(chunk, executor, progress, ask):
             out.write(_text(found) + "\n")
             counts.failed += "error" in found
             counts.answered += "error" not in found
@@ -60,7 +63,10 @@ def _text(found: dict[str, Any]) -> str:
 
 
 def answer_lines(
-    lines: Sequence[str], executor: Executor | None = None, progress: Callable[[int], None] | None = None
+    lines: Sequence[str],
+    executor: Executor | None = None,
+    progress: Callable[[int], None] | None = None,
+    ask: Ask = answer,
 ) -> Iterator[dict[str, Any]]:
     """The answers to some lines, in order."""
     parsed = [parse(line) for line in lines]
@@ -69,7 +75,7 @@ def answer_lines(
     tell = progress or (lambda _done: None)
     tell(len(found))
     at = 0
-    for task, answers in _run(_tasks(cases), cases, executor, tell):
+    for task, answers in _run(_tasks(cases), cases, executor, tell, ask):
         found.update(zip(task, answers, strict=True))
         while at in found:  # as soon as all before it are there, so that an interrupted run loses little
             yield {"id": parsed[at][0], **found[at]}
@@ -88,25 +94,29 @@ def _tasks(cases: dict[int, Case]) -> list[list[int]]:
 
 
 def _run(
-    tasks: Sequence[list[int]], cases: dict[int, Case], executor: Executor | None, tell: Callable[[int], None]
+    tasks: Sequence[list[int]],
+    cases: dict[int, Case],
+    executor: Executor | None,
+    tell: Callable[[int], None],
+    ask: Ask,
 ) -> Iterator[tuple[list[int], list[dict[str, Any]]]]:
     asked: list[tuple[list[int], Future[list[dict[str, Any]]] | None]] = [
-        (task, executor.submit(answer_all, [cases[i] for i in task]) if executor else None) for task in tasks
+        (task, executor.submit(answer_all, [cases[i] for i in task], ask) if executor else None) for task in tasks
     ]
     for task, future in asked:
-        answers = future.result() if future else answer_all([cases[i] for i in task])
+        answers = future.result() if future else answer_all([cases[i] for i in task], ask)
         tell(len(task))
         yield task, answers
 
 
-def answer_all(cases: Sequence[Case]) -> list[dict[str, Any]]:
+def answer_all(cases: Sequence[Case], ask: Ask = answer) -> list[dict[str, Any]]:
     """The unit of work of an executor: answers, or errors in their place."""
-    return [_answer_or_error(case) for case in cases]
+    return [_answer_or_error(case, ask) for case in cases]
 
 
-def _answer_or_error(case: Case) -> dict[str, Any]:
+def _answer_or_error(case: Case, ask: Ask) -> dict[str, Any]:
     try:
-        return answer(case)
+        return ask(case)
     except PipewaveError as problem:
         return error(problem)
     except Exception as problem:  # noqa: BLE001 one case must not cost the others their answers

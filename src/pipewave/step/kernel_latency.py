@@ -46,9 +46,9 @@ class KernelLatencies:
     notes: tuple[str, ...]  # what was substituted, with the families
 
     @property
-    def columns(self) -> tuple[Array, Array, Array, Array]:
-        """Columns that add up over a step: µs, µs at the power limit, kernels, launches."""
-        return self.found.latency_us, self.heat_us, self.nodes, self.launches
+    def columns(self) -> tuple[Array, ...]:
+        """Columns that add up over a step: µs, µs at the power limit, kernels, launches, joules above idle."""
+        return self.found.latency_us, self.heat_us, self.nodes, self.launches, self.found.above_idle_j
 
 
 def kernel_latencies(calls: Sequence[Call], gpu: GPU, engine: Engine) -> KernelLatencies:

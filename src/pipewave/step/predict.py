@@ -14,6 +14,7 @@ from pipewave.gpus import GPU
 from pipewave.models.expert_parallel import MOVED
 from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.physics.demand import Array
+from pipewave.physics.power import board_of
 from pipewave.prediction.answers import Predictions
 from pipewave.software.engine import Engine, StepLoad
 from pipewave.software.host import Host
@@ -29,7 +30,10 @@ Lines = tuple[NDArray[np.intp], Array, NDArray[np.intp]]  # indices of calls, ho
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Predicted iterations as arrays over steps, in µs, gaps included; pipeline stages run one after the other."""
+    """Predicted iterations as arrays over steps, in µs, gaps included; pipeline stages run one after the other.
+
+    `power_w`: mean of one GPU, gaps at what the clocked board draws idle.
+    """
 
     total_us: Array
     low_us: Array
@@ -38,6 +42,7 @@ class Steps:
     gaps: dict[str, Array]
     basis: dict[str, Array]  # share of the kernels' time that rests on each kind of evidence
     load: StepLoad
+    power_w: Array
     notes: tuple[str, ...] = ()  # what predictions say of their kernels: substitutions, calibrations
 
     def half(self, step: int) -> float:
@@ -47,12 +52,15 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """Lists of kernels as arrays: GPU µs, µs at the power limit, kernels, launches by the host, relative half-width."""
+    """Lists of kernels as arrays: GPU µs, µs at the power limit, kernels, launches by the host, joules above what the
+    idle board draws, relative half-width.
+    """
 
     us: Array
     heat_us: Array
     nodes: Array
     launches: Array
+    above_idle_j: Array
     spread: Array
     notes: tuple[str, ...] = ()
 
@@ -98,6 +106,14 @@ class Runner:
             self._enter(distinct, index, batch)
         return self._add_up(distinct, batches)
 
+    def energy(self, steps: Steps, step: int = 0) -> dict[str, float]:
+        """`power_w` of one GPU in a step and `energy_j` of all, with both ends of their intervals."""
+        watts = float(steps.power_w[step])
+        ends = zip(("", "_low", "_high"), (watts, *board_of(self.gpu).ends(watts)), strict=True)
+        powers = {f"power_w{side}": float(value) for side, value in ends}
+        seconds = 1e-6 * float(steps.total_us[step]) * self.deployment.parallel.world
+        return powers | {name.replace("power_w", "energy_j"): value * seconds for name, value in powers.items()}
+
     def price(self, parts: Sequence[Sequence[Use]]) -> Priced:
         """Latency, energy and launches of each list of kernels."""
         distinct = CallIndex(self.engine)
@@ -105,10 +121,12 @@ class Runner:
             distinct.add(index, distinct.lines(uses))
         kernels = self._predict(distinct)
         step, call, count, lane = distinct.columns()
-        us, heat, nodes, launches = (_sums(step, column[call] * count, len(parts)) for column in kernels.columns)
+        us, heat_us, nodes, launches, above_idle_j = (
+            _sums(step, column[call] * count, len(parts)) for column in kernels.columns
+        )
         us = us - overlapped_us(kernels.found.latency_us[call] * count, lane, step, len(parts))
         spread = _spread(kernels.found, call, count, step, len(parts)) / np.maximum(us, 1e-9)
-        return Priced(us, heat, nodes, launches, spread, kernels.notes)
+        return Priced(us, heat_us, nodes, launches, above_idle_j, spread, kernels.notes)
 
     def usual(self) -> tuple[float, dict[str, float]]:
         """How uncertain a step of this deployment is (half-width of its interval's logarithm) and on what evidence it
@@ -163,7 +181,7 @@ class Runner:
         behind = self._behind(batches, found.latency_us[call] * count, lane, step, hidden)
         shared, hidden = hidden, hidden + behind
         sums = [_sums(step, column[call] * count, size) for column in priced.columns]
-        load = self._load(batches, [sums[0] - hidden, *sums[1:]])
+        load = self._load(batches, [sums[0] - hidden, *sums[1:4]])
         kernels = load.kernel_us
         gaps = self.engine.gaps_us(load)
         total = kernels + sum(gaps.values())
@@ -175,7 +193,8 @@ class Runner:
         # Gaps are as uncertain as the kernels around them.
         factor = np.exp(spread / np.maximum(kernels, 1e-9))
         evidence = {name: us / np.maximum(kernels + hidden, 1e-9) for name, us in basis.items()}
-        return Steps(total, total / factor, total * factor, families, gaps, evidence, load, priced.notes)
+        watts = board_of(self.gpu).step_w(sums[4], 1e-6 * total, self.deployment.parallel.pp)
+        return Steps(total, total / factor, total * factor, families, gaps, evidence, load, watts, priced.notes)
 
     def _behind(
         self, batches: Sequence[Batch], us: Array, lane: NDArray[np.intp], step: NDArray[np.intp], hidden: Array

@@ -12,7 +12,7 @@ from pipewave.calls.families import Call, Elementwise, Gemm, RmsNorm
 from pipewave.kernels import family_of, registered
 from pipewave.kernels.profiler import Shaped
 from pipewave.models.kernels import Batch, Deployment, Use
-from pipewave.traces.group import Group
+from pipewave.traces.group import Group, by_step
 
 # Role of a traced kernel → what it may be in the model's list (roles of `role_of`), best first.
 MAY_BE: dict[str, tuple[str, ...]] = {
@@ -192,6 +192,25 @@ def of_scope(scope: Iterable[str]) -> int | None:
     """The number in the outermost module that names one."""
     found = (NUMBER.search(name) for name in scope)
     return next((int(one[1] or one[2]) for one in found if one), None)
+
+
+def by_repetition(groups: Sequence[Group]) -> list[int | None]:
+    """Layers of a run that names none, by its repeating kernels: each step's layers hold one attention, and begin as
+    many kernels before it as the first two attentions of the step have in common.
+    """
+    found: dict[int, int] = {}
+    for members in by_step(groups).values():
+        at = [index for index, one in enumerate(members) if one.role == "attention"]
+        if len(at) < 2:
+            continue
+        sorts = [one.family or one.role for one in members]
+        ahead = 0
+        while ahead < min(at[0], at[1] - at[0] - 1) and sorts[at[0] - ahead - 1] == sorts[at[1] - ahead - 1]:
+            ahead += 1
+        starts = [one - ahead for one in at]
+        for number, (start, end) in enumerate(pairwise([*starts, starts[-1] + at[1] - at[0]])):
+            found |= {id(one): number for one in members[start:end]}
+    return [found.get(id(one)) for one in groups]
 
 
 def between(layers: Sequence[int | None], groups: Sequence[Group]) -> list[int | None]:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from pipewave.errors import BadFile
-from pipewave.traces.trace import WAITS, At, Dims, Kernel, Op, Span, Step, Trace, open_at, step_of
+from pipewave.traces.trace import INPUT, WAITS, At, Dims, Kernel, Op, Span, Step, Trace, open_at, step_of
 
 LARGEST_VALUE = 32 << 20  # characters of one event, or of one entry beside the events
 SPACE = re.compile(r"[ \t\r\n]*")
@@ -200,7 +200,9 @@ def trace(document: Any, source: str) -> Trace:
         scope = tuple(str(module["name"]).removeprefix(MODULE) for module in modules.get(key, ()))
         kernels.append(replace(kernel, launch=(begun, launch[1]) if launch else None, scope=scope))
     kernels.sort(key=lambda kernel: kernel.start_us)
-    return Trace(source, _gpu(document), tuple(kernels), tuple(steps), waits=_waits(kinds))
+    waits = _spans((event for kind in LAUNCHES for event in kinds[kind]), WAITS.match)
+    inputs = _spans((*kinds["user_annotation"], *kinds["cpu_op"]), INPUT.search)
+    return Trace(source, _gpu(document), tuple(kernels), tuple(steps), waits=waits, inputs=inputs)
 
 
 class _Made:
@@ -323,14 +325,13 @@ def _stacks(events: Iterable[Event], launches: Mapping[Any, tuple[At, float]]) -
     return open_at(spans, (launches[key][0] for key in sorted(launches)))
 
 
-def _waits(kinds: Mapping[str, list[Event]]) -> tuple[tuple[float, float], ...]:
-    """When the host waited for the GPU."""
+def _spans(events: Iterable[Event], named: Callable[[str], Any]) -> tuple[tuple[float, float], ...]:
+    """(start, end) of the events of such names, in time order."""
     found = []
-    for kind in LAUNCHES:
-        for event in kinds[kind]:
-            ts, dur = _finite(event.get("ts")), _finite(event.get("dur"))
-            if ts is not None and dur is not None and dur >= 0 and WAITS.match(str(event.get("name", ""))):
-                found.append((ts, ts + dur))
+    for event in events:
+        ts, dur = _finite(event.get("ts")), _finite(event.get("dur"))
+        if ts is not None and dur is not None and dur >= 0 and named(str(event.get("name", ""))):
+            found.append((ts, ts + dur))
     return tuple(sorted(found))
 
 

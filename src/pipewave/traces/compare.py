@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pipewave.traces.report import Entry, Report, UnpredictedKernel
+from pipewave.traces.entry import Entry, UnpredictedKernel
+from pipewave.traces.flame import Total
+from pipewave.traces.report import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Changes ranked by their size. Where the traces hold different numbers of steps, times and counts are of one."""
+    """Changes ranked by their size; times and counts are of one step, of the whole trace where it names no steps."""
 
     a: Report
     b: Report
@@ -45,57 +47,50 @@ class Comparison:
     @property
     def by_step(self) -> bool:
         """Whether times are of one step rather than of the whole trace."""
-        return self.a.steps != self.b.steps
+        return max(self.a.steps, self.b.steps) > 1
 
     @property
     def gpu_us(self) -> tuple[float, float]:
-        """GPU time of A and of B, of one step where `by_step`."""
-        return _share(self.a, self.by_step) * self.a.gpu_us, _share(self.b, self.by_step) * self.b.gpu_us
+        """GPU time of a step of A and of B."""
+        return self.a.gpu_us / self.a.steps, self.b.gpu_us / self.b.steps
+
+    @property
+    def wall_us(self) -> tuple[float, float] | None:
+        """Wall clock of a step of A and of B; None where either has no clock."""
+        if self.a.idle is None or self.b.idle is None:
+            return None
+        return self.a.idle.span_us / self.a.steps, self.b.idle.span_us / self.b.steps
+
+    @property
+    def slower(self) -> float:
+        """By what share a step of B takes longer than one of A, by GPU time or by the wall clock, whichever is more."""
+        return max(b / a - 1.0 if a else 0.0 for a, b in filter(None, (self.gpu_us, self.wall_us)))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON of `pipewave trace A B`."""
         sides: dict[str, Any] = {side: report.to_dict() for side, report in (("a", self.a), ("b", self.b))}
-        sides["by_step"] = self.by_step
+        times = {"by_step": self.by_step, "gpu_us": self.gpu_us, "wall_us": self.wall_us, "slower": self.slower}
         changes = [asdict(change) | {"change_us": change.change_us} for change in self.changes]
-        return {"schema_version": 1, **sides, "changes": changes}
-
-
-@dataclass(slots=True)
-class _Sum:
-    count: float = 0
-    measured_us: float = 0.0
-    predicted_us: float | None = 0.0
-
-    def add(self, count: float, measured_us: float, predicted_us: float | None) -> None:
-        self.count += count
-        self.measured_us += measured_us
-        known = self.predicted_us is not None and predicted_us is not None
-        self.predicted_us = (self.predicted_us or 0.0) + (predicted_us or 0.0) if known else None
+        return {"schema_version": 1, **sides, **times, "changes": changes}
 
 
 def compare(a: Report, b: Report) -> Comparison:
     """Join two reports on family and name."""
-    by_step = a.steps != b.steps
-    left, right = _sums(a, _share(a, by_step)), _sums(b, _share(b, by_step))
-    changes = [_change(key, left.get(key, _Sum()), right.get(key, _Sum())) for key in dict.fromkeys([*left, *right])]
+    left, right = _sums(a, 1.0 / a.steps), _sums(b, 1.0 / b.steps)
+    changes = [_change(key, left.get(key, Total()), right.get(key, Total())) for key in dict.fromkeys([*left, *right])]
     return Comparison(a, b, tuple(sorted(changes, key=lambda change: -abs(change.change_us))))
 
 
-def _share(report: Report, by_step: bool) -> float:
-    """What part of a trace the comparison looks at."""
-    return 1.0 / report.steps if by_step else 1.0
-
-
-def _change(key: tuple[str, str], one: _Sum, other: _Sum) -> Change:
+def _change(key: tuple[str, str], one: Total, other: Total) -> Change:
     counts = [int(n) if n == int(n) else n for n in (one.count, other.count)]
     return Change(*key, counts[0], counts[1], one.measured_us, other.measured_us, one.predicted_us, other.predicted_us)
 
 
-def _sums(report: Report, share: float) -> dict[tuple[str, str], _Sum]:
-    sums: dict[tuple[str, str], _Sum] = {}
+def _sums(report: Report, share: float) -> dict[tuple[str, str], Total]:
+    sums: dict[tuple[str, str], Total] = {}
     for key, (count, measured_us, predicted_us) in _rows(report):
         predicted = None if predicted_us is None else share * predicted_us
-        sums.setdefault(key, _Sum()).add(share * count, share * measured_us, predicted)
+        sums.setdefault(key, Total()).add(share * count, share * measured_us, predicted)
     return sums
 
 

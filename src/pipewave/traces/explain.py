@@ -19,7 +19,7 @@ from pipewave.kernels.streaming.stream import GENERATED
 from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.software.engine import Engine
 from pipewave.software.engine import find as find_engine
-from pipewave.traces.align import align, between, match, of_scope, parts, role_of, sequence, sized
+from pipewave.traces.align import align, between, by_repetition, match, of_scope, parts, role_of, sequence, sized
 from pipewave.traces.cache_lengths import Where, cached_tokens, over_steps, with_cached
 from pipewave.traces.group import Group, by_step, group, recorded_call
 from pipewave.traces.reader import ROOMY, Limits, read
@@ -76,7 +76,10 @@ def shaped(
             for one, guess, layer in zip(members, modelled, numbers, strict=True):
                 found[id(one)] = _better(found[id(one)], guess)
                 layers[id(one)] = layer if layers[id(one)] is None else layers[id(one)]
-    return [_written_by(one, found[id(one)]) for one in groups], between([layers[id(one)] for one in groups], groups)
+    numbers = between([layers[id(one)] for one in groups], groups)
+    if all(number is None for number in numbers):
+        numbers = by_repetition(groups)
+    return [_written_by(one, found[id(one)]) for one in groups], numbers
 
 
 def _written_by(one: Group, shape: Shaped | None) -> Shaped | None:

@@ -28,18 +28,21 @@ class Ran:
 
 
 @dataclass(slots=True)
-class _Total:
-    count: int = 0
+class Total:
+    """Sums over calls; one without a prediction leaves the sum without one."""
+
+    count: float = 0
     measured_us: float = 0.0
     predicted_us: float | None = 0.0
     recoverable_us: float = 0.0
 
-    def add(self, one: Ran) -> None:
-        self.count += 1
-        self.measured_us += one.measured_us
-        self.recoverable_us += one.recoverable_us
-        known = self.predicted_us is not None and one.predicted_us is not None
-        self.predicted_us = (self.predicted_us or 0.0) + (one.predicted_us or 0.0) if known else None
+    def add(self, count: float, measured_us: float, predicted_us: float | None, recoverable_us: float = 0.0) -> None:
+        """Add some calls."""
+        self.count += count
+        self.measured_us += measured_us
+        self.recoverable_us += recoverable_us
+        known = self.predicted_us is not None and predicted_us is not None
+        self.predicted_us = (self.predicted_us or 0.0) + (predicted_us or 0.0) if known else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +73,14 @@ class Sum:
 def leaves(calls: Sequence[Ran]) -> tuple[Leaf, ...]:
     """The leaves of the tree, in the order in which they first ran."""
     layered = any(one.layer is not None for one in calls)
-    totals: dict[tuple[tuple[str, ...], str | None, bool], _Total] = {}
+    totals: dict[tuple[tuple[str, ...], str | None, bool], Total] = {}
     for one in calls:
         layer = (_layer(one.layer),) if layered else ()
         path = (said(one.step), *layer, one.operator, short(one.kernel))
-        totals.setdefault((path, one.family, one.counted), _Total()).add(one)
+        total = totals.setdefault((path, one.family, one.counted), Total())
+        total.add(1, one.measured_us, one.predicted_us)
     return tuple(
-        Leaf(path, family, total.count, total.measured_us, total.predicted_us, counted)
+        Leaf(path, family, int(total.count), total.measured_us, total.predicted_us, counted)
         for (path, family, counted), total in totals.items()
     )
 
@@ -96,10 +100,12 @@ def by_layer(calls: Sequence[Ran]) -> tuple[Sum, ...]:
 
 
 def _sums(named: Iterable[tuple[str, Ran]]) -> tuple[Sum, ...]:
-    totals: dict[str, _Total] = {}
+    totals: dict[str, Total] = {}
     for name, one in named:
-        totals.setdefault(name, _Total()).add(one)
-    rows = (Sum(name, one.count, one.measured_us, one.predicted_us, one.recoverable_us) for name, one in totals.items())
+        totals.setdefault(name, Total()).add(1, one.measured_us, one.predicted_us, one.recoverable_us)
+    rows = (
+        Sum(name, int(one.count), one.measured_us, one.predicted_us, one.recoverable_us) for name, one in totals.items()
+    )
     return tuple(sorted(rows, key=lambda row: -row.measured_us))
 
 

@@ -4,15 +4,18 @@ A wait [a, b] ends with a kernel whose launch the host called at l:
 
     l ≤ a          device   it was queued: the time between kernels of a stream or a graph, or another stream's work
     else [l, b]    launch   the call itself and the way to the GPU
-    else [a, l]    sync     if the host had waited for the GPU to finish and came back in that time,
-                   cpu      if it ran its own code (Python, operators) all along
+    else [a, l]    input    if the host waited for its data loader for most of it,
+                   sync     if it had waited for the GPU and came back at r in that time (to r, where what follows
+                            is longer than launching takes),
+                   host     if it ran its own code for longer than launching takes (STALL_US),
+                   cpu      if it launched as fast as it could, but too late
 
 So the causes of a trace add up to its idle time. Without a record of the launch the cause is unknown.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -33,11 +36,14 @@ from pipewave.traces.trace import Kernel, Trace
 CAUSES = {
     "launch": "from a launch to its kernel's start",
     "sync": "the host had waited for the GPU before it launched on",
-    "cpu": "the host ran its own code and launched too late",
+    "input": "the host waited for input data",
+    "host": "the host ran code that launches nothing",
+    "cpu": "the host was still launching: too late",
     "device": "queued work waited: between kernels, or for another stream",
     "unknown": "no launch was recorded",
 }
 LONGEST = 20  # gaps that are listed
+STALL_US = 500.0  # from one launch to the next: eager operators of engines, profiled, take up to so long
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,7 @@ def idle(trace: Trace) -> Idle | None:
         ordered = sorted((k for k in trace.kernels if k.device == device), key=lambda kernel: kernel.start_us)
         span += max(k.start_us + k.duration_us for k in ordered) - ordered[0].start_us
         for before, kernel, since in _waits(ordered):
-            parts = _parts(since, kernel, returns)
+            parts = _parts(since, kernel, returns, trace.inputs)
             for cause, part in parts.items():
                 causes[cause] += part
             at = since - trace.kernels[0].start_us
@@ -106,16 +112,25 @@ def _waits(kernels: Sequence[Kernel]) -> Iterator[tuple[str, Kernel, float]]:
             end, last = kernel.start_us + kernel.duration_us, kernel.name
 
 
-def _parts(since: float, kernel: Kernel, returns: Sequence[float]) -> dict[str, float]:
+def _parts(
+    since: float, kernel: Kernel, returns: Sequence[float], inputs: Sequence[tuple[float, float]]
+) -> dict[str, float]:
     """The wait before a kernel by cause."""
     if kernel.launch is None:
         return {"unknown": kernel.start_us - since}
     called = min(kernel.launch[0], kernel.start_us)
     if called <= since:
         return {"device": kernel.start_us - since}
-    at = bisect_left(returns, since)
-    host = "sync" if at < len(returns) and returns[at] <= called else "cpu"
-    return {host: called - since, "launch": kernel.start_us - called}
+    parts = {"launch": kernel.start_us - called}
+    loaded = sum(max(min(end, called) - max(start, since), 0.0) for start, end in inputs)
+    if 2.0 * loaded > called - since:
+        return parts | {"input": called - since}
+    at = bisect_right(returns, called) - 1
+    back = max(returns[at], since) if at >= 0 else since
+    waited = at >= 0 and returns[at] >= since
+    if called - back > STALL_US:
+        return parts | {"host": called - back} | ({"sync": back - since} if waited else {})
+    return parts | {"sync" if waited else "cpu": called - since}
 
 
 # What waits change: a step that waits heats less, so its kernels meet the power limit later.

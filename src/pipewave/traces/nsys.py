@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pipewave.errors import BadFile
-from pipewave.traces.trace import WAITS, At, Dims, Kernel, Op, Span, Trace, open_at, step_of
+from pipewave.traces.trace import INPUT, WAITS, At, Dims, Kernel, Op, Span, Trace, open_at, step_of
 
 MAGIC = b"SQLite format 3\0"
 KERNELS, RUNTIME, STRINGS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "StringIds"
@@ -101,7 +101,8 @@ def _trace(base: sqlite3.Connection, source: str, most_rows: int) -> Trace:
         raise BadFile(f"{source}: no GPU kernels: profile with --trace=cuda", field="file")
     kernels.sort(key=lambda kernel: kernel.start_us)
     gpu = next((str(row["name"]) for row in export.rows(GPUS, "id", "name") if row["name"]), None)
-    return Trace(source, gpu, tuple(kernels), tuple(steps), waits=tuple(sorted(waits)))
+    inputs = sorted((span.start_us, span.end_us) for span in ranges if INPUT.search(span.what))
+    return Trace(source, gpu, tuple(kernels), tuple(steps), waits=tuple(sorted(waits)), inputs=tuple(inputs))
 
 
 def _calls(export: _Export, names: Mapping[Any, Any]) -> tuple[Calls, list[tuple[float, float]]]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from pipewave.calls.families import Call, Collective, Elementwise
 from pipewave.gpus import GPU
@@ -14,29 +14,14 @@ from pipewave.kernels.streaming.sampling import ARGMAX, LAWS
 from pipewave.prediction.answers import Prediction
 from pipewave.prediction.api import predict
 from pipewave.prediction.notes import said_of
+from pipewave.results import Shown
+from pipewave.traces.entry import Entry, UnpredictedKernel
 from pipewave.traces.flame import Ran, by_layer, by_operator, leaves
 from pipewave.traces.group import Group
-from pipewave.traces.idle import CAUSES, Idle, idle, paced
+from pipewave.traces.idle import Idle, idle, paced
 from pipewave.traces.kernel_names import short
-from pipewave.traces.trace import Dims, Trace
-
-QUIET = ("dtype", "op", "impl", "causal", "stack")
-
-
-def shape_text(call: Mapping[str, Any]) -> str:
-    """`m=4096 n=4096 k=128`; long lists of lengths as `first*count`."""
-    return " ".join(
-        f"{name}={_brief(value)}" for name, value in call.items() if name not in QUIET and value is not False
-    )
-
-
-def _brief(value: Any) -> str:
-    if not isinstance(value, (list, tuple)) or not value:
-        return str(value)
-    if len(set(value)) == 1:
-        return f"{value[0]}*{len(value)}" if len(value) > 1 else str(value[0])
-    return f"{min(value)}..{max(value)} ({len(value)})"
-
+from pipewave.traces.losses import MATTERS, Loss, first, losses
+from pipewave.traces.trace import Kernel, Trace
 
 CLOSE = 0.10  # a prediction within a tenth of the measurement
 JUDGED = 0.5  # of the GPU's time whose shapes were read: below it no recoverable time is told
@@ -56,54 +41,7 @@ WAITING = "the measured time of a collective includes waiting for the slowest ra
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """`count` equal calls. Times in µs are of one call (measured: their mean); `total_*` of all of them.
-
-    recoverable = measured − ceiling, never negative. `shaped`: the shape was read, not assumed. `note`: what was
-    assumed, or what else the times hold. `counted`: it rests on no assumption and no stand-in, so that its recoverable
-    time counts.
-    """
-
-    family: str
-    name: str
-    count: int
-    measured_us: float
-    latency_us: float
-    low_us: float
-    high_us: float
-    floor_us: float
-    ceiling_us: float
-    recoverable_us: float
-    total_measured_us: float
-    total_recoverable_us: float
-    bound: str
-    basis: str
-    shaped: bool
-    note: str
-    call: dict[str, Any]
-    kernels: tuple[str, ...]
-    tile: Dims | None
-    grid: Dims
-    counted: bool = True
-
-    @property
-    def error(self) -> float:
-        """(predicted − measured) / measured."""
-        return self.latency_us / self.measured_us - 1.0 if self.measured_us else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class UnpredictedKernel:
-    """Kernels without a prediction: `family` is None where even that is unknown."""
-
-    family: str | None
-    name: str
-    count: int
-    total_measured_us: float
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Shown):
     """A trace explained. Shares are of `gpu_us`, the sum of all durations; entries are ranked by recoverable time,
     those that do not count after the others.
 
@@ -129,9 +67,12 @@ class Report:
     unknown: tuple[UnpredictedKernel, ...]
     steps: int = 1
     idle: Idle | None = None
+    losses: tuple[Loss, ...] = ()  # of the wall clock, largest first
     ran: tuple[Ran, ...] = ()
     notes: tuple[str, ...] = ()
     model: str | None = None  # whose kernels the trace's were matched with
+    _TABLE: ClassVar[str] = "calls"
+    _DRAWN: ClassVar[tuple[str, ...]] = ("measured_us", "predicted_us")
 
     @property
     def judged(self) -> bool:
@@ -140,17 +81,18 @@ class Report:
 
     @property
     def headline(self) -> tuple[str, ...]:
-        """Idle time of the GPU and its main cause, then what its kernels could win back, or why that is not known."""
-        return (*self._waits(), self._kernels())
+        """Where the wall clock went and the remedy, then what kernels could win back, or why that is not known."""
+        return (*self._wall_clock(), self._kernels())
 
-    def _waits(self) -> tuple[str, ...]:
-        if self.idle is None or not self.idle.idle_us:
+    def _wall_clock(self) -> tuple[str, ...]:
+        if self.idle is None or not self.idle.span_us:
             return ()
-        cause = max(self.idle.causes, key=self.idle.causes.__getitem__)
-        return (
-            f"the GPU was idle {self.idle.share:.1%} of {self.idle.span_us / 1e3:,.3f} ms; "
-            f"{self.idle.causes[cause] / 1e3:,.3f} ms of it {cause}: {CAUSES[cause]}",
-        )
+        whole = f"{self.idle.span_us / 1e3:,.3f} ms, GPU idle {self.idle.share:.1%}"
+        loss = first(self.losses)
+        if loss is None:
+            return (f"{whole}: healthy, nothing takes more than {MATTERS:.0%} in vain",) if self.judged else (whole,)
+        size = f" ({loss.us / 1e3:,.3f} ms, {loss.share:.1%})" if loss.us else ""
+        return (f"{whole}: {loss.what}{size}. {loss.action[0].upper()}{loss.action[1:]}",)
 
     def _kernels(self) -> str:
         ran = f"kernels took {self.gpu_us / 1e3:,.3f} ms"
@@ -184,6 +126,7 @@ class Report:
             "unshaped": [asdict(left) for left in self.unshaped],
             "unrecognized": [asdict(left) for left in self.unknown],
             "idle": self.idle.to_dict() if self.idle else None,
+            "losses": [asdict(loss) for loss in self.losses],
             "by_operator": [asdict(row) for row in by_operator(self.ran)],
             "by_layer": [asdict(row) for row in by_layer(self.ran)],
             "flame": [asdict(leaf) for leaf in leaves(self.ran)],
@@ -217,7 +160,9 @@ def report(
         (shape.call.kernel, note) for (shape, _), one in zip(alike.values(), found, strict=True) for note in one.notes
     )
     whole = _totals(trace, gpu.name, protocol, entries, _unpredicted(bare))
-    return replace(whole, idle=idle(trace), ran=ran, notes=(*trace.notes, *_impossible(whole), *notes))
+    waits = idle(trace)
+    lost = losses(trace, waits, entries, groups, shapes, gpu)
+    return replace(whole, idle=waits, losses=lost, ran=ran, notes=(*trace.notes, *_impossible(whole), *notes))
 
 
 def _impossible(found: Report) -> tuple[str, ...]:
@@ -297,11 +242,19 @@ def describe(call: Call) -> dict[str, Any]:
 
 def _unpredicted(groups: Sequence[Group]) -> list[UnpredictedKernel]:
     """Groups without a prediction, alike ones together, longest first."""
-    found: dict[tuple[str | None, str], list[float]] = {}
+    found: dict[tuple[str | None, str, str], list[float]] = {}
     for one in groups:
-        found.setdefault((one.kind.family, short(one.head.name)), []).append(one.measured_us)
-    rows = [UnpredictedKernel(family, name, len(times), sum(times)) for (family, name), times in found.items()]
+        found.setdefault((one.kind.family, short(one.head.name), _sizes(one.head)), []).append(one.measured_us)
+    rows = [UnpredictedKernel(*key, len(times), sum(times)) for key, times in found.items()]
     return sorted(rows, key=lambda left: -left.total_measured_us)
+
+
+def _sizes(kernel: Kernel) -> str:
+    """`[32, 4096] [4096, 2048]` of the innermost operator, `512 bytes` or `grid 64 2 1`; empty where none is known."""
+    dims = next((op.dims for op in reversed(kernel.ops) if any(op.dims)), ())
+    moved = kernel.arg("bytes")
+    plain = f"{moved:,} bytes" if isinstance(moved, int) else " ".join(map(str, ("grid", *kernel.grid)))
+    return " ".join(str(list(one)) for one in dims if one) or plain * (plain != "grid")
 
 
 def _totals(

@@ -19,13 +19,15 @@ WAITS = re.compile(
     r"^cu(da)?(Stream|Device|Ctx|Event)Synchronize(_ptsz)?(_v\d+)?$|^cudaMemcpy(2D)?(_v\d+)?$|^cuMemcpy[HD]to[HD](_v\d+)?$"
 )
 
+INPUT = re.compile(r"data_?loader|prefetcher", re.IGNORECASE)  # PyTorch's range: enumerate(DataLoader)#_...__next__
+
 
 @dataclass(frozen=True, slots=True)
 class Trace:
     """All GPU work of one file. `protocol`: the measurement protocol its durations come closest to.
 
-    `waits`: (start, end) of the calls in which the host waited for the GPU, µs, in time order. `clocked`: kernels begin
-    when the file says so (a table of counters has no clock).
+    `waits`: (start, end) of the calls in which the host waited for the GPU, µs, in time order; `inputs`: of those in
+    which it waited for a data loader. `clocked`: kernels begin when the file says so (counters have no clock).
     """
 
     source: str
@@ -34,6 +36,7 @@ class Trace:
     steps: tuple[Step, ...] = ()
     protocol: str = "serving"
     waits: tuple[tuple[float, float], ...] = ()
+    inputs: tuple[tuple[float, float], ...] = ()
     clocked: bool = True
     notes: tuple[str, ...] = ()  # what the file may lack
 

@@ -16,6 +16,7 @@ FORMS: Mapping[str, str] = {"html": "html", "md": "markdown"}  # the module that
 KINDS: Mapping[str, tuple[str, str]] = {
     "estimate": ("tpot_ms_low", "estimate:document"),
     "traffic": ("ttft_p99_ms", "traffic:document"),
+    "rate": ("capacity_per_s", "traffic:rate_document"),
     "plan": ("meet_the_limits", "plan:document"),
     "trace": ("recoverable_us", "trace:document"),
     "kernel": ("series", "kernel:document"),

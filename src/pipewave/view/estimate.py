@@ -30,6 +30,7 @@ DECODE = "decode_step_ms"
 PHASES = {"prefill_ms": "prompts", DECODE: "decode step"}
 TIMES = {"prefill_ms": "until every request has its first token", "tpot_ms": "a later token", "e2e_ms": "in all",
          "decode_ms_mean": "a decode iteration", "total_ms": "all iterations"}  # fmt: skip
+ENERGY = {"power_w": ("W of a GPU", "W"), "energy_j_per_output_token": ("J an output token", "J")}
 MEMORY = ("weights", "activations", "engine", "kv_used", "kv_left", "free")
 MEMORY_NAMES = {"kv_used": "KV cache in use", "kv_left": "KV cache left", "free": "left to others"}
 MOST_ROWS = 40
@@ -93,7 +94,9 @@ def _facts(answer: Mapping[str, Any]) -> Facts:
              for field, name in TIMES.items() if f"{field}_low" in answer and answer[field]]  # fmt: skip
     rate = answer.get("output_tokens_per_s")
     rates = (Fact("output tokens per second", number(float(rate)), "of the whole deployment"),) if rate else ()
-    return Facts((*times, *rates))
+    energy = [Fact(name, number(float(answer[field])), between(answer[f"{field}_low"], answer[f"{field}_high"], unit))
+              for field, (name, unit) in ENERGY.items() if field in answer]  # fmt: skip
+    return Facts((*times, *rates, *energy))
 
 
 def _breakdown(breakdown: Mapping[str, Mapping[str, float]]) -> Iterator[Block]:

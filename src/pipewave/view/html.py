@@ -9,6 +9,7 @@ from pipewave.files import packaged
 from pipewave.view.document import Block, Chart, Code, Document, Fact, Facts, Notes, Table, is_number, number
 
 STYLE = Path(__file__).with_name("style.css")
+MANY = 13  # columns that fit a page in letters of the usual size
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # a report can load nothing and run nothing
 
 
@@ -69,7 +70,8 @@ def _table(table: Table) -> str:
         "<tr>" + "".join(_cell("td", number(value), right[i]) for i, value in enumerate(row)) + "</tr>"
         for row in table.rows
     )
-    return f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
+    many = " many" if len(table.columns) > MANY else ""
+    return f'<div class="wide{many}"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
 
 
 def _cell(kind: str, text: str, right: bool) -> str:

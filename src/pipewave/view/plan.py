@@ -24,14 +24,18 @@ from pipewave.view.document import (
 )
 
 FRONT = {
-    "gpu": "GPU", "gpus": "GPUs", "tp": "TP", "pp": "PP", "ep": "EP", "dp": "DP", "engines": "engines",
-    "drafts": "drafts", "engine": "engine", "kv_dtype": "KV cache",
-    "max_num_seqs": "batch", "max_num_batched_tokens": "step tokens", "ttft_ms": "TTFT ms",
+    "gpu": "GPU", "replicas": "replicas", "gpus": "GPUs each", "tp": "TP", "pp": "PP", "ep": "EP", "dp": "DP",
+    "engines": "engines",
+    "drafts": "drafts", "engine": "engine", "weights": "weights", "kv_dtype": "KV cache",
+    "max_num_seqs": "most at once", "max_num_batched_tokens": "step tokens", "requests_per_s": "requests/s",
+    "ttft_ms": "TTFT ms",
     "ttft_range": "TTFT 90 %", "tpot_ms": "TPOT ms", "range": "TPOT 90 %", "tokens_per_s_per_gpu": "tokens/s/GPU",
-    "tokens_per_s_per_user": "tokens/s/user", "usd_per_million_tokens": "USD / M tokens", "sure": "sure",
+    "tokens_per_s_per_user": "tokens/s/user", "usd_per_million_tokens": "USD / M output", "sure": "sure",
 }  # fmt: skip
-USUAL = ("tp", "pp", "ep", "dp", "engines", "drafts", "engine", "kv_dtype", "max_num_batched_tokens")
-FULL = "limits hold for means at a full batch"
+USUAL = (
+    "replicas", "tp", "pp", "ep", "dp", "engines", "drafts", "engine", "weights", "kv_dtype", "max_num_seqs",
+    "max_num_batched_tokens",
+)  # fmt: skip
 MOST_REFUSED = 8  # lines of what is not possible
 COST, RATE, SPEED = "usd_per_million_tokens", "tokens_per_s_per_gpu", "tokens_per_s_per_user"
 
@@ -45,18 +49,18 @@ def document(answer: Mapping[str, Any]) -> Document:
 
 def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
     if answer["winner"]:
-        yield _winner(answer["winner"])
+        yield _winner(answer)
         yield Code("Launch one replica", str(answer["launch"]))
         yield _front(answer["front"], answer.get("all", ()))
-        yield _table("Pareto front, cheapest first", answer["front"])
-        if len(answer.get("best_by_gpu", ())) > 1:
-            yield _table("Best of each GPU, by tokens a second and GPU", answer["best_by_gpu"])
+        yield _table("Designs: the best of each GPU first, then the others, cheapest first", answer["rows"])
+        yield from _fleet(answer.get("fleet") or {})
         yield from _elasticities(answer["elasticities"])
     else:
         shortest = answer.get("shortest")
         least = f" The shortest first token takes {ms(shortest['ttft_ms'])}, the shortest later token " \
                 f"{ms(shortest['tpot_ms'])}." if shortest else ""  # fmt: skip
         yield Notes((f"No design meets the limits.{least}",), detail=False)
+    yield from _left_out(answer.get("left_out", ()))
     yield from _refused(answer)
     yield from _prices(answer)
     yield Notes(tuple(map(str, answer.get("notes", ()))))
@@ -77,21 +81,18 @@ def _refused(answer: Mapping[str, Any]) -> Iterator[Block]:
 
 
 def _evidence(answer: Mapping[str, Any]) -> str:
-    """What the ranking rests on: limits on means, and prices of some day."""
-    prices = answer["prices"]
-    dates = sorted({str(price["date"]) for price in prices if price.get("date")})
-    verified = sum(bool(price["verified"]) for price in prices)
-    said = (
-        f"; prices of {' to '.join(dict.fromkeys((dates[0], dates[-1])))}, {verified} of {len(prices)} verified"
-        if dates
-        else ""
-    )
-    return f"limits hold for means at a full batch{said}"
+    """What the ranking rests on: runs, limits, and prices of some day."""
+    dates = sorted({str(price["date"]) for price in answer["prices"] if price.get("date")})
+    verified = sum(bool(price["verified"]) for price in answer["prices"])
+    days = " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else ""
+    said = f"; prices of {days}, {verified} of {len(answer['prices'])} verified" if dates else ""
+    limits = ", ".join(answer.get("asked", {}).get("limits", ())) or "no limits"
+    return f"{limits}; each design was served with Poisson arrivals at the rate shown{said}"
 
 
 def _table(title: str, front: Sequence[Mapping[str, Any]]) -> Table:
     """Designs without columns that say the same in every row."""
-    from pipewave.planning.search import PERHAPS, STRADDLES
+    from pipewave.planning.plan import PERHAPS, STRADDLES
 
     doubt = any(row.get("sure") == PERHAPS for row in front)
     rows = [{**row, "ttft_range": ends(row["ttft_ms_low"], row["ttft_ms_high"]),
@@ -104,15 +105,54 @@ def _table(title: str, front: Sequence[Mapping[str, Any]]) -> Table:
     return table_of(title, rows, columns, " ".join(told), droppable=(FRONT["ttft_range"], FRONT["range"]))
 
 
-def _winner(row: Mapping[str, Any]) -> Facts:
-    cost = row.get(COST)
-    split = f"TP {row['tp']}, PP {row['pp']}, EP {row['ep']}, {row['engine']}"
-    return Facts((
-        Fact("cheapest design", f"{row['gpus']} × {row['gpu']}", split),
-        Fact("a million output tokens", "no price known" if cost is None else f"{number(float(cost))} USD"),
-        Fact("first token", ms(row["ttft_ms"])),
-        Fact("a later token", ms(row["tpot_ms"]), f"{number(float(row[SPEED]))} tokens/s for a user"),
-    ))  # fmt: skip
+def _winner(answer: Mapping[str, Any]) -> Facts:
+    row, fleet = answer["winner"], answer["fleet"]
+    name = "cheapest design" + ("" if row["sure"] == "yes" else ", which may miss a limit")
+    split = f"TP {row['tp']}, PP {row['pp']}, EP {row['ep']}, DP {row['dp']}, {row['engine']}"
+    split += "" if row["drafts"] == "none" else f", drafts {row['drafts']}"
+    split += "" if row["engines"] == "one" else f", engines apart: {row['engines']}"
+    times = [("first token", "ttft_ms"), ("a later token", "tpot_ms")]
+    facts = [
+        Fact(name, f"{row['replicas']} × {row['gpus']} × {row['gpu']}", split),
+        Fact("requests per second", number(float(row["requests_per_s"])),
+             f"{100 * fleet['utilisation']:.0f} % of what it serves within the limits"),
+        *(Fact(what, ms(row[key]), f"90 % {ends(row[key + '_low'], row[key + '_high'])}") for what, key in times),
+    ]  # fmt: skip
+    if fleet["usd_per_hour"] is None:
+        facts.append(Fact("cost", "no price known"))
+    else:
+        facts.append(Fact("cost", f"{number(float(fleet['usd_per_hour']))} USD an hour",
+                          f"{number(float(fleet['usd_per_month']))} USD a month of 730 hours"))  # fmt: skip
+        facts.append(Fact("a million output tokens", f"{number(float(row[COST]))} USD, prompts included",
+                          f"apart: {number(float(fleet['usd_per_million_input_tokens']))} a million tokens in, "
+                          f"{number(float(fleet['usd_per_million_output_tokens']))} out"))  # fmt: skip
+    if likely := answer.get("likely"):
+        facts.append(Fact("cheapest likely one", f"{likely['replicas']} × {likely['gpus']} × {likely['gpu']}",
+                          f"{likely['engine']}, {number(likely[COST])} USD; may miss a limit"))  # fmt: skip
+    return Facts(tuple(facts))
+
+
+def _fleet(fleet: Mapping[str, Any]) -> Iterator[Block]:
+    """Budget and autoscaler, where they were asked for; and what the search left out."""
+    if budget := fleet.get("budget"):
+        enough = "is enough" if budget["enough"] else "is not enough"
+        yield Notes((f"{number(budget['usd_per_month'])} USD a month {enough}: it pays {budget['replicas']} replicas, "
+                     f"{number(budget['requests_per_s'])} requests a second",), detail=False)  # fmt: skip
+    if scaled := fleet.get("autoscaler"):
+        yield Notes((f"an autoscaler {number(scaled['scale_delay_s'])} s late runs {min(scaled['replicas'])} to "
+                     f"{max(scaled['replicas'])} replicas, {number(scaled['replica_hours'])} replica hours in place of "
+                     f"{number(scaled['fixed_replica_hours'])}; {100 * scaled['share_of_requests_while_short']:.1f} % "
+                     "of requests come while it has too few",), detail=False)  # fmt: skip
+        rows = tuple(
+            zip(scaled["start_s"], scaled["requests_per_s"], scaled["needed"], scaled["replicas"], strict=True)
+        )
+        yield Table("Replicas over time", ("from s", "requests/s", "needed", "running"), rows, detail=True)
+
+
+def _left_out(rows: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
+    if rows:
+        said = ", ".join(f"{row['option']} ({row['rate_change_percent']:+.0f} % of the rate)" for row in rows)
+        yield Notes((f"not tried for the winner: {said}; decode context parallelism and KV offload",), detail=False)
 
 
 def _front(front: Sequence[Mapping[str, Any]], cloud: Sequence[Mapping[str, Any]]) -> Chart:

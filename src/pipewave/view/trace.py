@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pipewave.traces.report import shape_text
+from pipewave.traces.entry import shape_text
 from pipewave.view import svg
 from pipewave.view.document import Block, Chart, Document, Fact, Facts, Notes, Table, again, ends, ms, number, percent
 from pipewave.view.svg import Part
@@ -13,7 +13,7 @@ from pipewave.view.svg import Part
 NOTHING = "No call could be predicted: no shape was recorded. Inside CUDA graphs they come from the model: name it."
 ASSUMED = "Resting on an assumption or a stand-in, not counted"
 LITTLE = "Inside CUDA graphs no shapes are recorded; they come from the model: pass --model."
-NO_LAYERS = "no layers: neither modules nor ranges of the trace name any, nor did a model's kernels match in order"
+NO_LAYERS = "no layers: modules, ranges or a model would name them, or two calls of attention in a step"
 MUCH_IDLE = 0.2  # of a trace: where the GPU waits that long, its kernels are not the first thing to look at
 SUMS = {"by_operator": "By operator", "by_layer": "By layer"}
 BARS, ROWS, LEFT, GAPS = 15, 60, 20, 5
@@ -108,9 +108,7 @@ def _table(title: str, calls: Sequence[Mapping[str, Any]], answer: Mapping[str, 
                   float(call["total_recoverable_us"])) for call in calls[:most])  # fmt: skip
     more = f"{number(len(calls) - most)} smaller ones are left out; --top 0 shows all." if len(calls) > most else ""
     note = f"µs of one call; recoverable of all of them. {more}".strip()
-    return Table(
-        title, columns, rows, note, ("shape", "90 %", "bound by", "floor"), detail=answer.get("by", "call") != "call"
-    )
+    return Table(title, columns, rows, note, ("90 %", "bound by", "floor"), detail=answer.get("by", "call") != "call")
 
 
 def _idle(idle: Mapping[str, Any], most: int) -> Table:
@@ -120,7 +118,8 @@ def _idle(idle: Mapping[str, Any], most: int) -> Table:
     gaps = [(gap["cause"], float(gap["idle_us"]), percent(float(gap["idle_us"]) / whole), f"before {gap['before']}")
             for gap in idle["gaps"][:most]]  # fmt: skip
     note = f"Of {ms(whole / 1e3)} from the first kernel to the end of the last. launch: from the call to the kernel's "
-    note += "start; sync: the host had waited for the GPU; cpu: it ran its own code; device: queued work waited."
+    note += "start; cpu: the host was still launching; host: it ran other code; input: it waited for data; sync: "
+    note += "for the GPU; device: queued work waited."
     return Table("Idle time of the GPU", ("cause", "µs", "share", "one wait"), (*causes, *gaps), note)
 
 
@@ -137,10 +136,10 @@ def _shape(call: Mapping[str, Any]) -> str:
 
 
 def _left(title: str, rows: Sequence[Mapping[str, Any]], most: int) -> Table:
-    body = tuple((row["name"], row["family"] or "", row["count"], float(row["total_measured_us"]))
+    body = tuple((row["name"], row["shape"], row["family"] or "", row["count"], float(row["total_measured_us"]))
                  for row in rows[:most])  # fmt: skip
     more = f"{number(len(rows) - most)} more." if len(rows) > most else ""
-    return Table(title, ("kernel", "family", "×", "µs, all"), body, more)
+    return Table(title, ("kernel", "shape", "family", "×", "µs, all"), body, more, ("family",))
 
 
 CHANGES = ("call", "family", "A: ×", "B: ×", "A each", "B each", "A", "B", "B − A", "predicted B − A")
@@ -150,21 +149,29 @@ def comparison(answer: Mapping[str, Any]) -> Document:
     """Everything `pipewave trace A B` says. Raises KeyError or TypeError where it is not that."""
     names = [f"{str(answer[side]['source']).rsplit('/', 1)[-1]} on {answer[side]['gpu']}" for side in ("a", "b")]
     unit = "a step" if answer["by_step"] else "of the whole traces"
-    return Document(f"A: {names[0]}; B: {names[1]}", f"GPU time {unit}.", tuple(_compared(answer)))
+    known = " and ".join(f"{percent(answer[side]['recognized_share'])} of {side.upper()}'s" for side in ("a", "b"))
+    told = f"B takes {100 * answer['slower']:+.1f} %, by wall clock or GPU time {unit}, whichever is more"
+    return Document(
+        f"A: {names[0]}; B: {names[1]}",
+        f"GPU time {unit}.",
+        tuple(_compared(answer)),
+        f"{known} GPU time recognised",
+        (told,),
+    )
 
 
 def _compared(answer: Mapping[str, Any]) -> Iterator[Block]:
     changes = answer["changes"]
     most = answer.get("top", ROWS) or len(changes)
-    a, b = (sum(float(change[side]) for change in changes) for side in ("a_us", "b_us"))
-    idle = tuple(Fact(f"{side.upper()}: GPU idle", ms(answer[side]["idle"]["idle_us"] / 1e3))
-                 for side in ("a", "b") if answer[side].get("idle"))  # fmt: skip
-    yield Facts((
-        Fact("A: GPU time", ms(a / 1e3)),
-        Fact("B: GPU time", ms(b / 1e3)),
-        Fact("B / A", number(b / a) if a else "–"),
-        *idle,
-    ))  # fmt: skip
+    facts = []
+    for name, key in (("wall clock", "wall_us"), ("GPU time", "gpu_us")):
+        if answer.get(key):
+            a, b = map(float, answer[key])
+            facts += [
+                Fact(f"A: {name}", ms(a / 1e3)),
+                Fact(f"B: {name}", ms(b / 1e3), f"{100 * (b / a - 1):+.1f} %" if a else ""),
+            ]
+    yield Facts(tuple(facts))
     more = f" {number(len(changes) - most)} smaller ones are left out." if len(changes) > most else ""
     note = f"µs of all calls, ranked by the size of the change.{more}"
     yield Table("Changes", CHANGES, tuple(_change(change) for change in changes[:most]), note,

@@ -36,6 +36,7 @@ RUN = {"requests": "requests", "duration_s": "seconds in all", "total_tokens_per
        "preemptions": "preemptions", "steps": "engine steps",
        "busy_share": "share of the time that engines are busy", "energy_j_per_output_token": "J an output token",
        "power_w": "W of a GPU"}  # fmt: skip
+STEADY = "steady"  # a verdict that is not worth words
 OVER_TIME = {"running": "requests in a step", "waiting": "requests that wait", "kv_share": "share of the KV cache"}
 
 
@@ -44,6 +45,7 @@ def document(answer: Mapping[str, Any]) -> Document:
     title = f"{answer['model']} on {answer['gpus']} × {answer['gpu']}"
     count = number(int(answer.get("figures_of", answer["requests"])))
     title = ": ".join([f"{title}, {answer['engine']}", *filter(None, [answer.get("traffic")])])
+    title = f"{title}; {verdict}" if (verdict := answer.get("verdict", STEADY)) != STEADY else title
     subtitle = f"{count} requests over time under {answer['engine']}."
     return Document(title, subtitle, tuple(_blocks(answer)), rests_on_what_is_open(answer.get("basis", {}), answer))
 
@@ -65,7 +67,7 @@ def _facts(answer: Mapping[str, Any]) -> Facts:
     names = {"ttft": "mean time to first token", "tpot": "mean time per later token", "e2e": "mean end to end"}
     times = [Fact(said, ms(answer[f"{name}_mean_ms"]), _interval(answer, f"{name}_mean_ms"))
              for name, said in names.items() if f"{name}_mean_ms" in answer]  # fmt: skip
-    rates = [Fact(said, number(float(answer[name]))) for name, said in RATES.items()]
+    rates = [Fact(said, number(float(answer[name]))) for name, said in RATES.items() if name in answer]
     return Facts((*times, *rates))
 
 
@@ -127,3 +129,35 @@ def _rest(answer: Mapping[str, Any]) -> Facts:
     """The other figures of the run."""
     told = [name for name in RUN if answer.get(name) is not None]
     return Facts(tuple(Fact(RUN[name], number(answer[name])) for name in told))
+
+
+CURVE = {"ttft_mean_ms": "mean TTFT, ms", "tpot_mean_ms": "mean TPOT, ms"}
+CURVE_COLUMNS = {"rate": "sent a second", "requests_per_s": "done a second", "ttft_mean_ms": "TTFT mean",
+                 "ttft_p90_ms": "p90", "ttft_p99_ms": "p99", "tpot_mean_ms": "TPOT mean", "tpot_p90_ms": "p90",
+                 "tpot_p99_ms": "p99", "output_tokens_per_s": "tokens/s"}  # fmt: skip
+
+
+def rate_document(answer: Mapping[str, Any]) -> Document:
+    """Everything that `serve --find-rate` says."""
+    title = f"{answer['model']} on {answer['gpus']} × {answer['gpu']}, {answer['engine']}: {answer['verdict']}"
+    within = ", ".join(answer["limits"]) or "that is kept up with"
+    found = Fact(f"requests per second, {within}", number(float(answer["rate_per_s"])),
+                 f"90 % between {ends(answer['rate_per_s_low'], answer['rate_per_s_high'])}")  # fmt: skip
+    most = Fact("requests per second at most", number(float(answer["capacity_per_s"])))
+    blocks: list[Block] = [Facts((found, most, Fact("bound by", str(answer["bound_by"]))))]
+    rows = [row for row in answer["curve"] if "rate" in row]
+    cells = [(*(row.get(name, "") for name in CURVE_COLUMNS), SATURATED[bool(row["saturated"])]) for row in rows]
+    blocks.append(Table("Rate against times, ms", (*CURVE_COLUMNS.values(), ""), tuple(cells)))
+    blocks += [_curve(rows, name, said) for name, said in CURVE.items() if len(rows) > 1 and name in rows[0]]
+    notes = Notes(tuple(map(str, answer.get("notes", ()))))
+    return Document(title, "", (*blocks, notes, *again(answer)), rests_on_what_is_open({}, answer))
+
+
+SATURATED = ("", "saturated")
+
+
+def _curve(rows: Sequence[Mapping[str, Any]], name: str, said: str) -> Chart:
+    rates, values = ([float(row[key]) for row in rows] for key in ("rate", name))
+    axes = svg.frame([0.0, *rates], [0.0, *values], ("requests a second", said), logs=(False, False))
+    line = svg.tag("path", d=axes.path(rates, values), cls="curve l0")
+    return Chart(said, svg.canvas(svg.HEIGHT, axes.grid() + line, f"{said} over rate"), "")

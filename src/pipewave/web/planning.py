@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from pydantic import Field
 
 from pipewave.errors import BadInput
 from pipewave.gpus import names
 from pipewave.gpus.registry import knowing
-from pipewave.planning import Question, Space, plan
-from pipewave.planning.search import Plan
-from pipewave.planning.space import BATCHES, BUDGETS
-from pipewave.published.unstated import default_engine
+from pipewave.planning import Demand, Plan, Question, Space, plan
 from pipewave.step import find_engine
 from pipewave.web import limits
 from pipewave.web.forms import Form, Gpu, GpuFile, Model, Name, cache_dtype, gpu_of, line, model_of, query_command
@@ -32,11 +28,16 @@ class PlanQuery(Form):
     output_len: Annotated[int, Field(ge=1, le=limits.OUTPUT_LEN)]
     ttft_ms: Limit | None = None
     tpot_ms: Limit | None = None
-    tp: Degrees = Field(default=[1, 2, 4, 8])
-    pp: Degrees = Field(default=[1])
-    engines: Annotated[list[Name], Field(min_length=1, max_length=4)] = Field(
-        default_factory=lambda: [default_engine()]
-    )
+    rate: Annotated[float, Field(gt=0, lt=1e6)] | None = None
+    users: Annotated[float, Field(gt=0, lt=1e9)] | None = None
+    think_s: Annotated[float, Field(ge=0, lt=1e6)] = 0.0
+    budget: Limit | None = None
+    prefix_share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    tp: Degrees | None = None
+    pp: Degrees | None = None
+    dp: Degrees | None = None
+    engines: Annotated[list[Name], Field(min_length=1, max_length=4)] | None = None
+    disaggregated: bool = True
     kv_cache_dtypes: Annotated[list[Name], Field(min_length=1, max_length=4)] = Field(default=["auto"])
     max_num_seqs: Sizes | None = None
     max_num_batched_tokens: Sizes | None = None
@@ -53,29 +54,39 @@ def plan_answer(query: PlanQuery) -> dict[str, Any]:
 
 def _answer(query: PlanQuery) -> dict[str, Any]:
     spec, space = model_of(query.model), _space(query)
-    limits.at_most("splits (gpus × tp × pp × engines × cache types)", sum(1 for _ in space.splits(spec)),
-                   limits.PLAN_SPLITS, "gpus")  # fmt: skip
-    limits.at_most("designs", space.size(spec), limits.PLAN_DESIGNS, "max_num_seqs")
-    question = Question(query.input_len, query.output_len, query.ttft_ms, query.tpot_ms)
-    found = plan(spec, question, space, own_prices=query.prices)
-    launches = [found.launch(index) for index in found.front[: query.rows]]
+    splits = sum(1 for gpu in space.gpus for _ in space.splits(spec, gpu))
+    settings = sum(1 for _ in space.settings())
+    limits.at_most("splits (gpus × tp × pp × dp × engines × cache types)", splits, limits.PLAN_SPLITS, "gpus")
+    limits.at_most("designs", splits * settings, limits.PLAN_DESIGNS, "max_num_seqs")
+    question = Question(
+        query.input_len, query.output_len, query.ttft_ms, query.tpot_ms, prefix_share=query.prefix_share
+    )
+    demand = Demand(query.rate, users=query.users, think_s=query.think_s, budget=query.budget)
+    found = plan(spec, question, space, demand=demand, own_prices=query.prices)
+    launches = [found.launch(design) for design in found.front[: query.rows]]
     return {"schema_version": 1, **found.to_dict(query.rows), "launches": launches, "all": _cloud(found),
             "command": plan_command(query)}  # fmt: skip
 
 
 def _space(query: PlanQuery) -> Space:
-    for engine in query.engines:
+    for engine in query.engines or ():
         find_engine(engine)
     return Space(
         names() if query.gpus == "all" else tuple(_gpu(gpu) for gpu in query.gpus),
-        tps=tuple(query.tp),
-        pps=tuple(query.pp),
-        engines=tuple(query.engines),
+        tps=_tuple(query.tp),
+        pps=_tuple(query.pp),
+        dps=_tuple(query.dp),
+        engines=tuple(query.engines) if query.engines else None,
         kv_dtypes=tuple(cache_dtype(word) for word in query.kv_cache_dtypes),
-        budgets=tuple(query.max_num_batched_tokens or BUDGETS),
-        batches=tuple(query.max_num_seqs or BATCHES),
+        budgets=_tuple(query.max_num_batched_tokens) or (None,),
+        batches=_tuple(query.max_num_seqs) or (None,),
         gpus_most=query.max_gpus,
+        disaggregated=query.disaggregated,
     )
+
+
+def _tuple(values: list[int] | None) -> tuple[int, ...] | None:
+    return tuple(values) if values else None
 
 
 def _gpu(gpu: Gpu) -> str:
@@ -85,11 +96,8 @@ def _gpu(gpu: Gpu) -> str:
 
 
 def _cloud(found: Plan) -> list[dict[str, Any]]:
-    """Designs for a scatter: the front and an even choice among the rest."""
-    count = len(found.designs)
-    chosen = set(np.linspace(0, count - 1, min(count, limits.PLAN_POINTS)).astype(int).tolist()) if count else set()
-    ordered = sorted(chosen | set(found.front))
-    return [found.marked(index) | {"meets": bool(found.meets[index])} for index in ordered]
+    """Every design that was served, for a scatter."""
+    return [row | {"meets": True} for row in found.rows()[: limits.PLAN_POINTS]]
 
 
 def plan_command(query: PlanQuery) -> str:

@@ -158,7 +158,7 @@ def _pools(query: TrafficQuery) -> tuple[Side, Side] | None:
 
 def _side(query: TrafficQuery, own: dict[str, int | None], workers: int) -> Side:
     """A pool; what it does not say is as the deployment is split."""
-    degrees = {name: getattr(query, name) if value is None else value for name, value in own.items()}
+    degrees: dict[str, Any] = {name: getattr(query, name) if value is None else value for name, value in own.items()}
     return Side(workers=workers, pp=query.pp, **degrees)
 
 

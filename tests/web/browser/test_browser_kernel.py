@@ -86,6 +86,6 @@ def test_notes_of_every_gpu_are_shown(page: Any, api: Callable[..., Any]) -> Non
     sweep = {"field": "m", "from": 1, "to": 4096, "points": 20, "scale": "log"}
     (series,) = api("/api/kernel", {"kernel": "gemm", "case": case, "sweep": sweep, "gpus": ["L40S"]})["series"]
     page.goto("/kernel?kernel=gemm&case=n:4096;k:4096;stack:sglang-0.5.14&field=m&from=1&to=4096&points=20&gpus=L40S")
-    page.wait_for_selector("section[aria-label='Notes on L40S']")
+    page.locator("section[aria-label='Notes on L40S'] summary").click()
     assert page.locator("section[aria-label='Notes on L40S'] li").all_inner_texts() == series["notes"]
     assert series["notes"]

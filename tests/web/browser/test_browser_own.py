@@ -77,6 +77,30 @@ def test_a_wrong_file_is_said_where_it_was_opened(page: Any, until: Until, which
     assert "file:" not in page.url  # the inputs stay as they were
 
 
+def test_a_link_holds_own_files(page: Any, until: Until) -> None:
+    page.goto("/serve?model=Llama-3.1-8B&gpu=H200")
+    page.wait_for_selector(".tiles")
+    page.locator(OWN).click()
+    opened(page, until, "pasted.json", CONFIG.read_text("utf-8"), "mine.json")
+    opened(page, until, "pasted.yaml", CARD, "twice.yaml")
+    until("location.search.includes('model=file:mine.json') && location.search.includes('gpu=file:twice.yaml')")
+    page.get_by_text("What if the Twice had").wait_for()
+    address = page.url
+    page.goto("about:blank")
+    page.goto(address)
+    page.get_by_text("What if the Twice had").wait_for()
+    page.wait_for_selector(".tiles")
+    assert page.locator(".field-error").count() == 0
+    page.get_by_role("link", name="Model").first.click()
+    page.wait_for_selector(".card")
+    assert page.url.partition("#")[2] == address.partition("#")[2]
+
+
+def test_a_damaged_link_is_a_page_without_own_files(page: Any) -> None:
+    page.goto("/serve?model=Llama-3.1-8B&gpu=H200#own=bm9uc2Vuc2U!")
+    page.wait_for_selector(".tiles")
+
+
 @pytest.mark.refused
 def test_a_shared_address_asks_for_the_file_again(page: Any) -> None:
     page.goto("/serve?model=file:mine.json")

@@ -48,7 +48,14 @@ def test_models_can_be_browsed(page: Any, api: Callable[..., Any]) -> None:
 
 def test_the_best_of_each_gpu_has_a_table_and_many_reasons_are_folded(page: Any, api: Callable[..., Any]) -> None:
     gpus = ["T4", "A10", "A30", "V100", "A100", "H100", "L40S"]
-    asked = {"model": "Qwen3-30B-A3B-FP8", "gpus": gpus, "input_len": 512, "output_len": 64, "tp": [1, 2]}
+    asked = {
+        "model": "Qwen3-30B-A3B-FP8",
+        "gpus": gpus,
+        "input_len": 512,
+        "output_len": 64,
+        "tp": [1, 2],
+        "engines": ["vllm"],
+    }
     answer = api("/api/plan", asked)
     assert len(answer["does_not_fit"]) > 4
     page.goto(
@@ -73,6 +80,7 @@ def test_an_example_trace_is_one_click_away(page: Any) -> None:
 def test_code_in_notes_is_shown_as_code(page: Any) -> None:
     show(page, "compare")
     notes = page.locator(".notes")
+    page.locator("details:has(> .notes) > summary").first.click()
     assert "`" not in notes.first.inner_text()
     assert notes.locator("code").first.inner_text() == "serve"
 

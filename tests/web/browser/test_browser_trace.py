@@ -97,6 +97,16 @@ def test_flame_view_is_the_time_of_the_trace_and_opens_parts(page: Any, api: Any
 
 
 @needs_traces
+def test_the_wall_clock_and_its_remedy_come_first(page: Any) -> None:
+    page.goto("/trace")
+    page.set_input_files("#trace-file", TRACES / "trace-Qwen3-30B-A3B-tp1-4layers-eager-decode.json.gz")
+    first = page.locator(".results section.card").first
+    first.get_by_role("heading", name="Wall clock").wait_for()
+    told = first.inner_text()
+    assert "GPU idle 89.5%: host-bound launches" in told and "Capture CUDA graphs" in told
+
+
+@needs_traces
 def test_headline_counts_only_what_rests_on_no_assumption(page: Any) -> None:
     """What is assumed or stands in for another kernel is shown apart, and its notes are on the page."""
     page.goto("/trace?gpu=H200&model=Llama-3.1-8B")

@@ -68,7 +68,7 @@ def test_where_the_time_of_a_plans_design_goes_is_about_its_figures(page: Any, u
     page.get_by_role("link", name="See where its time goes").click()
     page.wait_for_selector("section[aria-label='Where TTFT goes']")
     asked = parse_qs(urlsplit(page.url).query)
-    assert (asked["load"], asked["arrivals"], asked["settled"]) == (["traffic"], ["concurrency"], ["yes"])
+    assert (asked["load"], asked["arrivals"], asked["settled"]) == (["traffic"], ["rate"], ["yes"])
     assert shown_ms(tile(page, "TTFT")) == pytest.approx(shown_ms(facts["TTFT (90 %)"]), rel=0.2)
     assert shown_ms(tile(page, "TPOT")) == pytest.approx(shown_ms(facts["TPOT (90 %)"]), rel=0.15)
     assert "as Plan means them" in page.locator(".summary").inner_text()

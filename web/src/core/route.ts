@@ -1,4 +1,5 @@
-/** Where we are: the path names the view, the query string holds every input, so a URL is a result. */
+/** Where we are: the path names the view, the query string holds every input, so a URL is a result. Its fragment holds
+ * files of one's own (core/own.ts) and goes from view to view; browsers never send it to a server. */
 
 import { useEffect, useState } from "preact/hooks";
 
@@ -13,8 +14,8 @@ const here = (): Place => ({ path: location.pathname, query: location.search });
 
 /** Move to another place; `replace` leaves no step in the browser's history (a slider on its way). */
 export function go(path: string, query: string, replace = false): void {
-  const url = path + query;
-  if (url === location.pathname + location.search) return;
+  if (path + query === location.pathname + location.search) return;
+  const url = path + query + location.hash;
   history[replace ? "replaceState" : "pushState"](null, "", url);
   announce();
 }

@@ -221,6 +221,10 @@ export interface Design {
   kv_dtype: string;
   max_num_seqs: number;
   max_num_batched_tokens: number;
+  dp: number;
+  replicas: number;
+  requests: number;
+  requests_per_s: number;
   ttft_ms: number;
   ttft_ms_low: number;
   ttft_ms_high: number;
@@ -256,11 +260,26 @@ export interface Elasticity {
   tokens_per_s_per_gpu_change_percent: number;
 }
 
+/** Replicas of the winner for the rate that is asked for. */
+export interface Fleet {
+  replicas: number;
+  gpus: number;
+  requests_per_s: number;
+  requests_per_s_per_replica: number;
+  usd_per_hour: number | null;
+  usd_per_month: number | null;
+  usd_per_million_output_tokens: number | null;
+  usd_per_million_input_tokens: number | null;
+  utilisation: number;
+  headroom: number;
+}
+
 export interface PlanAnswer extends Answer {
   model: string;
   designs: number;
   meet_the_limits: number;
   winner: Design | null;
+  fleet: Fleet | null;
   launch: string | null;
   launches: string[];
   elasticities: Elasticity[];
@@ -268,7 +287,6 @@ export interface PlanAnswer extends Answer {
   best_by_gpu: Design[];
   all: Design[];
   does_not_fit: Refusal[];
-  too_large_batches: number;
   without_price: string[];
   prices: Price[];
   notes: string[];
@@ -330,7 +348,17 @@ export interface Idle {
   gaps: { start_us: number; idle_us: number; cause: string; after: string; before: string }[];
 }
 
+export interface Loss {
+  cause: string;
+  us: number;
+  share: number;
+  what: string;
+  action: string;
+}
+
 export interface TraceAnswer extends Answer {
+  headline: string[];
+  losses: Loss[];
   source: string;
   gpu: string;
   protocol: string;
@@ -350,7 +378,7 @@ export interface TraceAnswer extends Answer {
   notes: string[];
 }
 
-/** Two traces, call by call; times are of one step where the traces hold different numbers of them. */
+/** Two traces, call by call; times are of one step where the traces name their steps. */
 export interface TraceComparison extends Answer {
   a: TraceAnswer;
   b: TraceAnswer;

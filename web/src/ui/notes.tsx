@@ -1,4 +1,4 @@
-/** What an answer assumes or substitutes, in the library's words: every answer that has notes shows them. */
+/** What an answer assumes or substitutes, in the library's words: every answer that has notes shows them, several folded. */
 
 import { Card } from "./copy";
 
@@ -12,13 +12,27 @@ export function Notes({ notes, title = "Notes" }: { notes: readonly string[]; ti
   if (!each.length) return null;
   return (
     <Card title={title} json={each}>
-      <ul class="notes">
-        {each.map((note) => (
-          <li key={note}>
-            <Prose text={note} />
-          </li>
-        ))}
-      </ul>
+      <Folded notes={each} />
     </Card>
+  );
+}
+
+/** One note as it is, several behind their number. */
+export function Folded({ notes }: { notes: readonly string[] }) {
+  const listed = (
+    <ul class="notes">
+      {notes.map((note) => (
+        <li key={note}>
+          <Prose text={note} />
+        </li>
+      ))}
+    </ul>
+  );
+  if (notes.length < 2) return notes.length ? listed : null;
+  return (
+    <details class="reasons-all">
+      <summary>{notes.length} notes</summary>
+      {listed}
+    </details>
   );
 }

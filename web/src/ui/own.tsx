@@ -77,7 +77,7 @@ export function OwnFiles({ model, gpu }: OwnProps) {
     <Group title="Own files" open={false}>
       {model && <Opener label="Open a config.json" accept=".json" pasted="pasted.json" most={MODEL_CHARACTERS} open={openModel} set={model} />}
       {gpu && <Opener label="Open a GPU's spec file" accept=".yaml,.yml,.json" pasted="pasted.yaml" most={GPU_CHARACTERS} open={openGpu} set={gpu} />}
-      <p class="hint">They stay in this page: the server on this machine reads them for each answer and keeps none.</p>
+      <p class="hint">They stay in this page and in its link, where they are short: the server on this machine reads them for each answer and keeps none.</p>
     </Group>
   );
 }

@@ -14,7 +14,11 @@ export interface PlanInputs {
   output_len: number;
   ttft_ms: number | null;
   tpot_ms: number | null;
+  /** Requests a second that the fleet must serve; null: what one replica serves. */
+  rate: number | null;
+  prefix_share: number;
   max_gpus: number;
+  /** Lists to try; empty where the search chooses. */
   tp: string;
   pp: string;
   engines: string;
@@ -33,9 +37,11 @@ export const PLAN: Schema<PlanInputs> = {
   output_len: number(256),
   ttft_ms: optional(2000),
   tpot_ms: optional(40),
+  rate: optional(),
+  prefix_share: number(0),
   max_gpus: number(8),
-  tp: text("1,2,4,8"),
-  pp: text("1"),
+  tp: text(""),
+  pp: text(""),
   engines: text("vllm"),
   kv: text("auto"),
   prices: fields(),
@@ -44,17 +50,18 @@ export const PLAN: Schema<PlanInputs> = {
   pick: optional(),
 };
 
+const some = <T,>(list: T[]): T[] | null => (list.length > 0 ? list : null);
 const words = (said: string): string[] => said.split(",").map((word) => word.trim()).filter((word) => word !== "");
 const numeric = (word: string): number | string => (word !== "" && Number.isFinite(Number(word)) ? Number(word) : word);
 
 export function planBody(inputs: PlanInputs): Record<string, unknown> {
-  const { input_len, output_len, ttft_ms, tpot_ms, max_gpus } = inputs;
+  const { input_len, output_len, ttft_ms, tpot_ms, rate, prefix_share, max_gpus } = inputs;
   const prices = Object.fromEntries(Object.entries(inputs.prices).map(([gpu, usd]) => [gpu, numeric(usd)])) as Record<string, unknown>;
   return {
-    ...{ model: modelOf(inputs.model), gpus: inputs.gpus.map(gpuOf), prices, input_len, output_len, ttft_ms, tpot_ms, max_gpus, rows: 60 },
-    tp: words(inputs.tp).map(numeric),
-    pp: words(inputs.pp).map(numeric),
-    engines: words(inputs.engines),
+    ...{ model: modelOf(inputs.model), gpus: inputs.gpus.map(gpuOf), prices, input_len, output_len, ttft_ms, tpot_ms, rate, prefix_share, max_gpus, rows: 60 },
+    tp: some(words(inputs.tp).map(numeric)),
+    pp: some(words(inputs.pp).map(numeric)),
+    engines: some(words(inputs.engines)),
     kv_cache_dtypes: words(inputs.kv),
   };
 }

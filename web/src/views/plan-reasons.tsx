@@ -2,7 +2,7 @@
 
 import { scaleLinear } from "d3-scale";
 
-import { signedPercent, usd, whole } from "../core/format";
+import { signedPercent, usd } from "../core/format";
 import type { Elasticity, PlanAnswer, Price, Refusal } from "../core/types";
 import { Card } from "../ui/copy";
 import { Table } from "../ui/table";
@@ -41,10 +41,10 @@ function Signed({ value, most }: { value: number; most: number }) {
 }
 
 export function Refusals({ answer }: { answer: PlanAnswer }) {
-  const { does_not_fit: refused, too_large_batches: crowded, without_price: unpriced } = answer;
-  if (!refused.length && !crowded && !unpriced.length) return null;
+  const { does_not_fit: refused, without_price: unpriced } = answer;
+  if (!refused.length && !unpriced.length) return null;
   return (
-    <Card title="What does not fit, and why" json={{ does_not_fit: refused, too_large_batches: crowded, without_price: unpriced }} command={answer.command}>
+    <Card title="What does not fit, and why" json={{ does_not_fit: refused, without_price: unpriced }} command={answer.command}>
       {refused.length > FEW && (
         <details class="reasons-all">
           <summary>{`${refused.reduce((count, one) => count + one.splits.length, 0)} splits do not fit, for ${refused.length} reasons`}</summary>
@@ -53,11 +53,6 @@ export function Refusals({ answer }: { answer: PlanAnswer }) {
       )}
       <ul class="reasons">
         {refused.length <= FEW && refused.map((one) => <Reason key={one.why} one={one} />)}
-        {crowded > 0 && (
-          <li>
-            <span>{whole(crowded)} batch sizes need more KV cache than their GPUs have left.</span>
-          </li>
-        )}
         {unpriced.length > 0 && (
           <li>
             <span>No price is known, so they are not ranked by cost:</span>

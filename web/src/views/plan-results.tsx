@@ -5,10 +5,10 @@ import { plotBox, spanX, spanY, useWidth } from "../chart/frame";
 import { Scatter } from "../chart/scatter";
 import { Mark } from "../chart/shapes";
 import { fill, seriesColour } from "../core/colour";
-import { digits, milliseconds, tickTime, timeRange, usd, whole } from "../core/format";
+import { digits, milliseconds, percent, tickTime, timeRange, usd, whole } from "../core/format";
 import { type Own, useOwn } from "../core/own";
 import { readQuery, writeQuery } from "../core/query";
-import type { Design, PlanAnswer } from "../core/types";
+import type { Design, Fleet, PlanAnswer } from "../core/types";
 import { Card, CopyButton } from "../ui/copy";
 import { type Fact, Facts } from "../ui/facts";
 import { Segments } from "../ui/form";
@@ -25,7 +25,7 @@ interface Props {
 }
 
 export function PlanResults({ answer, inputs, change }: Props) {
-  const chosen = answer.front[inputs.pick ?? 0] ?? answer.front[0] ?? null;
+  const chosen = answer.front[inputs.pick ?? surest(answer)] ?? answer.front[0] ?? null;
   const pick = (design: Design): void => change({ pick: answer.front.indexOf(design) });
   return (
     <>
@@ -34,6 +34,7 @@ export function PlanResults({ answer, inputs, change }: Props) {
         <b>{answer.front.length}</b> on the front.
       </p>
       {chosen ? <Chosen answer={answer} inputs={inputs} design={chosen} /> : <Nothing answer={answer} />}
+      {answer.fleet && <FleetCard fleet={answer.fleet} command={answer.command} />}
       <Pareto answer={answer} inputs={inputs} change={change} chosen={chosen} pick={pick} />
       {chosen && <FrontTable answer={answer} chosen={chosen} pick={pick} />}
       {answer.best_by_gpu.length > 1 && <BestTable answer={answer} />}
@@ -45,12 +46,33 @@ export function PlanResults({ answer, inputs, change }: Props) {
   );
 }
 
+/** The place of the cheapest design whose whole interval is within the limits; of the cheapest where none is sure. */
+const surest = (answer: PlanAnswer): number => Math.max(answer.front.findIndex((one) => one.sure === "yes"), 0);
+
 function Nothing({ answer }: { answer: PlanAnswer }) {
   const why = answer.designs > 0 ? "Loosen the latency limits, or allow more GPUs a replica." : "See below what does not fit, and why.";
   return (
     <p class="empty" role="status">
       No design meets the limits. {why}
     </p>
+  );
+}
+
+/** How many replicas of the winner the traffic takes, and what they cost. */
+function FleetCard({ fleet, command }: { fleet: Fleet; command: string | null }) {
+  return (
+    <Card title="Fleet" json={fleet} command={command}>
+      <Facts
+        facts={[
+          ["Replicas", whole(fleet.replicas), `${whole(fleet.gpus)} GPUs`],
+          ["Requests a second", digits(fleet.requests_per_s, 4), `${digits(fleet.requests_per_s_per_replica, 4)} a replica within the limits`],
+          ["In use", percent(fleet.utilisation), `${percent(fleet.headroom)} more until its limits`],
+          ["An hour", usd(fleet.usd_per_hour)],
+          ["A month of 730 hours", usd(fleet.usd_per_month)],
+          ["A million tokens in, out", `${usd(fleet.usd_per_million_input_tokens)}, ${usd(fleet.usd_per_million_output_tokens)}`],
+        ]}
+      />
+    </Card>
   );
 }
 
@@ -66,7 +88,7 @@ function Chosen({ answer, inputs, design }: { answer: PlanAnswer; inputs: PlanIn
   const own = useOwn().gpus;
   const launch = answer.launches[place] ?? null;
   return (
-    <Card title={place === 0 ? "Cheapest design within the limits" : "Chosen design"} json={{ ...design, launch }} command={answer.command} class="chosen">
+    <Card title={place === surest(answer) ? "Cheapest design within the limits" : "Chosen design"} json={{ ...design, launch }} command={answer.command} class="chosen">
       <Facts
         facts={[
           ["GPUs", `${design.gpus} × ${design.gpu}`],
@@ -94,16 +116,16 @@ function Chosen({ answer, inputs, design }: { answer: PlanAnswer; inputs: PlanIn
 }
 
 function serveQuery(inputs: PlanInputs, design: Design, own: Own["gpus"]): string {
-  const { gpu: name, tp, pp, ep, engine, kv_dtype: kv_cache_dtype, max_num_seqs: concurrency, max_num_batched_tokens } = design;
+  const { gpu: name, tp, pp, ep, engine, kv_dtype: kv_cache_dtype, dp, max_num_seqs, max_num_batched_tokens } = design;
   const { model, input_len, output_len, ttft_ms, tpot_ms } = inputs;
+  const [rate, requests] = [design.requests_per_s / design.replicas, Math.max(Math.round(design.requests / design.replicas), FEWEST)];
   const gpu = own.find(({ numbers }) => numbers.name === name)?.key ?? name;
-  const deployment = { gpu, tp, pp, ep, engine, kv_cache_dtype, max_num_batched_tokens, batch: concurrency };
-  const steady = { load: "traffic", arrivals: "concurrency", concurrency, requests: Math.max(ROUNDS * concurrency, FEWEST), spread: 0.5, settled: "yes" } as const;
+  const deployment = { gpu, tp, pp, ep, dp, engine, kv_cache_dtype, max_num_seqs, max_num_batched_tokens, batch: max_num_seqs };
+  const steady = { load: "traffic", arrivals: "rate", rate, requests, spread: 0.5, settled: "yes" } as const;
   return writeQuery(SERVE, { ...readQuery(SERVE, ""), ...deployment, ...steady, model, input_len, output_len, ttft_ms, tpot_ms });
 }
 
-/** What a plan answers is a deployment that has been full for long, with lengths within half of their mean. */
-const ROUNDS = 8;
+/** What a plan answers is a replica at its share of the rate, long under way, with lengths within half of their mean. */
 const FEWEST = 300;
 
 const X_NAMES = { tpot_ms: "TPOT, time per output token", ttft_ms: "TTFT, time to first token" };

@@ -12,7 +12,7 @@ import { Split } from "./layout";
 import { ENGINES, PLAN, type PlanInputs, planBody } from "./inputs";
 import { PlanResults } from "./plan-results";
 
-const FIELDS = ["model", "gpus", "gpu", "input_len", "output_len", "ttft_ms", "tpot_ms", "max_gpus", "tp", "pp", "engines", "kv_cache_dtypes", "prices", "price"];
+const FIELDS = ["model", "gpus", "gpu", "input_len", "output_len", "ttft_ms", "tpot_ms", "rate", "prefix_share", "max_gpus", "tp", "pp", "engines", "kv_cache_dtypes", "prices", "price"];
 
 export function PlanView() {
   const [inputs, change] = useInputs("/plan", PLAN);
@@ -45,6 +45,10 @@ function Inputs({ inputs, change }: { inputs: PlanInputs; change: (part: Partial
           <NumberField label="Prompt" unit="tokens" name="input_len" value={inputs.input_len} set={(input_len) => change({ input_len })} />
           <NumberField label="Output" unit="tokens" name="output_len" value={inputs.output_len} set={(output_len) => change({ output_len })} />
         </div>
+        <div class="pair">
+          <NumberField label="Requests a second" name="rate" placeholder="one replica" value={inputs.rate} set={(rate) => change({ rate, pick: null })} clear={() => change({ rate: null, pick: null })} />
+          <NumberField label="Prefix cached" name="prefix_share" value={inputs.prefix_share} set={(prefix_share) => change({ prefix_share, pick: null })} step={0.1} hint="share of a prompt" />
+        </div>
       </Group>
       <Group title="Hardware">
         <Gpus value={inputs.gpus} most={16} set={(gpus) => change({ gpus, pick: null })} />
@@ -62,10 +66,10 @@ function Inputs({ inputs, change }: { inputs: PlanInputs; change: (part: Partial
       </Group>
       <Group title="What to try" open={false}>
         <div class="pair">
-          <TextField label="Tensor parallel" name="tp" value={inputs.tp} set={(tp) => change({ tp })} hint="such as 1,2,4,8" />
+          <TextField label="Tensor parallel" name="tp" value={inputs.tp} set={(tp) => change({ tp })} hint="such as 1,2,4,8; empty: searched" />
           <TextField label="Pipeline parallel" name="pp" value={inputs.pp} set={(pp) => change({ pp })} />
         </div>
-        <Choice label="Engine" name="engines" value={inputs.engines} set={(engines) => change({ engines })} options={[...ENGINES, ["vllm,sglang", "vllm and sglang"], ["vllm,sglang,trtllm", "all"]]} />
+        <Choice label="Engine" name="engines" value={inputs.engines} set={(engines) => change({ engines })} options={[["", "searched"], ...ENGINES, ["vllm,sglang", "vllm and sglang"], ["vllm,sglang,trtllm", "all"]]} />
         <Choice label="KV cache" name="kv_cache_dtypes" value={inputs.kv} set={(kv) => change({ kv })} options={[["auto", "the model's type"], ["fp8", "fp8"], ["auto,fp8", "both"]]} />
       </Group>
     </>

@@ -12,6 +12,7 @@ export function TraceResults({ answer }: { answer: TraceAnswer }) {
   const assumed = answer.calls.filter((one) => !one.counted);
   return (
     <>
+      <WallClock answer={answer} />
       <Totals answer={answer} />
       {counted.length > 0 && <Ranked title="Recoverable time, call by call" answer={answer} calls={counted} />}
       {assumed.length > 0 && <Ranked title="Resting on an assumption or a stand-in, not counted" answer={answer} calls={assumed} />}
@@ -24,6 +25,18 @@ export function TraceResults({ answer }: { answer: TraceAnswer }) {
       <Unpredicted title="Shape unknown" rows={answer.unshaped} answer={answer} />
       <Unpredicted title="Not recognised" rows={answer.unrecognized} answer={answer} />
     </>
+  );
+}
+
+/** What the wall clock went to, and what wins it back. */
+function WallClock({ answer }: { answer: TraceAnswer }) {
+  if (!answer.headline.length) return null;
+  return (
+    <Card title="Wall clock" json={answer.losses} command={answer.command}>
+      {answer.headline.map((line) => (
+        <p key={line}>{line}</p>
+      ))}
+    </Card>
   );
 }
 

@@ -41,7 +41,7 @@ export function GroupedTime({ title, rows, answer }: { title: string; rows: read
   );
 }
 
-const COLOURS: Record<string, string> = { launch: "orange", sync: "vermillion", cpu: "purple", device: "sky", unknown: "grey-2" };
+const COLOURS: Record<string, string> = { launch: "orange", sync: "vermillion", cpu: "purple", host: "yellow", input: "green", device: "sky", unknown: "grey-2" };
 
 export function IdleTime({ idle, command }: { idle: Idle; command: string | null }) {
   const parts = [{ name: "kernels", value: idle.busy_us, colour: "blue" }, ...Object.entries(idle.causes).map(([name, value]) => ({ name: `idle: ${word(name)}`, value, colour: COLOURS[name] ?? "grey-2" }))];

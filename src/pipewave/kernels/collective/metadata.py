@@ -59,7 +59,7 @@ def profile_of(op: str) -> Profile:
 
 # Measured rows of collectives: libraries, near duplicates, the corpus table that holds all of them.
 
-# Several processes measure them together (`pipewave.measure.collectives`).
+# Several processes measure them together (`lab.collectives`).
 RUNNERS = {"nccl": Runner("", "", "torch"), "custom": Runner("", "", "vllm")}
 
 

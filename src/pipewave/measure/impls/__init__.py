@@ -46,7 +46,7 @@ def builder(job: Job) -> Builder:
     """The builder of a job's implementation; BadInput where there is none, or only several processes measure it."""
     found = runner(job)
     if not found.module:
-        hint = "measured by several processes together: python -m pipewave.measure.collectives"
+        hint = "measured by several processes together: python -m lab.collectives"
         raise BadInput(f"impl: {job.impl!r} of {job.family} is {hint}", field="impl")
     build: Builder = getattr(importlib.import_module(found.module), found.builder)
     return build

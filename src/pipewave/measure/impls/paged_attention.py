@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pipewave.measure.impls import Prepared
-from pipewave.measure.job import Case, Job
+from pipewave.measure.job import Case
 from pipewave.measure.pools import Pools
 
 Pages = np.ndarray[Any, Any]
@@ -119,32 +119,6 @@ def _parts(case: Case, device: str) -> dict[str, Any]:
         "softmax_segm_max": torch.empty(shape, device=device),
         "softmax_segm_expsum": torch.empty(shape, device=device),
     }
-
-
-def distinct_kernels(jobs: Sequence[Job]) -> list[Job]:
-    """The cheapest job for each kernel that Triton will compile."""
-    cheapest: dict[tuple[Any, ...], tuple[int, Job]] = {}
-    for job in jobs:
-        if job.impl != "vllm_triton_attn":  # the others are not compiled by Triton
-            continue
-        case = job.case
-        decode = max(case["q_lens"]) == 1
-        key = (*(case.get(name) for name in ("heads", "kv_heads", "head_dim", "window", "softcap", "sinks", "dtype")),
-               decode and len(case["q_lens"]) <= 128 // case["kv_heads"], len(case["q_lens"]) == 1)  # fmt: skip
-        size = sum(q * kv for q, kv in zip(case["q_lens"], case["kv_lens"], strict=True))
-        if key not in cheapest or size < cheapest[key][0]:
-            cheapest[key] = (size, job)
-    return [job for _, job in cheapest.values()]
-
-
-def elements(jobs: Sequence[Job]) -> dict[str, int]:
-    """What the pools must hold for these jobs."""
-    queries = max(sum(job.case["q_lens"]) * job.case["heads"] * job.case["head_dim"] for job in jobs)
-    keys = max(
-        2 * (sum(job.case["kv_lens"]) + 16 * len(job.case["kv_lens"])) * job.case["kv_heads"] * job.case["head_dim"]
-        for job in jobs
-    )
-    return {"activation": queries + 8192, "scratch": queries + 8192, "weight": keys + 8192}
 
 
 WORKSPACE_BYTES = 256 << 20

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
 from typing import Any
 
 from pipewave.measure.impls import Prepared, Skip
-from pipewave.measure.job import Case, Job
+from pipewave.measure.job import Case
 from pipewave.measure.pools import Pools
 
 BLOCK = 128
@@ -113,40 +112,3 @@ def _scales(case: Case, device: str) -> Any:
         return fp8_w8a8_moe_quant_config(drawn(experts), drawn(experts), drawn(1), drawn(1))
     w13, w2 = drawn(experts, 2 * inter // BLOCK, hidden // BLOCK), drawn(experts, hidden // BLOCK, inter // BLOCK)
     return fp8_w8a8_moe_quant_config(w13, w2, block_shape=[BLOCK, BLOCK])
-
-
-def _scale_spec(case: Case) -> tuple[tuple[bool, bool], ...]:
-    """As Triton specialises the strides of block scales."""
-    if case["dtype"] != "fp8_block":
-        return ()
-    hidden, inter = case["hidden"] // BLOCK, width(case) // BLOCK
-    return tuple((n % 16 == 0, n == 1) for n in (hidden, inter, 2 * inter * hidden, hidden * inter))
-
-
-def distinct_kernels(jobs: Sequence[Job]) -> list[Job]:
-    """The cheapest job for each kernel that Triton will compile, so that compiling can be done ahead, in parallel."""
-    cheapest: dict[str, tuple[int, Job]] = {}
-    for job in jobs:
-        case = job.case
-        config, source = served_config(case)
-        if job.impl == "triton_default":
-            if source == "default":
-                continue
-            config = _default(case)
-        routed = case["tokens"] * case["topk"]
-        naive = routed * 4 <= case["experts"]
-        # Triton specialises integers on divisibility by 16 and on being 1, and `topk` is a constant of the kernel.
-        padded = routed + case["experts"] * (config["BLOCK_SIZE_M"] - 1)
-        spec = (naive, routed % 16 == 0, routed == 1, padded % 16 == 0, width(case) % 16, case["hidden"] % 16)
-        kernel = repr((sorted(config.items()), case["topk"], case["dtype"], spec, _scale_spec(case)))
-        size = case["experts"] * case["hidden"] * width(case) * 3 + case["tokens"] * case["hidden"] * case["topk"]
-        if kernel not in cheapest or size < cheapest[kernel][0]:
-            cheapest[kernel] = (size, job)
-    return [cheapest[kernel][1] for kernel in sorted(cheapest)]
-
-
-def elements(jobs: Sequence[Job]) -> dict[str, int]:
-    """What the pools must hold for these jobs."""
-    weights = max(4 * job.case["experts"] * job.case["hidden"] * width(job.case) for job in jobs)
-    tokens = max(job.case["tokens"] * job.case["hidden"] for job in jobs)
-    return {"weight": weights + 8192, "activation": 2 * tokens + 8192, "scratch": 8192}

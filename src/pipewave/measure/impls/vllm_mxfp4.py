@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 from pipewave.measure.impls import Prepared
 from pipewave.measure.impls.vllm_moe import width
-from pipewave.measure.job import Case, Job
+from pipewave.measure.job import Case
 from pipewave.measure.pools import Pools
 
 SCALED = 32  # weights that share a scale
@@ -58,17 +57,3 @@ def _laid_out(experts: int, wide: int, deep: int, device: str) -> tuple[Any, Any
     scales = torch.randint(*NEAR_ONE, (experts, wide, deep // SCALED), dtype=torch.uint8, device=device)
     weight, flex, scale = _swizzle_mxfp4(values, scales)
     return weight, PrecisionConfig(weight_scale=scale, flex_ctx=FlexCtx(rhs_data=flex))
-
-
-def distinct_kernels(jobs: Sequence[Job]) -> list[Job]:
-    """A job for each number of tokens, from which block sizes follow, of the fewest experts."""
-    fewest: dict[int, Job] = {}
-    for job in jobs:
-        tokens = job.case["tokens"]
-        fewest[tokens] = min(fewest.get(tokens, job), job, key=lambda one: int(one.case["experts"]))
-    return list(fewest.values())
-
-
-def elements(jobs: Sequence[Job]) -> dict[str, int]:
-    """What the pools must hold for these jobs; weights lie outside."""
-    return {"activation": 2 * max(job.case["tokens"] * job.case["hidden"] for job in jobs) + 8192, "scratch": 8192}

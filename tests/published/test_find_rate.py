@@ -1,0 +1,90 @@
+"""The largest rate within limits: what it promises is what runs at that rate say."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import pipewave as pw
+from pipewave.cli import build
+from pipewave.errors import BadInput
+from pipewave.published.find_rate import NEAR, FoundRate
+from pipewave.simulate.report import Limit
+from tests.command_line import CliRunner
+
+CASE = {"input_len": 256, "output_len": 32, "max_num_seqs": 8, "spread": 0.2}
+
+
+def found(**limits: float | str) -> FoundRate:
+    return pw.find_rate("Llama-3.1-8B", "H200", **CASE, **limits)
+
+
+@pytest.fixture(scope="module")
+def mean() -> FoundRate:
+    return found(tpot_ms=6.0)
+
+
+def test_limit_is_kept_at_the_rate_and_not_above_it(mean: FoundRate) -> None:
+    rows = {row["rate"]: row for row in mean.curve}
+    best = rows[round(mean.rate_per_s, 4)]
+    assert 6.0 * (1 - 3 * NEAR) < best["tpot_mean_ms"] <= 6.0
+    assert min(row["tpot_mean_ms"] for row in rows.values() if row["rate"] > best["rate"]) > 6.0
+    assert mean.bound_by == "mean TPOT ≤ 6 ms"
+    assert mean.rate_per_s_low < mean.rate_per_s < mean.rate_per_s_high
+
+
+def test_times_and_rates_of_the_curve_rise_until_it_saturates(mean: FoundRate) -> None:
+    kept = [row for row in mean.curve if not row["saturated"]]
+    assert [row["tpot_mean_ms"] for row in kept] == sorted(row["tpot_mean_ms"] for row in kept)
+    flooded = [row for row in mean.curve if row["saturated"]]
+    assert flooded[-1]["rate"] > mean.capacity_per_s
+    assert flooded[-1]["requests_per_s"] == pytest.approx(mean.capacity_per_s, rel=0.05)
+
+
+@pytest.mark.slow
+def test_percentile_binds_before_the_mean(mean: FoundRate) -> None:
+    assert 0 < found(tpot_ms="p99=6").rate_per_s < mean.rate_per_s
+
+
+@pytest.mark.slow
+def test_without_limits_the_deployment_has_to_keep_up() -> None:
+    free = found()
+    assert free.bound_by == "capacity"
+    assert 0.85 * free.capacity_per_s < free.rate_per_s < 1.15 * free.capacity_per_s
+
+
+def test_limit_that_no_rate_keeps() -> None:
+    none = found(ttft_ms=0.01)
+    assert (none.rate_per_s, none.rate_per_s_low) == (0.0, 0.0)
+    assert none.verdict.startswith("no rate is within mean TTFT ≤ 0.01 ms")
+
+
+@pytest.mark.parametrize("given", ["p42=3", "p99=", "fast", -1.0, True, "p99=nan"])
+def test_limit_that_cannot_be(given: float | str) -> None:
+    with pytest.raises(BadInput, match="ttft_ms"):
+        Limit.of("ttft_ms", given)
+
+
+def test_load_that_has_no_rate() -> None:
+    with pytest.raises(BadInput, match="concurrency"):
+        pw.find_rate("Llama-3.1-8B", "H200", **CASE, concurrency=4)
+
+
+def test_command_says_what_python_says(mean: FoundRate) -> None:
+    words = ["serve", "--model", "Llama-3.1-8B", "--gpu", "H200", "--isl", "256", "--osl", "32", "--spread", "0.2"]
+    words += ["--max-num-seqs", "8", "--find-rate", "--tpot", "6"]
+    told, shown = (CliRunner().invoke(build(), [*words, *more]).output for more in (["--json"], []))
+    assert json.loads(told)["rate_per_s"] == pytest.approx(mean.rate_per_s, rel=1e-3)
+    assert mean.verdict in shown
+
+
+@pytest.mark.slow
+def test_runs_say_whether_they_keep_up() -> None:
+    case = {**CASE, "model": "Llama-3.1-8B", "gpu": "H200"}
+    most = found().capacity_per_s
+    assert pw.serve(**case, rate=0.5 * most, requests=500)["verdict"] == "steady"
+    flooded = pw.serve(**case, rate=4 * most, requests=500)["verdict"]
+    served = float(flooded.removeprefix("saturated: ").split(" ")[0])
+    assert served == pytest.approx(most, rel=0.05)
+    assert "no steady state" in pw.serve(**case, rate=0.5 * most, requests=3)["verdict"]
