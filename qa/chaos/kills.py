@@ -40,13 +40,11 @@ class Victim:
 def measuring(folder: Path) -> Victim:
     """`pipewave measure` on the device that replays recorded rows."""
     from pipewave.files import store
-    from pipewave.measure import __main__ as measure
+    from pipewave.measure import supervise
 
     path = folder / "rows"
-    options = ["--store", str(path), "--device", "fake", "--quiet", "--plan", "quick", "--batch", "8"]
-    return Victim(
-        lambda: measure.measure(measure.arguments(options)), lambda: frozenset(store.done_keys(store.read(path))), 1.2
-    )
+    options = supervise.Options(str(path), device="fake", quiet=True, batch=8)
+    return Victim(lambda: supervise.measure(options), lambda: frozenset(store.done_keys(store.read(path))), 1.2)
 
 
 def profiling(folder: Path) -> Victim:

@@ -77,7 +77,7 @@ def test_plan_prints_its_winner() -> None:
     answer = json.loads(run(*words, "--price", "H100=2", "--json"))
     assert answer["launch"].startswith("vllm serve meta-llama/Llama-3.1-8B")
     assert answer["does_not_fit"]
-    assert "Pareto front" in run(*words)
+    assert "Designs: the best of each GPU first" in run(*words)
 
 
 @pytest.mark.parametrize(

@@ -262,7 +262,7 @@ def test_a_closed_loop_that_takes_too_many_steps_is_answered_from_its_first_wave
     case = {"model": MODEL, "gpu": "H200", "isl": 300, "osl": 400, "spread": 0.2, "concurrency": 16, **pools}
     whole = answer(from_dict(case | {"requests": 400}))
     assert not any("are simulated" in note for note in whole["notes"])
-    monkeypatch.setattr(answers, "MOST_STEPS", 16_000)
+    monkeypatch.setattr(answers, "MOST_ROUNDS", 16_000)
     part = answer(from_dict(case | {"requests": 400}))
     assert any("the first 110 are simulated" in note for note in part["notes"])
     assert part["tpot_ms"] == pytest.approx(whole["tpot_ms"], rel=0.02)

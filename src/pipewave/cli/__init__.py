@@ -61,7 +61,7 @@ COMMANDS = {
         "trace:trace_command",
         "Measured, predicted and reachable time of every kernel call of a trace, ranked by what can be won back.",
     ),
-    "tune": ("tune:GROUP", "Choose Triton configurations: explain, inspect, profile, export, …"),
+    "tune": ("tune:GROUP", "Choose Triton configurations: explain, inspect, rank, profile, export, …"),
     "export": ("export:GROUP", "Write predictions in the form that other simulators read."),
     "measure": (
         "measure:measure",

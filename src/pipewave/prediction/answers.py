@@ -169,7 +169,8 @@ class Predictions(Sequence[Prediction]):
     def above_idle_j(self) -> Array:
         """Joules above what the idle board draws, of each call once inside a step, [call]."""
         active_w, in_step = np.array([(draw.active_w, draw.in_step) for draw in self.draws])[self.group].T
-        return in_step * (active_w * np.maximum(1e-6 * self.latency_us - START_S, 0.0) + self.work_j)
+        joules: Array = in_step * (active_w * np.maximum(1e-6 * self.latency_us - START_S, 0.0) + self.work_j)
+        return joules
 
     def scaled(self, factor: Array) -> Predictions:
         """The same with times and their intervals multiplied; floors and ceilings stay.

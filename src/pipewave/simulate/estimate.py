@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -139,7 +139,7 @@ class Estimate(Shown):
         }
         for name, joules in zip(("prefill_energy_j", "decode_energy_j"), spent, strict=True):
             found |= {name + side: joules * factor for side, factor in ends.items()}
-        return replace(self, **cast("dict[str, Any]", found))
+        return replace(self, **found)
 
 
 def _ends(answer: Estimate, key: str) -> str:
