@@ -28,7 +28,10 @@ def server() -> Server:
             lambda: pw.plan(MODEL, [GPU], isl=256, osl=32, tps=(1,), batches=(8,)),
             [MODEL, "designs", "1 × H200", "TPOT"],
         ),
-        (lambda: pw.plan(MODEL, [GPU], isl=256, osl=32, tps=(1,), batches=(8,), tpot_ms=1e-3), ["none keeps the limits"]),
+        (
+            lambda: pw.plan(MODEL, [GPU], isl=256, osl=32, tps=(1,), batches=(8,), tpot_ms=1e-3),
+            ["none keeps the limits"],
+        ),
         (lambda: pw.trace(TRACE), [TRACE.name, GPU, "ms of kernels"]),
         (lambda: pw.step_time(MODEL, GPU), [MODEL, GPU, "vllm"]),
         (server, [MODEL, GPU]),
