@@ -49,8 +49,7 @@ def test_a_step_is_the_sum_of_its_kernels_and_gaps(model: str, parallel: Paralle
             found = kernel_latencies([u.call for u in uses], run.gpu, run.engine).found
             kernels += float(np.dot(found.latency_us, [u.count for u in uses]))
         gaps = sum(float(values[index]) for values in steps.gaps.values())
-        # Attention answered beside other lengths differs from the same call alone by up to 0.2 %: see the changelog.
-        assert steps.total_us[index] == pytest.approx(kernels + gaps, rel=1e-4)
+        assert steps.total_us[index] == pytest.approx(kernels + gaps, rel=1e-6)
         families = sum(float(values[index]) for values in steps.families.values())
         assert families == pytest.approx(kernels, rel=1e-6)
 

@@ -159,7 +159,8 @@ def tile_steps(
         return tiles, steps, whole
     hidden = np.where(window > 0, _hidden_tiles(before - window + 1, tiles, rows, keys), 0.0)
     longest = np.where(window > 0, np.minimum(whole, np.ceil((window + rows) / keys) + 1), whole)
-    return tiles, np.maximum(steps - hidden, tiles), longest
+    # A request that sees all its keys counts alike, whatever requests stand beside it.
+    return tiles, np.where(window > 0, np.maximum(steps - hidden, tiles), steps), longest
 
 
 def _mean_excess(offset: Array, stride: Array | float, keys: float) -> Array | float:
