@@ -83,11 +83,7 @@ def test_commands_pass_the_argument_lists_and_the_arithmetic(model: str, part: i
         assert ("enable_attention_dp" in line) == (engine == "trtllm" and dp > 1)
         heads = spec.layers[-1].mixer
         assert getattr(heads, "heads", tp) % tp == 0
-        assumed = (
-            any("FP8 cache assumed" in note for note in found.winner.look.notes)
-            if hasattr(found.winner.look, "notes")
-            else engine == "trtllm"
-        )
+        assumed = any("FP8 cache assumed" in note for note in found.winner.fleet.point.notes)
         split = Parallel(tp=tp, ep=row["ep"], dp=dp)
         each = cache_bytes(spec, int(said["length"]), split, "fp8" if assumed else None) + state_bytes(
             spec, Parallel(tp=tp)
