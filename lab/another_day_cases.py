@@ -22,11 +22,11 @@ import numpy as np
 
 from lab import collectives
 from lab import ragged_plans as ragged
-from pipewave.measure.job import PAGE_ORDERS, Job
-from pipewave.measure.plans import layers as layer_plans
-from pipewave.measure.plans import moe, rough_us
-from pipewave.measure.plans.attention import LARGEST_CACHE, LONGEST_US, Lens
-from pipewave.measure.plans.shapes import TENSOR_PARALLEL, Dense, Moe, projections
+from lab.plans import layers as layer_plans
+from lab.plans import moe
+from lab.plans.attention import LARGEST_CACHE, LONGEST_US, Lens
+from lab.plans.shapes import TENSOR_PARALLEL, Dense, Moe, projections
+from pipewave.measure.job import PAGE_ORDERS, Job, rough_us
 from pipewave.measure.row_files import rows
 from studies.card_blind import DATA, usable
 

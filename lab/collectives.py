@@ -17,11 +17,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipewave.files import store as records
-from pipewave.measure.brackets import Bracket, Timing
 from pipewave.measure.device import CudaDevice, Health, Nvml, Outcome, gpus, reason_of
 from pipewave.measure.job import Job
 from pipewave.measure.plan import from_file
-from pipewave.measure.protocol import Attempt, Flusher, bracketed, recoverable
+from pipewave.measure.protocol import Attempt, Bracket, Flusher, Timing, bracketed, recoverable
 from pipewave.measure.runner import RowWriter
 
 BATCH = 24

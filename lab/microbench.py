@@ -14,9 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipewave.measure.brackets import brackets, parse_trace
 from pipewave.measure.device import CudaDevice, Nvml, gpus, reason_of
-from pipewave.measure.protocol import exported_trace, recoverable
+from pipewave.measure.protocol import brackets, exported_trace, parse_trace, recoverable
 
 GIB = 1 << 30
 SIDE = 8192

@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from pipewave.measure import plan
-from pipewave.measure.brackets import SPIN
 from pipewave.measure.impls import Skip, prepare
-from pipewave.measure.job import Job
+from pipewave.measure.job import Job, rough_us
 from pipewave.measure.pools import Pools
-from pipewave.measure.protocol import SPIN_CLOCKS, recoverable
+from pipewave.measure.protocol import SPIN, SPIN_CLOCKS, recoverable
 
 FIXED = (
     "gpu__time_duration.sum",
@@ -42,11 +41,10 @@ LONGEST_US = 400.0
 
 def jobs(count: int, families: Sequence[str]) -> list[Job]:
     """Short jobs of the full plan, the same number for each family and implementation."""
-    from pipewave.measure.plans import rough_us
-
     kinds: dict[tuple[str, str, str], list[Job]] = {}
-    for job in plan.built_in("full", families=families, protocol="cold"):
-        if not job.repeat and job.flush == "write" and 8.0 < rough_us(job.case) < LONGEST_US and "sdpa" not in job.impl:
+    for job in plan.built_in("full", families=families):
+        plain = job.protocol == "cold" and not job.repeat and job.flush == "write"
+        if plain and 8.0 < rough_us(job.case) < LONGEST_US and "sdpa" not in job.impl:
             kinds.setdefault((job.family, job.impl, str(job.case.get("dtype"))), []).append(job)
     each = -(-count // len(kinds))
     return [job for members in kinds.values() for job in members[:: max(1, len(members) // each)][:each]]

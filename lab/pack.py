@@ -29,7 +29,7 @@ def pack(source: str | Path, folder: str | Path) -> dict[str, int]:
         used = {kernel[0] for row in members for kernel in row.get("kernels", ())}
         body = {"format": FORMAT, "environments": environments_, "names": {i: names[i] for i in used if i in names}}
         members.sort(key=lambda row: (row["protocol"], row["impl"], json.dumps(row["case"], sort_keys=True)))
-        whole.write(target, _gzip(body | {"rows": _to_columns(members)}))
+        whole.write(target, _gzip(body | {"rows": to_columns(members)}))
         sizes[target.name] = target.stat().st_size
     return sizes
 
@@ -38,7 +38,7 @@ def _gzip(body: Mapping[str, Any]) -> bytes:
     return gzip.compress(json.dumps(body, separators=(",", ":"), sort_keys=True).encode(), compresslevel=9, mtime=0)
 
 
-def _to_columns(members: Sequence[Row]) -> Row:
+def to_columns(members: Sequence[Row]) -> Row:
     """{column: [value a row]}; the fields of `case` are columns of their own, absent values are null."""
     flat = [{**{f"case.{k}": v for k, v in row["case"].items()}, **row} for row in members]
     for row in flat:

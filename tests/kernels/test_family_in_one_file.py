@@ -8,9 +8,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
 import pytest
 
 import pipewave as pw
@@ -21,12 +21,11 @@ from pipewave.calls.fields import of
 from pipewave.cli import build
 from pipewave.errors import UnknownKernel
 from pipewave.kernels import BUILT_IN, Analysis, Columns, Context, Family, base, families, family_of, group_of, register
-from pipewave.kernels.family_metadata import FamilyMetadata, KernelName, Measurements, Page, Plan, Profile, Runner
+from pipewave.kernels.family_metadata import FamilyMetadata, KernelName, Measurements, Page, Profile, Runner
 from pipewave.kernels.profiler import Given, Kernel, Launched, Op
 from pipewave.measure import plan
 from pipewave.measure.impls import runner
-from pipewave.measure.job import Job
-from pipewave.measure.plans import Size, rough_us
+from pipewave.measure.job import rough_us
 from pipewave.physics.demand import demand
 from pipewave.physics.launch import launch_s
 from pipewave.prediction.jsonl import answer_stream
@@ -59,19 +58,12 @@ def from_operator(op: Op, launched: Launched) -> Call | None:
     return PrefixScan(op.shape(0)[0], dtype=dtype) if op.shape(0) and dtype else None
 
 
-def jobs(rng: np.random.Generator, size: Size) -> Iterator[Job]:
-    for values in 1 << rng.permutation(20)[: size.per_pointwise] + 10:
-        yield Job({"kernel": "prefix_scan", "values": int(values), "dtype": "bf16"}, "cub")
-
-
 METADATA = FamilyMetadata(
     Profile((KernelName(95, r"toy::prefix_scan", "scan", "cub"),), operators={"toy::scan": from_operator}),
     {
         "prefix_scan": Measurements(
             runners={"cub": Runner("torch_scan", "cub", "torch")},
             usual={"": "cub"},
-            plans=(Plan(__name__, "jobs"),),
-            stream=90,
             work=lambda case: (0.0, 4.0 * case["values"]),
             group=("values",),
         )
@@ -122,14 +114,12 @@ def test_profiles(family: Family) -> None:
     assert shaped is not None and shaped.call == PrefixScan(4096)
 
 
-def test_plans(family: Family) -> None:
-    before = [job.key for job in plan.built_in("quick") if job.family != "prefix_scan"]
-    found = plan.built_in("quick", families=["prefix_scan"])
-    assert found and all(runner(job).library == "torch" for job in found)
-    assert rough_us(found[0].case) > 0 and group_of(found[0].case) == str(found[0].case["values"])
-    base.withdraw(family.name)
-    assert [job.key for job in plan.built_in("quick")] == before  # those of the others stay the same
-    register(FAMILY)
+def test_plans(family: Family, tmp_path: Path) -> None:
+    file = tmp_path / "cases.jsonl"
+    file.write_text('{"kernel": "prefix_scan", "values": 4096, "dtype": "bf16"}\n')
+    (found,) = plan.from_file(file)
+    assert (found.impl, runner(found).library) == ("cub", "torch")
+    assert rough_us(found.case) > 0 and group_of(found.case) == str(found.case["values"])
 
 
 def test_pages(family: Family) -> None:
@@ -164,9 +154,6 @@ def test_a_command_about_a_kernel_loads_no_other_family() -> None:
     assert "gemm" in loaded and not loaded & {"attention", "moe", "recurrent", "collective", "expert_exchange"}
 
 
-def test_built_in_faces_are_whole_and_streams_of_plans_their_own() -> None:
-    built_in = [family_of(name) for name in BUILT_IN]
-    for family in built_in:
+def test_built_in_faces_are_whole() -> None:
+    for family in map(family_of, BUILT_IN):
         assert not family.metadata or (family.profile.names and family.rows and family.page), family.name
-    streams = [rows.stream for family in built_in for rows in family.rows.values() if rows.plans]
-    assert None not in streams and len(set(streams)) == len(streams)

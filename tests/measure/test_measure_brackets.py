@@ -8,7 +8,7 @@ import random
 import pytest
 
 from lab.collectives import across_ranks
-from pipewave.measure.brackets import Bracket, Event, brackets, parse_trace, summarize
+from pipewave.measure.protocol import Bracket, Event, brackets, parse_trace, summarize
 
 SPIN_NAME = "void at::cuda::(anonymous namespace)::spin_kernel(long)"
 

@@ -14,12 +14,11 @@ from pipewave import measure
 from pipewave.errors import BadFile, BadInput
 from pipewave.files import store
 from pipewave.measure import plan, protocol
-from pipewave.measure.brackets import Event, Timing
 from pipewave.measure.device import FakeDevice, Health, Outcome
 from pipewave.measure.impls import runner
 from pipewave.measure.impls.paged_attention import page_table
 from pipewave.measure.job import Job
-from pipewave.measure.protocol import DeviceLostError
+from pipewave.measure.protocol import DeviceLostError, Event, Timing
 from pipewave.measure.runner import Limits, Runner
 
 

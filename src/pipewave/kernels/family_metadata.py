@@ -67,32 +67,18 @@ class Runner(NamedTuple):
     library: str
 
 
-class Plan(NamedTuple):
-    """Where jobs come from: a module and its function from (rng, size) to jobs.
-
-    `varied`: repeats and protocols are drawn over its jobs too. That is of the plans that the first rows were measured
-    by: a later one would change the draw.
-    """
-
-    module: str
-    jobs: str
-    varied: bool = False
-
-
 @dataclass(frozen=True, slots=True)
 class Measurements:
     """Measured rows of the family, or of one operation of it, under the kernel name that they carry.
 
     `runners`: implementations by name; `usual`: the one where a case names none, by type and, under "", for all others.
-    `plans` with the number of their random `stream`. `work`: (FLOPs, bytes) of a case, roughly, to skip long ones.
-    `together`: fields of the jobs that stay in one batch. `group`: fields that near-duplicate rows share; `table`: the
-    corpus table that holds public rows, `case` how one of its rows reads as a case. `phase`: splits tables of errors.
+    `work`: (FLOPs, bytes) of a case, roughly, to skip long ones. `together`: fields of the jobs that stay in one batch.
+    `group`: fields that near-duplicate rows share; `table`: the corpus table that holds public rows, `case` how one of
+    its rows reads as a case. `phase`: splits tables of errors.
     """
 
     runners: Mapping[str, Runner] = field(default_factory=dict)
     usual: Mapping[str, str] = field(default_factory=dict)
-    plans: tuple[Plan, ...] = ()
-    stream: int | None = None
     work: Callable[[Case], tuple[float, float]] | None = None
     together: tuple[str, ...] = ()
     group: tuple[str, ...] = ()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pipewave.measure.brackets import Timing, summarize
 from pipewave.measure.impls import Prepared, Skip, prepare
-from pipewave.measure.job import FAKE_GPU, Job
-from pipewave.measure.plans import rough_us
+from pipewave.measure.job import FAKE_GPU, Job, rough_us
 from pipewave.measure.pools import Pools
 from pipewave.measure.protocol import (
     BURST,
@@ -22,11 +22,12 @@ from pipewave.measure.protocol import (
     Attempt,
     DeviceLostError,
     Flusher,
+    Timing,
     bracketed,
     graph_replays,
     is_fatal,
-    mean_of,
     recoverable,
+    summarize,
 )
 
 # NVML: hardware slowdown, thermal (2), power brake. The power cap is no fault: any tensor load meets it.
@@ -72,13 +73,6 @@ def reason_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:300]}"
 
 
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def gpus() -> int:
     """CUDA GPUs that torch sees; 0 without torch."""
     try:
@@ -112,7 +106,10 @@ class CudaDevice:
         import torch
 
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        versions = {name: _version(name) for name in ("triton", "vllm", "flashinfer-python", "numpy")}
+        versions: dict[str, str | None] = dict.fromkeys(("triton", "vllm", "flashinfer-python", "numpy"))
+        for name in versions:
+            with suppress(importlib.metadata.PackageNotFoundError):
+                versions[name] = importlib.metadata.version(name)
         return {
             "gpu": properties.name,
             "sms": properties.multi_processor_count,
@@ -126,19 +123,16 @@ class CudaDevice:
 
     def measure(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Set up and warm every job, then time those that work under the protocol of the first."""
-        ready: dict[int, Prepared] = {}
-        outcomes: dict[int, Outcome] = {}
-        for index, job in enumerate(jobs):
-            result = self._warmed(job)
-            if isinstance(result, Prepared):
-                ready[index] = result
-            else:
-                outcomes[index] = result
-        self._synchronize()
-        attempts = self._timed([(jobs[index], ready[index]) for index in ready])
-        for (index, prepared), attempt in zip(ready.items(), attempts, strict=True):
-            outcomes[index] = self._outcome(attempt, prepared)
-        return [outcomes[index] for index in range(len(jobs))]
+        import torch
+
+        warmed = [self._warmed(job) for job in jobs]
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError as error:
+            raise DeviceLostError(reason_of(error)) from error
+        ready = [(job, one) for job, one in zip(jobs, warmed, strict=True) if isinstance(one, Prepared)]
+        timed = iter(self._timed(ready) if ready else ())
+        return [one if isinstance(one, Outcome) else self._outcome(next(timed), one) for one in warmed]
 
     def _warmed(self, job: Job) -> Prepared | Outcome:
         try:
@@ -147,60 +141,35 @@ class CudaDevice:
         except Skip as skip:
             return Outcome("skipped", str(skip))
         except recoverable() as error:
-            return self._failed(error)
+            return _failed(error)
         return prepared
 
-    def _failed(self, error: Exception) -> Outcome:
-        import torch
-
-        if is_fatal(error):
-            raise DeviceLostError(reason_of(error)) from error
-        if isinstance(error, torch.cuda.OutOfMemoryError):
-            torch.cuda.empty_cache()
-        return Outcome("failed", reason_of(error))
-
-    def _synchronize(self) -> None:
-        import torch
-
-        try:
-            torch.cuda.synchronize()
-        except RuntimeError as error:
-            raise DeviceLostError(reason_of(error)) from error
-
     def _timed(self, items: Sequence[tuple[Job, Prepared]]) -> list[Timing | Exception]:
-        if not items:
-            return []
-        job = items[0][0]
-        if job.protocol == "graph":
+        first = items[0][0]
+        if first.protocol == "graph":
             return [self._graph(job, prepared) for job, prepared in items]
-        if job.protocol == "profiler_warm":
-            calls = [prepared.call for _, prepared in items]
-            return [_timing(a, mean_of) for a in self._bracketed(calls, None, WARM_UPS + WARM_CALLS, WARM_UPS)]
-        flush = self._flusher.call(job.flush)
         calls = [prepared.call for _, prepared in items]
-        return [_timing(a, summarize) for a in self._bracketed(calls, flush, REPETITIONS, 0)]
+        if first.protocol == "profiler_warm":
+            runs = self._bracketed(calls, None, WARM_UPS + WARM_CALLS)
+            return [_timing(run, WARM_UPS, statistics.fmean) for run in runs]
+        runs = self._bracketed(calls, self._flusher.call(first.flush), REPETITIONS)
+        return [_timing(run, 0, statistics.median) for run in runs]
 
-    def _bracketed(self, calls: Sequence[Any], flush: Any, repetitions: int, dropped: int) -> list[Attempt]:
+    def _bracketed(self, calls: Sequence[Any], flush: Any, repetitions: int) -> list[Attempt]:
         """Retry once: a profiler that lost events usually finds them the second time."""
-        for last in (False, True):
+        problem: Exception | None = None
+        for _ in range(2):
             try:
-                attempts = bracketed(calls, flush, repetitions, self._sample, self._burst if flush else 0)
+                return bracketed(calls, flush, repetitions, self._sample, self._burst if flush else 0)
             except recoverable() as error:
-                if is_fatal(error):
-                    raise DeviceLostError(reason_of(error)) from error
-                if last:
-                    return [error for _ in calls]
-            else:
-                return [a if isinstance(a, Exception) else a[dropped:] for a in attempts]
-        raise AssertionError("unreachable")
+                problem = _survived(error)
+        return [problem or AssertionError("unreachable")] * len(calls)
 
     def _graph(self, job: Job, prepared: Prepared) -> Timing | Exception:
         try:
             timing = graph_replays(prepared.call, rough_us(job.case))
         except recoverable() as error:
-            if is_fatal(error):
-                raise DeviceLostError(reason_of(error)) from error
-            return error
+            return _survived(error)
         self._sample()
         return timing
 
@@ -209,24 +178,40 @@ class CudaDevice:
 
     def _outcome(self, attempt: Timing | Exception, prepared: Prepared) -> Outcome:
         if isinstance(attempt, Exception):
-            return self._failed(attempt)
+            return _failed(attempt)
         return Outcome("ok", timing=attempt, extra=prepared.extra, health=self._health)
 
 
-def _timing(attempt: Attempt, reduce: Any) -> Timing | Exception:
-    if isinstance(attempt, Exception):
-        return attempt
+def _survived(error: Exception) -> Exception:
+    """The error again; DeviceLostError where the context is broken."""
+    if is_fatal(error):
+        raise DeviceLostError(reason_of(error)) from error
+    return error
+
+
+def _failed(error: Exception) -> Outcome:
+    import torch
+
+    if isinstance(_survived(error), torch.cuda.OutOfMemoryError):
+        torch.cuda.empty_cache()
+    return Outcome("failed", reason_of(error))
+
+
+def _timing(run: Attempt, dropped: int, middle: Callable[[Sequence[float]], float]) -> Timing | Exception:
+    if isinstance(run, Exception):
+        return run
     try:
-        timing: Timing = reduce(attempt)
+        return summarize(run[dropped:], middle)
     except ValueError as error:
         return error
-    return timing
 
 
 class Nvml:
     """NVML through `pynvml`, silent where it is missing: clocks and power are then None."""
 
     def __init__(self) -> None:
+        import torch
+
         try:
             import pynvml
         except ImportError:
@@ -234,7 +219,10 @@ class Nvml:
             return
         try:
             pynvml.nvmlInit()
-            self._handle = _handle(pynvml)
+            # NVML's handle of the GPU that torch uses, which need not be the first that NVML sees.
+            number = getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", None)
+            by_uuid, by_index = pynvml.nvmlDeviceGetHandleByUUID, pynvml.nvmlDeviceGetHandleByIndex
+            self._handle = by_uuid(f"GPU-{number}") if number else by_index(0)
         except pynvml.NVMLError:
             self._nvml = None
             return
@@ -271,14 +259,6 @@ class Nvml:
             temp_c=self._nvml_value("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU),
             slowdown=bool(int(reasons) & SLOWDOWN_BITS),
         )
-
-
-def _handle(pynvml: Any) -> Any:
-    """NVML's handle of the GPU that torch uses, which need not be the first that NVML sees."""
-    import torch
-
-    number = getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", None)
-    return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{number}") if number else pynvml.nvmlDeviceGetHandleByIndex(0)
 
 
 class FakeDevice:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipewave.kernels import rows_of
+
 Case = Mapping[str, Any]
 RANDOM = "random"  # where the pages of a cache lie unless said
 PAGE_ORDERS = ("scattered", RANDOM, "in_order")
@@ -52,3 +54,16 @@ class Job:
         if self.pages != RANDOM:
             out["pages"] = self.pages
         return out
+
+
+FLOPS = {"bf16": 500e12, "fp16": 500e12, "fp8": 900e12, "fp8_block": 700e12, "int8": 900e12}
+DRAM_BYTES_PER_S = 2.5e12
+LAUNCH_S = 3e-6
+
+
+def rough_us(case: Case) -> float:
+    """Order-of-magnitude latency of a case in microseconds, for skipping long ones and for the ETA."""
+    rows = rows_of().get(str(case["kernel"]))
+    flops, bytes_moved = rows.work(case) if rows and rows.work else (0.0, float(case.get("bytes", 0)))
+    seconds = max(flops / FLOPS[case.get("dtype", "bf16")], bytes_moved / DRAM_BYTES_PER_S)
+    return (seconds + LAUNCH_S) * 1e6

@@ -1,17 +1,126 @@
-"""The measurement protocols on a CUDA device. Everything here needs torch and a GPU; the arithmetic is in brackets."""
+"""The measurement protocols: calls on a CUDA device between two spins, and latencies read off the profiler's trace.
+
+Every timed call runs between two spin kernels on one stream. Sorted by start, what lies between the spins of a pair
+belongs to that call; its latency is the sum of the durations. The flush runs before the opening spin, so it is
+outside every bracket. Reading a trace needs no GPU.
+"""
 
 from __future__ import annotations
 
 import functools
+import json
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pipewave.errors import BadInput
-from pipewave.measure.brackets import Bracket, Timing, brackets, parse_trace, summarize
+
+SPIN = "spin_kernel"
+DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One activity on the device, times in microseconds; grid and block are empty for copies."""
+
+    name: str
+    start_us: float
+    duration_us: float
+    grid: tuple[int, ...] = ()
+    block: tuple[int, ...] = ()
+    smem_bytes: int = 0
+    registers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Bracket:
+    """What ran between one pair of spins, and how long those spins took."""
+
+    events: tuple[Event, ...]
+    open_spin_us: float
+    close_spin_us: float
+
+    @property
+    def latency_us(self) -> float:
+        """Sum of the durations, the definition of latency under the `cold` protocol."""
+        return sum(event.duration_us for event in self.events)
+
+
+def parse_trace(text: str | bytes) -> list[Event]:
+    """Device events of a Chrome trace written by the PyTorch profiler, sorted by start."""
+    events = []
+    for item in json.loads(text)["traceEvents"]:
+        if item.get("cat") in DEVICE_CATEGORIES:
+            args = item.get("args", {})
+            grid, block = tuple(args.get("grid", ())), tuple(args.get("block", ()))
+            held = (int(args.get("shared memory", 0)), int(args.get("registers per thread", 0)))
+            events.append(Event(item["name"], float(item["ts"]), float(item["dur"]), grid, block, *held))
+    return sorted(events, key=lambda event: event.start_us)
+
+
+def brackets(events: Iterable[Event]) -> list[Bracket]:
+    """Cut a sorted event list into brackets; spins pair up first with second, third with fourth, and so on.
+
+    Raises ValueError on an odd number of spins: one is missing, and no pairing can be trusted.
+    """
+    out: list[Bracket] = []
+    inside: list[Event] = []
+    opened: Event | None = None
+    for event in events:
+        is_spin = SPIN in event.name
+        if is_spin and opened is None:
+            opened, inside = event, []
+        elif is_spin and opened is not None:
+            out.append(Bracket(tuple(inside), opened.duration_us, event.duration_us))
+            opened = None
+        else:
+            inside.append(event)
+    if opened is not None:
+        raise ValueError(f"odd number of spin kernels: {2 * len(out) + 1}")
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Latency statistics over repetitions, in microseconds, and the events of the last one."""
+
+    latency_us: float
+    min_us: float
+    max_us: float
+    n: int
+    events: tuple[Event, ...] = ()
+    spin_us: float = 0.0
+    spin_spread: float = 0.0
+    rejected: int = 0
+
+
+def summarize(runs: Sequence[Bracket], middle: Callable[[Sequence[float]], float] = statistics.median) -> Timing:
+    """Median (`middle`), minimum and maximum; a repetition over 1.5 times the median counts as rejected (an outlier).
+
+    `spin_spread` is (max - min) / min of the closing spins. A spin lasts a fixed number of SM clocks, so a spread is a
+    change of clock between repetitions.
+    """
+    if not runs:
+        raise ValueError("no repetitions")
+    if any(not run.events for run in runs):
+        raise ValueError("a repetition launched no kernel")
+    times = [run.latency_us for run in runs]
+    spins = [run.close_spin_us for run in runs]
+    return Timing(
+        latency_us=middle(times),
+        min_us=min(times),
+        max_us=max(times),
+        n=len(times),
+        events=runs[-1].events,
+        spin_us=statistics.median(spins),
+        spin_spread=(max(spins) - min(spins)) / max(min(spins), 1e-9),
+        rejected=sum(time > 1.5 * statistics.median(times) for time in times),
+    )
+
 
 REPETITIONS = 7
 FLUSH_BYTES = 256 << 20
@@ -128,14 +237,6 @@ def exported_trace(profiler: Any) -> bytes:
         profiler.export_chrome_trace(path)
         with open(path, "rb") as file:
             return file.read()
-
-
-def mean_of(runs: Sequence[Bracket]) -> Timing:
-    """As `summarize`, but the latency is the mean: the definition under `profiler_warm`."""
-    summary = summarize(runs)
-    mean = statistics.fmean(run.latency_us for run in runs)
-    return Timing(mean, summary.min_us, summary.max_us, summary.n, summary.events, summary.spin_us,
-                  summary.spin_spread, summary.rejected)  # fmt: skip
 
 
 def graph_replays(call: Call, rough_us: float) -> Timing:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ def environments(path: str | Path) -> dict[str, Row]:
     """Environments by the key that rows carry in `env`."""
     found: dict[str, Row] = {}
     for file in _files(path):
-        source = _unpack(file)["environments"] if file.suffix == ".gz" else store.read(file).of("env")
+        source = unpack(file)["environments"] if file.suffix == ".gz" else store.read(file).of("env")
         found |= {environment["id"]: dict(environment) for environment in source}
     return found
 
@@ -55,28 +55,25 @@ def _files(path: str | Path) -> list[Path]:
 
 def _rows_of(file: Path) -> Iterator[Row]:
     if file.suffix == ".gz":
-        packed = _unpack(file)
-        names, source = packed["names"], _from_columns(packed["rows"])
-        known: Iterable[Row] = packed["environments"]
+        packed = unpack(file)
+        names, source, known = packed["names"], from_columns(packed["rows"]), packed["environments"]
     else:
         contents = store.read(file)
         names = {record["id"]: record["name"] for record in contents.of("name")}
         source, known = iter(contents.of("row")), contents.of("env")
     gpus = {environment["id"]: environment["gpu"] for environment in known if "gpu" in environment}
-    return (_named(row, names, gpus) for row in source)
+    for stored in source:
+        row = {name: value for name, value in stored.items() if name != "t"}
+        if row.get("env") in gpus:
+            row["gpu"] = gpus[row["env"]]
+        if "kernels" in row:
+            kernels = [dict(zip(KERNEL_FIELDS, kernel, strict=True)) for kernel in row["kernels"]]
+            row["kernels"] = [kernel | {"name": names.get(kernel["name"], kernel["name"])} for kernel in kernels]
+        yield row
 
 
-def _named(row: Row, names: Mapping[str, str], gpus: Mapping[str, str]) -> Row:
-    row = {name: value for name, value in row.items() if name != "t"}
-    if row.get("env") in gpus:
-        row["gpu"] = gpus[row["env"]]
-    if "kernels" in row:
-        kernels = [dict(zip(KERNEL_FIELDS, kernel, strict=True)) for kernel in row["kernels"]]
-        row["kernels"] = [kernel | {"name": names.get(kernel["name"], kernel["name"])} for kernel in kernels]
-    return row
-
-
-def _unpack(file: Path) -> Row:
+def unpack(file: Path) -> Row:
+    """The document in a packed file. BadFile."""
     try:
         packed = json.loads(gzip.decompress(packaged.content(file)))
     except (OSError, EOFError, ValueError, zlib.error) as error:
@@ -86,7 +83,8 @@ def _unpack(file: Path) -> Row:
     return packed
 
 
-def _from_columns(columns: Mapping[str, Sequence[Any]]) -> Iterator[Row]:
+def from_columns(columns: Mapping[str, Sequence[Any]]) -> Iterator[Row]:
+    """Rows of a packed table; columns `case.*` are fields of the case."""
     for values in zip(*columns.values(), strict=True):
         row = {name: value for name, value in zip(columns, values, strict=True) if value is not None}
         case = {name[5:]: row.pop(name) for name in [name for name in row if name.startswith("case.")]}

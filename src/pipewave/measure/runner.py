@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipewave.files import store as records
-from pipewave.measure.brackets import Event, Timing
 from pipewave.measure.device import Device, Outcome
 from pipewave.measure.impls import stack
 from pipewave.measure.job import Job
 from pipewave.measure.plan import BATCH, batches
-from pipewave.measure.protocol import SPIN_CLOCKS, DeviceLostError
+from pipewave.measure.protocol import SPIN_CLOCKS, DeviceLostError, Timing
 
 EXIT_LOST, EXIT_HUNG = 70, 71
 SETUP_S = 180.0
@@ -68,22 +67,14 @@ class Summary:
         counts = ", ".join(f"{count} {status}" for status, count in self.statuses.most_common()) or "nothing measured"
         damaged = f"; {self.damaged} damaged lines" if self.damaged else ""
         failures = "".join(f"\n  {count} x {reason}" for reason, count in self.reasons.most_common(12))
-        return f"{counts}; {self.left} left{self._quality()}{damaged}{failures}"
-
-    def _quality(self) -> str:
-        """How steady the rows are; nothing where there are none."""
-        if not self.spreads:
-            return ""
-        spreads = sorted(self.spreads)
-        middle, tail = spreads[len(spreads) // 2], spreads[int(0.95 * (len(spreads) - 1))]
-        return (
-            f"; spread median {middle:.1%}, 95th percentile {tail:.1%}; "
-            f"{self.rejected} repetitions were outliers; {self.throttled} rows throttled"
-        )
-
-    def hopeless(self, most_failed: float) -> bool:
-        """Too many failures to go on."""
-        return self.statuses.total() >= 300 and self.statuses["failed"] > most_failed * self.statuses.total()
+        quality = ""
+        if spreads := sorted(self.spreads):
+            middle, tail = spreads[len(spreads) // 2], spreads[int(0.95 * (len(spreads) - 1))]
+            quality = (
+                f"; spread median {middle:.1%}, 95th percentile {tail:.1%}; "
+                f"{self.rejected} repetitions were outliers; {self.throttled} rows throttled"
+            )
+        return f"{counts}; {self.left} left{quality}{damaged}{failures}"
 
 
 class Runner:
@@ -95,7 +86,10 @@ class Runner:
         contents = records.read(path)
         self._writer = RowWriter(path, contents, device.environment(), fsync=fsync)
         self._done = records.done_keys(contents, retry_failed=limits.retry_failed)
-        self._begun = _unfinished(contents, self._done)
+        self._begun: dict[str, list[int]] = {}  # by unfinished job, the sizes of the batches it was begun in
+        for record in contents.of("begin"):
+            for key in set(record["keys"]) - self._done:
+                self._begun.setdefault(key, []).append(len(record["keys"]))
         self.summary = Summary(damaged=contents.damaged)
 
     def run(
@@ -109,10 +103,13 @@ class Runner:
         started = time.monotonic()
         todo = [job for job in jobs if job.key not in self._done]
         self.summary.left = len(todo)
-        for batch in self._ordered(todo, in_order=in_order):
-            if time.monotonic() - started > self._limits.budget_s:
-                break
-            if self.summary.hopeless(self._limits.most_failed):
+        # One by one, after the others, the jobs that were under way when an earlier run died.
+        suspects = [[job] for job in todo if job.key in self._begun]
+        others = [job for job in todo if job.key not in self._begun]
+        for batch in (*batches(others, self._limits.batch, in_order=in_order), *suspects):
+            tried, failed = self.summary.statuses.total(), self.summary.statuses["failed"]
+            hopeless = tried >= 300 and failed > self._limits.most_failed * tried
+            if hopeless or time.monotonic() - started > self._limits.budget_s:
                 break
             for row in self._measured(batch):
                 self.summary.add(row)
@@ -120,56 +117,37 @@ class Runner:
             on_progress(len(todo) - self.summary.left, len(todo))
         return self.summary
 
-    def _ordered(self, todo: Sequence[Job], *, in_order: bool) -> Iterator[list[Job]]:
-        """Batches, then one by one the jobs that were under way when an earlier run died."""
-        suspects = {key for key, sizes in self._begun.items() if sizes}
-        known = [job for job in todo if job.key not in suspects]
-        yield from batches(known, self._limits.batch, in_order=in_order)
-        yield from ([job] for job in todo if job.key in suspects)
-
     def _measured(self, batch: list[Job]) -> list[dict[str, Any]]:
         if len(batch) == 1 and self._begun.get(batch[0].key, []).count(1) >= 2:
             outcomes = [Outcome("failed", "the process died twice while this ran alone")]
-        else:
-            self._writer.begin(batch)
-            with self._watched(batch):
-                outcomes = self._outcomes(batch)
-        return self._writer.acknowledge(batch, outcomes)
-
-    def _outcomes(self, batch: list[Job]) -> list[Outcome]:
+            return self._writer.acknowledge(batch, outcomes)
+        self._writer.begin(batch)
         try:
-            return self._device.measure(batch)
+            with self._watched(batch):
+                outcomes = self._device.measure(batch)
         except DeviceLostError as error:
             if len(batch) == 1:
                 self._writer.acknowledge(batch, [Outcome("failed", str(error))])
             raise
+        return self._writer.acknowledge(batch, outcomes)
 
     @contextmanager
     def _watched(self, batch: list[Job]) -> Iterator[None]:
         """End the process when a batch outlasts its limit: a hung kernel cannot be interrupted from within."""
         limit = SETUP_S + self._limits.hang_s * len(batch)
-        timer = threading.Timer(limit, self._give_up, (batch, limit))
+
+        def give_up() -> None:
+            if len(batch) == 1:
+                self._writer.acknowledge(batch, [Outcome("failed", f"hung: no result after {limit:.0f} s")])
+            os._exit(EXIT_HUNG)
+
+        timer = threading.Timer(limit, give_up)
         timer.daemon = True
         timer.start()
         try:
             yield
         finally:
             timer.cancel()
-
-    def _give_up(self, batch: list[Job], limit: float) -> None:
-        if len(batch) == 1:
-            self._writer.acknowledge(batch, [Outcome("failed", f"hung: no result after {limit:.0f} s")])
-        os._exit(EXIT_HUNG)
-
-
-def _unfinished(contents: records.Contents, done: set[str]) -> dict[str, list[int]]:
-    """Keys that an earlier run began and never finished, with the sizes of the batches it began them in."""
-    begun: dict[str, list[int]] = {}
-    for record in contents.of("begin"):
-        for key in record["keys"]:
-            if key not in done:
-                begun.setdefault(key, []).append(len(record["keys"]))
-    return begun
 
 
 CLOCK_SPREAD = 0.10  # power management moves the clock by a few percent under any load
@@ -216,21 +194,20 @@ class RowWriter:
         if outcome.timing is None:
             return row | {"reason": outcome.reason}
         row |= timing_fields(outcome.timing)
-        row["kernels"] = [self._kernel(event, names) for event in outcome.timing.events]
+        row["kernels"] = []
+        for event in outcome.timing.events:
+            name = digest(event.name)
+            if name not in self._names:
+                self._names.add(name)
+                names.append({"t": "name", "id": name, "name": event.name})
+            shape = [list(event.grid), list(event.block), event.smem_bytes, event.registers]
+            row["kernels"].append([name, round(event.duration_us, 3), *shape])
         health = outcome.health
         row |= {"sm_clock_mhz": health.sm_clock_mhz, "power_w": health.power_w, "temp_c": health.temp_c}
         row["clock_spread"] = round(outcome.timing.spin_spread, 3)
         if health.slowdown or outcome.timing.spin_spread > CLOCK_SPREAD:
             row["throttled"] = True
         return row | dict(outcome.extra or {})
-
-    def _kernel(self, event: Event, names: list[Row]) -> list[Any]:
-        name = digest(event.name)
-        if name not in self._names:
-            self._names.add(name)
-            names.append({"t": "name", "id": name, "name": event.name})
-        shape = [list(event.grid), list(event.block), event.smem_bytes, event.registers]
-        return [name, round(event.duration_us, 3), *shape]
 
 
 def timing_fields(timing: Timing) -> Row:

@@ -15,7 +15,6 @@ from pipewave.kernels.family_metadata import (
     KernelName,
     Measurements,
     Page,
-    Plan,
     Profile,
     Runner,
     table_case,
@@ -123,14 +122,9 @@ ROWS = {
         runners={
             "triton": Runner("pipewave.measure.impls.vllm_moe", "as_served", "vllm"),
             "triton_default": Runner("pipewave.measure.impls.vllm_moe", "default_config", "vllm"),
-            "triton_kernels": Runner("pipewave.measure.impls.vllm_mxfp4", "monolithic", "vllm"),
+            "triton_kernels": Runner("pipewave.measure.impls.vllm_moe", "mxfp4", "vllm"),
         },
         usual={"": "triton"},
-        plans=(
-            Plan("pipewave.measure.plans.moe", "jobs", varied=True),
-            Plan("pipewave.measure.plans.moe", "quantized"),
-        ),
-        stream=1,
         work=_work,
         together=SHAPE,
         group=("hidden", "inter", "topk", "experts"),

@@ -14,7 +14,6 @@ from pipewave.kernels.family_metadata import (
     Measurements,
     OperatorReader,
     Page,
-    Plan,
     Profile,
     Runner,
     table_case,
@@ -306,16 +305,12 @@ ACTIVATION_PROFILE = Profile(
 )
 
 
-# Measured rows of kernels that stream memory: implementations, plans, near duplicates, corpus tables.
+# Measured rows of kernels that stream memory: implementations, near duplicates, corpus tables.
 
 
-def _rows(
-    name: str, stream: int, bytes_of: Callable[[Case], float], group: tuple[str, ...], **public: object
-) -> Measurements:
+def _rows(name: str, bytes_of: Callable[[Case], float], group: tuple[str, ...], **public: object) -> Measurements:
     return Measurements(
         runners={"vllm": Runner("pipewave.measure.impls.vllm_layers", name, "vllm")},
-        plans=(Plan("pipewave.measure.plans.layers", name, varied=True),),
-        stream=stream,
         work=lambda case: (0.0, float(bytes_of(case))),
         group=group,
         **public,  # type: ignore[arg-type]
@@ -325,7 +320,6 @@ def _rows(
 NORM_ROWS = {
     "rmsnorm": _rows(
         "rmsnorm",
-        4,
         lambda case: case["rows"] * case["dim"] * (8 if case.get("fused_add") else 4),
         ("dim",),
         table="rmsnorm",
@@ -335,7 +329,6 @@ NORM_ROWS = {
 ACTIVATION_ROWS = {
     "silu_and_mul": _rows(
         "silu_and_mul",
-        6,
         lambda case: case["rows"] * case["dim"] * 6,
         ("dim",),
         table="silu_and_mul",
@@ -346,13 +339,11 @@ ACTIVATION_ROWS = {
 ELEMENTWISE_ROWS = {
     "rope": _rows(
         "rope",
-        5,
         lambda case: case["rows"] * (case["heads"] + case["kv_heads"]) * case["head_dim"] * 4,
         ("heads", "kv_heads", "head_dim"),
     ),
     "kv_write": _rows(
         "kv_write",
-        3,
         lambda case: case["rows"] * 2 * case["kv_heads"] * case["head_dim"] * 4,
         ("kv_heads", "head_dim"),
     ),

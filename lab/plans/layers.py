@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pipewave.measure.job import Job
-from pipewave.measure.plans import Size, rough_us
-from pipewave.measure.plans.shapes import DENSE, LATENT, TENSOR_PARALLEL, projections
+from lab.plans import Size
+from lab.plans.shapes import DENSE, LATENT, TENSOR_PARALLEL, projections
+from pipewave.measure.job import Job, rough_us
 
 LONGEST_US = 8000.0
 LARGEST_OPERAND = 1_000_000_000

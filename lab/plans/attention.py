@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from pipewave.measure.job import Job
-from pipewave.measure.plans import Size, rough_us
+from lab.plans import Size
+from pipewave.measure.job import Job, rough_us
 
 LONGEST_US = 8000.0
 LARGEST_CACHE = 1_000_000_000
