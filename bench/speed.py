@@ -19,8 +19,9 @@ from pathlib import Path
 import numpy as np
 
 import pipewave as pw
+from bench.every_gpu import measured
 from pipewave.calls.families import Attention
-from pipewave.gpus import GPU, find, names
+from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.load import FOLDER as MODELS
 
@@ -47,7 +48,7 @@ class Figure:
 
 def measure_all(scale: float = 1.0) -> list[Figure]:
     """Every figure; `scale` shrinks the amount of work."""
-    return [*scalar(scale), *every_gpu(scale), *batch(scale), *command(scale), *startup(), *loading(), *size()]
+    return [*scalar(scale), *every_gpu(), *batch(scale), *command(scale), *startup(), *loading(), *size()]
 
 
 def best_of(work: Callable[[], object], repeats: int) -> float:
@@ -77,26 +78,12 @@ def scalar(scale: float) -> Iterator[Figure]:
     yield Figure("scalar attention, 8 requests of 3.5k", best_of(prefill, repeats) * 1e6, "µs", "<=", 150)
 
 
-def every_gpu(scale: float) -> Iterator[Figure]:
+def every_gpu() -> Iterator[Figure]:
     """One GEMM and a table of them on every GPU of the registry: the slowest of each."""
-    rng, rows = random.Random(0), int(20_000 * scale)
-    sizes = np.random.default_rng(0).integers(64, 16384, (3, max(rows, 64)))
-    one, many = dict[str, float](), dict[str, float]()
-    for name in names():
-        gpu = find(name)
-        dtype = "bf16" if gpu.supports("bf16") else "fp16"
-        table = {"kernel": "gemm", "dtype": dtype} | dict(zip("mnk", sizes, strict=True))
-
-        def alone(gpu: GPU = gpu, dtype: str = dtype) -> object:
-            return pw.predict(pw.gemm(*(rng.randrange(1, 8192) for _ in range(3)), dtype=dtype), gpu)
-
-        for _ in range(20):  # until its formulas are written out
-            alone()
-        one[name] = best_of(alone, max(20, int(200 * scale)))
-        many[name] = sizes.shape[1] / best_of(lambda table=table, gpu=gpu: pw.predict(table, gpu), 3)  # type: ignore[misc]
-    slowest, fewest = max(one, key=one.__getitem__), min(many, key=many.__getitem__)
-    yield Figure(f"scalar GEMM on the slowest GPU, {slowest}", one[slowest] * 1e6, "µs", "<=", 40)
-    yield Figure(f"batch GEMM on the slowest GPU, {fewest}", many[fewest], "calls/s", ">=", 300_000)
+    found = measured()
+    slowest, fewest = max(found, key=lambda gpu: found[gpu][0]), min(found, key=lambda gpu: found[gpu][1])
+    yield Figure(f"scalar GEMM on the slowest GPU, {slowest}", found[slowest][0], "µs", "<=", 40)
+    yield Figure(f"batch GEMM on the slowest GPU, {fewest}", found[fewest][1], "calls/s", ">=", 300_000)
 
 
 def batch(scale: float) -> Iterator[Figure]:

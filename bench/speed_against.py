@@ -19,69 +19,39 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-CALLS = {"GEMM": 1_000, "attention, 8 prompts of 3.5k": 400}  # a round, one at a time
-ROWS = {"table of GEMMs": 200_000, "list of ragged attention": 10_000}
 CPU = "--cpu"
+NAMES = ("GEMM", "attention, 8 prompts of 3.5k", "table of GEMMs", "list of ragged attention")
 Round = dict[str, float]  # µs a call
 
 
 def rounds() -> Iterator[Round]:
     """Figures of the pipewave that is imported, on shapes that are new in every round and the same in every process."""
-    rng = random.Random(0)
-    while True:
-        yield {name: 1e6 * work(rng) for name, work in WORK.items()}
-
-
-def _gemm(rng: random.Random) -> float:
-    import pipewave as pw
-
-    shapes = [[rng.randrange(1, 8192) for _ in range(3)] for _ in range(CALLS["GEMM"])]
-    return _each(lambda shape: pw.predict(pw.gemm(*shape), "H200"), shapes)
-
-
-def _attention(rng: random.Random) -> float:
-    import pipewave as pw
-
-    batches = [[rng.randrange(3000, 4000) for _ in range(8)] for _ in range(CALLS["attention, 8 prompts of 3.5k"])]
-    return _each(lambda lens: pw.predict(pw.attention(lens, lens, 40, 8, 128), "H200"), batches)
-
-
-def _table(rng: random.Random) -> float:
     import numpy as np
 
     import pipewave as pw
 
-    n, drawn = ROWS["table of GEMMs"], np.random.default_rng(rng.randrange(1 << 30))
-    width, k = drawn.integers(64, 65536, (2, n))
-    columns = {"kernel": "gemm", "m": drawn.integers(1, 32768, n), "n": width, "k": k}
-    return _seconds(lambda: pw.predict(columns, "H200")) / n
-
-
-def _ragged(rng: random.Random) -> float:
-    import pipewave as pw
-
-    calls = []
-    for _ in range(ROWS["list of ragged attention"]):
-        q = [rng.randrange(1, 2048) for _ in range(rng.randrange(1, 17))]
-        calls.append(pw.attention(q, [n + rng.randrange(4096) for n in q], 32, 8, 128))
-    return _seconds(lambda: pw.predict(calls, "H200")) / len(calls)
-
-
-WORK: dict[str, Callable[[random.Random], float]] = {
-    "GEMM": _gemm,
-    "attention, 8 prompts of 3.5k": _attention,
-    "table of GEMMs": _table,
-    "list of ragged attention": _ragged,
-}
-
-
-def _each(work: Callable[[Any], object], asked: list[Any]) -> float:
-    """Median seconds of one."""
-    return statistics.median(_seconds(lambda one=one: work(one)) for one in asked)  # type: ignore[misc]
+    rng = random.Random(0)
+    while True:
+        shapes = [[rng.randrange(1, 8192) for _ in range(3)] for _ in range(1_000)]
+        prompts = [[rng.randrange(3000, 4000) for _ in range(8)] for _ in range(400)]
+        sizes = np.random.default_rng(rng.randrange(1 << 30)).integers(64, 32768, (3, 200_000))
+        table = {"kernel": "gemm"} | dict(zip("mnk", sizes, strict=True))
+        new = [[rng.randrange(1, 2048) for _ in range(rng.randrange(1, 17))] for _ in range(10_000)]
+        ragged = [pw.attention(q, [n + rng.randrange(4096) for n in q], 32, 8, 128) for q in new]
+        each = (
+            statistics.median(_seconds(lambda one=one: pw.predict(pw.gemm(*one), "H200")) for one in shapes),  # type: ignore[misc]
+            statistics.median(
+                _seconds(lambda one=one: pw.predict(pw.attention(one, one, 40, 8, 128), "H200"))  # type: ignore[misc]
+                for one in prompts
+            ),
+            _seconds(partial(pw.predict, table, "H200")) / sizes.shape[1],
+            _seconds(partial(pw.predict, ragged, "H200")) / len(ragged),
+        )
+        yield dict(zip(NAMES, (1e6 * seconds for seconds in each), strict=True))
 
 
 def _seconds(work: Callable[[], object]) -> float:
@@ -91,46 +61,33 @@ def _seconds(work: Callable[[], object]) -> float:
     return clock() - start
 
 
-def answer_rounds() -> None:
-    """One line of JSON for each line that is read."""
-    found = rounds()
-    for _ in sys.stdin:
-        print(json.dumps(next(found)), flush=True)
+def started(checkout: Path, *, cpu: bool) -> subprocess.Popen[str]:
+    """A process that imports the pipewave of a checkout and answers each line with a round."""
+    path = str(checkout.resolve() / "src")
+    command = [sys.executable, "-P", str(Path(__file__)), "--answer", path, *([CPU] if cpu else [])]
+    environment = os.environ | {"PYTHONPATH": path}
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
 
-class Side:
-    """A process that imports the pipewave of one checkout."""
-
-    def __init__(self, checkout: Path, *, cpu: bool) -> None:
-        path = str(checkout.resolve() / "src")
-        command = [sys.executable, "-P", str(Path(__file__)), "--answer", path, *([CPU] if cpu else [])]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": path}
-        )
-
-    def round(self) -> Round:
-        """What the next round took."""
-        assert self.process.stdin
-        assert self.process.stdout
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        figures: Round = json.loads(self.process.stdout.readline())
-        return figures
-
-    def end(self) -> None:
-        """No more rounds."""
-        self.process.communicate()
+def asked(side: subprocess.Popen[str]) -> Round:
+    """What the next round took."""
+    assert side.stdin
+    assert side.stdout
+    side.stdin.write("\n")
+    side.stdin.flush()
+    figures: Round = json.loads(side.stdout.readline())
+    return figures
 
 
 def compare(other: Path, count: int, *, cpu: bool = False) -> tuple[list[Round], list[Round]]:
     """Rounds of the other checkout and of this one, after one to warm up; who comes first changes."""
-    sides = [Side(other, cpu=cpu), Side(CHECKOUT, cpu=cpu)]
+    sides = [started(other, cpu=cpu), started(CHECKOUT, cpu=cpu)]
     taken: tuple[list[Round], list[Round]] = ([], [])
     for turn in range(count + 1):
         for i in (0, 1) if turn % 2 else (1, 0):
-            taken[i].append(sides[i].round())
+            taken[i].append(asked(sides[i]))
     for side in sides:
-        side.end()
+        side.communicate()
     return taken[0][1:], taken[1][1:]
 
 
@@ -143,11 +100,13 @@ def main() -> None:
     parser.add_argument("--answer", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.answer:
-        answer_rounds()
+        found = rounds()
+        for _ in sys.stdin:
+            print(json.dumps(next(found)), flush=True)
         return
     before, now = compare(args.checkout, args.rounds, cpu=args.cpu)
     print("| what | other, µs | this, µs | this, calls/s | time of this over other |\n|---|---|---|---|---|")
-    for name in WORK:
+    for name in NAMES:
         old, new = ([each[name] for each in side] for side in (before, now))
         ratio = statistics.median(b / a for a, b in zip(old, new, strict=True))
         took = statistics.median(new)

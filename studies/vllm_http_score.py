@@ -7,9 +7,7 @@ one that vLLM's times were measured on; what a front end takes for a request and
 of all cards (a model in bfloat16 and in FP8 is one).
 
 Real arrivals of a closed loop replayed as they were are a loop no longer: nothing holds a server back that is a little
-faster than the real one, the requests in flight run dry, and at a rate it can only just bear times per token fall many
-times as far as steps are off. `steps` is the factor of all steps' times at which a replay has as many requests in
-flight as were measured: how far off steps really are.
+faster than the real one, the requests in flight run dry, and times per token fall many times as far as steps are off.
 
 Nothing is left out. Where vLLM compiled a kernel while a level ran, all its requests waited for seconds: the means hold
 it, and a second summary is of the levels without such a stop (`stood_still`).
@@ -31,9 +29,8 @@ import numpy as np
 from lab.vllm_engine.launch import config_of
 from pipewave.models.quantization_config import ONLINE
 from pipewave.physics.demand import Array
-from pipewave.published.answers import answer, setup_of
+from pipewave.published.answers import answer
 from pipewave.published.cases import Case, from_dict
-from pipewave.simulate.server import Server
 from pipewave.software import front
 
 MEASURED = Path(__file__).resolve().parents[1] / "data" / "measured"
@@ -43,7 +40,6 @@ GRID = {
     "request_us": (1_000.0, 2_000.0, 5_000.0),
     "stream_us": (20.0, 50.0, 100.0),
 }
-FACTORS = tuple(round(0.8 + 0.02 * i, 2) for i in range(21))
 STOP_MS = 500.0  # no step of these levels takes as long: 8,192 prompt tokens take 120 to 200 ms
 Row = dict[str, Any]
 
@@ -128,42 +124,22 @@ def chosen(rows: Sequence[Row], off: Array, model: str) -> front.Front:
     return fronts()[int(np.mean(means, axis=0).argmin())]
 
 
-def in_flight(arrived_s: Array, done_s: Array) -> float:
-    """Requests under way on average until the last one comes."""
-    end = float(arrived_s.max())
-    return float((np.minimum(done_s, end) - arrived_s).sum()) / end if end else 0.0
-
-
-def steps_factor(row: Row, own: front.Front) -> float:
-    """The factor of all steps' times at which the level's arrivals keep as many requests in flight as were measured."""
-    requests = np.array(row["requests"])
-    measured = in_flight(
-        requests[:, 0], requests[:, 0] + 1e-3 * (requests[:, 3] + requests[:, 4] * (requests[:, 2] - 1))
-    )
-    one = asked(row)["arrivals"]
-    traffic = one.traffic()
-    server = Server.of(one.model, one.gpu, setup_of(one, traffic, own)[0], traffic.longest)
-    records = {factor: server.record(traffic, scale=factor) for factor in FACTORS}
-    return min(FACTORS, key=lambda f: abs(in_flight(records[f].arrival_s, records[f].done_s) - measured))
-
-
-def scored(rows: Sequence[Row]) -> Iterator[tuple[Scored, front.Front]]:
+def scored(rows: Sequence[Row]) -> Iterator[Scored]:
     """Every level and way of asking, answered with a front end of the other models."""
     off = errors(rows)
     own = {model: chosen(rows, off, model) for model in {row["model"] for row in rows}}
     for row in rows:
         for way, one in asked(row).items():
-            yield Scored(row, way, answer(one, own[row["model"]])), own[row["model"]]
+            yield Scored(row, way, answer(one, own[row["model"]]))
 
 
-def line(one: Scored, own: front.Front) -> str:
+def line(one: Scored) -> str:
     """A level's figures and errors."""
     row = one.row
     level = f"{row['concurrency']} clients" if row["concurrency"] else f"{row['rate']} a second"
     cells = [f"{row[key]:.1f} | {100 * one.error(key):+.1f}" for key in FIGURES]
-    steps = f"{steps_factor(row, own):.2f}" if one.way == "arrivals" else ""
     name = " ".join(filter(None, [row["gpu"], row["model"], row.get("quantization")]))
-    return f"| {name} | {level}{', stood still' * stood_still(row)} | {one.way} | {' | '.join(cells)} | {steps} |"
+    return f"| {name} | {level}{', stood still' * stood_still(row)} | {one.way} | {' | '.join(cells)} |"
 
 
 def summary(found: Sequence[Scored], label: str) -> str:
@@ -184,12 +160,12 @@ def _server(one: Scored) -> tuple[str, str, str]:
 
 def main() -> None:
     """Print measured figures and errors, a line a level and way of asking, then what they come to."""
-    print("| server | level | predicted from | TTFT ms | error % | TPOT ms | error % | tokens/s | error % | steps × |")
-    print("|---" * 10 + "|")
+    print("| server | level | predicted from | TTFT ms | error % | TPOT ms | error % | tokens/s | error % |")
+    print("|---" * 9 + "|")
     found = []
-    for one, own in scored(levels()):
+    for one in scored(levels()):
         found.append(one)
-        print(line(one, own), flush=True)
+        print(line(one), flush=True)
     print("\n| levels | servers | levels | TTFT % | TPOT % | tokens/s % | TTFT held % | TPOT held % |")
     print("|---" * 8 + "|")
     print(summary(found, "all"))

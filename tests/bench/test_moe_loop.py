@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from studies.moe_loop import shapes
+from lab.own_kernels import moe_layers as shapes
 
 
 def test_the_list_is_what_the_seed_draws() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from lab.own_kernels.moe_layers import load
 from studies.moe_loop import figures, layers, page, report
-from studies.moe_loop.shapes import load
 
 
 def way(first: float, second: float, rest: float, names: tuple[str, str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The fixed list of MoE layers of the loop: `python -m studies.moe_loop.shapes` draws it again into `shapes.csv`.
+"""The fixed list of MoE layers of the loop: `python -m lab.own_kernels.moe_layers` draws `moe_layers.csv`.
 
 Layers of current models, sharded over 1 … 8 cards, with 1 … 16,384 tokens, evenly over the octaves; half of the tokens
 are powers of two. Routing: each token draws its experts without replacement, all as likely (`skew` 0) or with
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-PATH = Path(__file__).with_name("shapes.csv")
+PATH = Path(__file__).with_name("moe_layers.csv")
 SEED, COUNT = 20_261_121, 336
 PROFILE_SEED = 31  # another stream, for what the tuner may look at
 MODELS = {  # experts, chosen a token, hidden size, width of an expert

@@ -1,4 +1,4 @@
-"""`max-autotune` with our cut of its candidates and without: `python -m studies.inductor [--keep 4] [--out FILE]`.
+"""`max-autotune` with our cut of its candidates and without: `python -m lab.inductor [--keep 4] [--out FILE]`.
 
 A stack of Llama layers with random weights is compiled anew with each, all caches empty, and timed on the GPU: without,
 with, with, without, since a card's clock drifts. The first compilation in a process pays for what all share, so that
