@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from importlib import import_module
@@ -196,6 +196,8 @@ class Family:
     nets: tuple[str, ...] = ()
     one: Callable[[Mapping[str, Any], Context], Sketch] | None = None  # analyses a single case without arrays
     formula: Callable[[Columns, Context, Arith], Sketch] | None = None  # for columns, or for one call's numbers
+    # Of a call whose lists hold one number each, from these and the length of the lists; `one` analyses the others.
+    alike: Callable[[Mapping[str, Any], Context, Sequence[Any], Arith], Sketch] | None = None
     dtypes: tuple[str, ...] = ()  # operand types that kernels exist for; empty: all that the GPU runs
     selected_by: tuple[str, ...] = ()  # options by which a stack chooses among its implementations
     reads: str = ""  # what a step leaves in L2: "operands" (weights, a cache) or "activations" of the kernel before

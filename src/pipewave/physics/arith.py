@@ -20,7 +20,7 @@ Function = Callable[..., Any]
 class Arith:
     """Element-wise functions; `minimum` and `maximum` take two values, `where` a condition and two.
 
-    `any` says whether a condition holds anywhere.
+    `any` says whether a condition may hold anywhere; `gcd` is that of a whole number in floats and a constant.
     """
 
     ceil: Function
@@ -32,14 +32,18 @@ class Arith:
     maximum: Function
     where: Function
     any: Function
+    gcd: Function
 
 
-def clipped(value: Any, low: float, high: float, xp: Arith) -> Any:
+def clipped(value: Any, low: Any, high: Any, xp: Arith) -> Any:
     """A value, or the end of the range that it is beyond."""
     return xp.minimum(xp.maximum(value, low), high)
 
 
-ARRAY = Arith(np.ceil, np.floor, np.sqrt, np.exp, np.log2, np.minimum, np.maximum, np.where, np.any)
+ARRAY = Arith(
+    np.ceil, np.floor, np.sqrt, np.exp, np.log2, np.minimum, np.maximum, np.where, np.any,
+    lambda whole, other: np.gcd(whole.astype(int), int(other)),
+)  # fmt: skip
 SCALAR = Arith(
     math.ceil,
     math.floor,
@@ -50,4 +54,5 @@ SCALAR = Arith(
     lambda one, other: one if one > other else other,
     lambda condition, yes, no: yes if condition else no,
     bool,
+    lambda whole, other: math.gcd(int(whole), int(other)),
 )

@@ -14,7 +14,7 @@ from typing import Any
 
 from pipewave.physics.arith import SCALAR, Arith
 
-LOCALS = {"ceil": math.ceil, "floor": math.floor, "sqrt": math.sqrt, "exp": math.exp, "log2": math.log2}
+LOCALS = {name: getattr(math, name) for name in ("gcd", "ceil", "floor", "sqrt", "exp", "log2")}
 NAME = re.compile(r"\b[xt]\d+\b")  # of arguments and of what is worked out
 
 
@@ -94,7 +94,8 @@ RECORDED = Arith(
     minimum=_noted("{0} if {0} < {1} else {1}", SCALAR.minimum),
     maximum=_noted("{0} if {0} > {1} else {1}", SCALAR.maximum),
     where=_where,
-    any=bool,
+    any=lambda condition: isinstance(condition, Symbol) or bool(condition),
+    gcd=_noted("gcd(int({}), int({}))", SCALAR.gcd),
 )
 
 

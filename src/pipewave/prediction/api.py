@@ -242,7 +242,7 @@ def _grouped(calls: Sequence[Call], gpu: GPU, stack: str | None, impl: str | Non
 
 def _answered(family: Family, calls: Sequence[Call], key: tuple[Any, ...], gpu: GPU, protocol: str) -> Answers:
     """Answers of calls that share a group key; seconds [5, call]."""
-    few = answer_few(family, calls, key, gpu, protocol) if is_few(family, len(calls)) else None
+    few = answer_few(family, calls, key, gpu, protocol) if is_few(family, calls) else None
     if few is not None:
         return few._replace(seconds=np.array(few.seconds).reshape(5, len(calls)))
     parts = [columns_of(family, calls[first:last]) for first, last in parts_of(len(calls), CHUNK_CALLS)]

@@ -6,6 +6,7 @@ straight-line code when a context is first asked (`physics/straight.py`): the sa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -35,6 +36,8 @@ from pipewave.prediction.kernel_latency import Answers
 from pipewave.prediction.resolve import Source, codes_of, measured_protocol, net_name, plain_context, resolve
 
 FEW, FEW_UNRECORDED = 24, 3  # calls: more are answered faster with arrays; of families without a formula to record
+KEPT = 64  # recorded formulas of a context
+UNRECORDED = 12  # calls that differ in the numbers of their lists alone: recording takes as long as forty of them
 
 
 class Physics(NamedTuple):
@@ -131,9 +134,18 @@ class FewContext:
         return self.draws.get(product) or self.draws.setdefault(product, law.drawn(self.ctx, self.net, product))
 
 
-def is_few(family: Family, calls: int) -> bool:
-    """Whether so many calls are answered faster one by one than with arrays."""
-    return calls <= (FEW if family.formula else FEW_UNRECORDED)
+def is_few(family: Family, calls: Sequence[Call]) -> bool:
+    """Whether calls are answered faster one by one than with arrays."""
+    recorded = family.formula or (family.alike and len(calls) <= FEW and all(_alike(family, call) for call in calls))
+    return len(calls) <= (FEW if recorded else FEW_UNRECORDED)
+
+
+def _alike(family: Family, call: Call) -> tuple[float, ...]:
+    """The number that each list of a call holds again and again, and the length of the lists; empty for other lists."""
+    lists = [getattr(call, name) for name in family.ragged]
+    if any(each.count(each[0]) < len(each) for each in lists):
+        return ()
+    return *(float(each[0]) for each in lists), float(len(lists[0]))
 
 
 def answer_few(family: Family, calls: Sequence[Call], key: Sequence[Any], gpu: GPU, protocol: str) -> Answers | None:
@@ -220,11 +232,32 @@ def _nets(learned: Trained, ctx: Context, plain: Context, net: str, correction: 
 def _directly(
     family: Family, contexts: tuple[Context, ...], net: str, nets: Nets | None
 ) -> Callable[[Call], Physics | None]:
-    """Physics of a call by its family's own function of one."""
+    """Physics of a call by its family's own function of one; recorded once calls with alike lists come often."""
+    rest, asked = _numbers(numeric_fields(family)), Counter[tuple[float, ...]]()
+    lines: dict[tuple[float, ...], Callable[..., Physics | None]] = {}
+
+    def physics(xp: Arith, sketch: Callable[[Context], Sketch]) -> Physics | None:
+        found = _sketches(contexts, sketch)
+        return _physics(found, contexts, nets, xp) if found[0].net == net else None
+
+    def recorded(case: FieldsOf, count: int) -> Callable[..., Physics | None]:
+        def formula(*symbols: Any) -> Any:
+            return physics(RECORDED, lambda ctx: family.alike(case, ctx, symbols, RECORDED)) or ()  # type: ignore[misc]
+
+        return straight(formula, count)
 
     def before(call: Call) -> Physics | None:
-        found = _sketches(contexts, lambda ctx: family.one(FieldsOf(call), ctx))  # type: ignore[misc]
-        return _physics(found, contexts, nets, SCALAR) if found[0].net == net else None
+        case, numbers = FieldsOf(call), _alike(family, call) if family.alike else ()
+        if not numbers:
+            return physics(SCALAR, lambda ctx: family.one(case, ctx))  # type: ignore[misc]
+        key = tuple(rest(call))
+        if len(asked) > KEPT:
+            asked.clear()
+            lines.clear()
+        if key not in lines and asked[key] < UNRECORDED:
+            asked[key] += 1
+            return physics(SCALAR, lambda ctx: family.alike(case, ctx, numbers, SCALAR))  # type: ignore[misc]
+        return (lines.get(key) or lines.setdefault(key, recorded(case, len(numbers))))(*numbers) or None
 
     return before
 

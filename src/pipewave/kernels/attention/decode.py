@@ -11,10 +11,9 @@ from pipewave.calls.dtypes import ACTIVATION_BYTES
 from pipewave.kernels.attention import prefill as segments
 from pipewave.kernels.attention.setting import AttentionSetting, Estimate, reach
 from pipewave.kernels.attention.split import Grid, fa3_splits, part_blocks
-from pipewave.kernels.attention.tasks import Amount, Requests, Shape, visible_keys
-from pipewave.physics.arith import Arith
+from pipewave.kernels.attention.tasks import Alike, Amount, AnyRequests, Shape, visible_keys
+from pipewave.physics.arith import SCALAR, Arith
 from pipewave.physics.cache import DECODE_DRAM_SHARE
-from pipewave.physics.demand import Array
 from pipewave.physics.overlap import overlapped
 
 ALONE_CYCLES = 2400.0  # of SM time for one head in a kernel that takes heads one by one
@@ -70,12 +69,14 @@ def _block_s(setting: AttentionSetting, shape: Shape) -> float:
     return tile.keys * layout.cached * layout.kv_bytes / (tile.bytes_per_clk * setting.hertz)
 
 
-def _evened(tiles: Array, requests: Requests, most: float) -> Array:
+def _evened(tiles: Amount, requests: AnyRequests, most: float) -> Amount:
     """Tiles of requests drawn towards the mean of their call until the largest is `most` times it; the sum is kept.
 
     A net knows no batches less even than its rows. Beyond them the SMs that are done take what is left, so that time
     follows the sum, as skewed batches of PipeWeave's on eight GPUs do (`tests/test_kernel_attention_uneven.py`).
     """
+    if isinstance(requests, Alike):
+        return tiles
     mean, largest, xp = requests.total(tiles) / requests.batch, requests.largest(tiles), requests.xp
     wide = largest > most * mean * (1.0 + 1e-9)
     if not xp.any(wide):
@@ -86,16 +87,16 @@ def _evened(tiles: Array, requests: Requests, most: float) -> Array:
 
 
 def _work(shape: Shape, setting: AttentionSetting) -> DecodeWork:
-    engine, requests, layout, xp = setting.engine, shape.requests, shape.layout, shape.requests.xp
-    keys, rows = engine.decode.keys, engine.decode.rows
+    engine, requests, layout, xp = setting.engine, shape.requests, shape.layout, shape.xp
+    keys, rows, each = engine.decode.keys, engine.decode.rows, requests.each
     alone = (shape.group < engine.groups[0]) | (shape.group > engine.groups[1])
     row_tiles = xp.ceil(shape.group / rows)
     windowed = 0.0 if layout.window is None else layout.window
     separate = alone if engine.windows_packed else alone | (windowed > 0)
     units = xp.where(separate, layout.heads, layout.kv_heads * row_tiles)
     most = (UNEVEN_WARM if setting.warm else UNEVEN).get(engine.name, 1.0)
-    longest = np.ceil(visible_keys(requests.q, requests.kv, _window(shape, setting)) * (1.0 / keys))
-    stored = np.ceil(requests.kv * (1.0 / keys))
+    longest = each.ceil(visible_keys(requests.q, requests.kv, _window(shape, setting), each) * (1.0 / keys))
+    stored = each.ceil(requests.kv * (1.0 / keys))
     visited, held = _evened(longest, requests, most), _evened(stored, requests, most)
     steps, deepest = requests.total(visited) * units, requests.largest(visited)
     history = requests.largest(held)
@@ -104,8 +105,8 @@ def _work(shape: Shape, setting: AttentionSetting) -> DecodeWork:
     part = part_blocks(engine.split, grid)
     cut = visited
     if engine.split == "xqa":  # it cuts before it applies a window
-        cut = np.where(requests.spread(alone), visited, held)
-    blocks = requests.total(np.ceil(cut / requests.spread(part))) * units
+        cut = each.where(requests.spread(alone), visited, held)
+    blocks = requests.total(each.ceil(cut / requests.spread(part))) * units
     return DecodeWork(
         alone=alone * 1.0,
         row_fill=shape.group / (row_tiles * rows),
@@ -125,11 +126,12 @@ def _longest_part(rule: str, deepest: Amount, part: Amount, xp: Arith) -> Amount
     return xp.ceil(deepest / xp.ceil(deepest / longest)) if rule == "fa3" else longest
 
 
-def _window(shape: Shape, setting: AttentionSetting) -> Array | float | None:
+def _window(shape: Shape, setting: AttentionSetting) -> Amount | None:
     """The window a kernel applies."""
     if shape.window is None or setting.widest_window is None:
         return shape.window
-    return np.where(np.asarray(shape.window) >= setting.widest_window, 0.0, shape.window)
+    each = shape.requests.each if isinstance(shape.window, np.ndarray) else SCALAR  # one for all, or of each group
+    return each.where(shape.window >= setting.widest_window, 0.0, shape.window)
 
 
 def _times(shape: Shape, work: DecodeWork, setting: AttentionSetting) -> DecodeTimes:

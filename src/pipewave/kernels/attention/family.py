@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -12,8 +12,19 @@ from pipewave.kernels.attention import decode as attention_decode
 from pipewave.kernels.attention import prefill as attention_prefill
 from pipewave.kernels.attention.setting import AttentionSetting, Estimate, setting_of
 from pipewave.kernels.attention.software import engine_of
-from pipewave.kernels.attention.tasks import Amount, Heads, Requests, Shape, requests_of, requests_of_one, shape_of
+from pipewave.kernels.attention.tasks import (
+    Alike,
+    Amount,
+    AnyRequests,
+    Heads,
+    Requests,
+    Shape,
+    requests_of,
+    requests_of_one,
+    shape_of,
+)
 from pipewave.kernels.base import Analysis, Columns, Context, Family, Sketch
+from pipewave.physics.arith import Arith
 from pipewave.physics.cache import least_dram
 from pipewave.physics.energy import Work
 from pipewave.software.rules import constant
@@ -64,13 +75,22 @@ def analyse_requests(requests: Requests, cols: Columns, ctx: Context) -> Analysi
 
 def one(case: Mapping[str, Any], ctx: Context) -> Sketch:
     """The same of one call."""
-    requests = requests_of_one(case["q_lens"], case["kv_lens"])
+    return _of_one(requests_of_one(case["q_lens"], case["kv_lens"]), case, ctx)
+
+
+def alike(case: Mapping[str, Any], ctx: Context, numbers: Sequence[Any], xp: Arith) -> Sketch:
+    """The same of one call whose requests are alike; `numbers`: new tokens and keys of each, and how many there are."""
+    q, kv, requests = numbers
+    return _of_one(Alike(q, kv, requests, xp), case, ctx)
+
+
+def _of_one(requests: AnyRequests, case: Mapping[str, Any], ctx: Context) -> Sketch:
     window, softcap = float(case.get("window") or 0.0) or None, float(case.get("softcap") or 0.0) or None
     return _sketched(requests, float(case["heads"]), float(case["kv_heads"]), window, softcap, ctx)
 
 
 def _sketched(
-    requests: Requests, heads: Amount, kv_heads: Amount, window: Amount, softcap: Amount, ctx: Context
+    requests: AnyRequests, heads: Amount, kv_heads: Amount, window: Amount, softcap: Amount, ctx: Context
 ) -> Sketch:
     """From amounts of each call; no window and no softcap are None, or 0 in some calls of many."""
     options = dict(ctx.options)
@@ -103,7 +123,7 @@ def sketch_shape(
     found = estimate(real, setting)
     alone = setting.engine.alone_decode if net == DECODE else setting.engine.alone
     taught = "" if alone else net
-    return Sketch(least(shape, ctx), found.base_s, found.features(setting), taught, work(real, setting))
+    return Sketch(least(shape, ctx), found.base_s, found.features(setting, real.xp), taught, work(real, setting))
 
 
 def work(shape: Shape, setting: AttentionSetting) -> Work:
@@ -152,6 +172,7 @@ FAMILY = Family(
     variant=phase,
     nets=(DECODE, PREFILL),
     one=one,
+    alike=alike,
     dtypes=ATTENTION_DTYPES,
     selected_by=("kv_dtype", "head_dim", "causal"),
     example="pipewave predict attention 3500*8 3500*8 40 8 128 --gpu H100",

@@ -4,18 +4,16 @@ keys into segments of fixed number.
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import NamedTuple
-
-import numpy as np
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES
 from pipewave.kernels.attention.setting import AttentionSetting, Estimate, reach
 from pipewave.kernels.attention.software import Alone, AttentionKernel
 from pipewave.kernels.attention.split import FEWEST_BLOCKS, FULL, fa3_part
-from pipewave.kernels.attention.tasks import Amount, Heads, Requests, Shape, tile_steps, visible_keys
+from pipewave.kernels.attention.tasks import Amount, AnyRequests, Heads, Shape, tile_steps, visible_keys
 from pipewave.physics.cache import MISSES, PREFILL_DRAM_SHARE, missing_share
-from pipewave.physics.demand import Array
 from pipewave.physics.overlap import overlapped
 from pipewave.physics.waves import waves as waves_of
 from pipewave.software.rule_values import DecodeCycles
@@ -57,15 +55,15 @@ def seconds(shape: Shape, setting: AttentionSetting, alone: DecodeCycles) -> Amo
 
 def walked(shape: Shape) -> Walk:
     """How caches are cut and walked."""
-    requests, layout, xp = shape.requests, shape.layout, shape.requests.xp
+    requests, layout, xp, per = shape.requests, shape.layout, shape.xp, shape.requests.each
     cut = (shape.batch * layout.kv_heads <= GRID) * 1.0
     keys = xp.where(cut > 0, _narrow(layout), WIDE)
     each, whole = requests.spread(keys), requests.spread(cut)
-    seen = visible_keys(requests.q, requests.kv, shape.window)
-    segment = np.where(whole > 0, np.ceil(requests.kv / (SEGMENTS * each)), np.inf)  # tiles of it
-    visible = np.ceil(seen / each)
-    blocks = np.maximum(np.ceil(visible / segment), 1.0)
-    longest = np.minimum(visible, segment)
+    seen = visible_keys(requests.q, requests.kv, shape.window, per)
+    segment = per.where(whole > 0, per.ceil(requests.kv / (SEGMENTS * each)), math.inf)  # tiles of it
+    visible = per.ceil(seen / each)
+    blocks = per.maximum(per.ceil(visible / segment), 1.0)
+    longest = per.minimum(visible, segment)
     tiles = requests.total(blocks * longest) * layout.kv_heads
     return Walk(keys, cut, requests.largest(longest), tiles)
 
@@ -134,7 +132,7 @@ def _again(shape: Shape, work: PrefillWork, setting: AttentionSetting) -> Amount
     have room at once share what they read. Tiles of one long prompt run side by side and share it, too.
     """
     requests, layout, tile, xp = shape.requests, shape.layout, setting.engine.prefill, shape.xp
-    keys = visible_keys(requests.q, requests.kv, shape.window)
+    keys = visible_keys(requests.q, requests.kv, shape.window, requests.each)
     each = layout.kv_heads * layout.kv_bytes * layout.cached
     alone = requests.total(keys * (requests.q <= tile.rows)) * each
     together = xp.maximum(setting.sms * tile.ctas * layout.heads / work.blocks, 1.0)
@@ -151,10 +149,12 @@ def work_of(shape: Shape, setting: AttentionSetting) -> PrefillWork:
     units = layout.kv_heads if engine.packs else layout.heads
     window = shape.window if engine.skips else None
     keys, causal = engine.prefill.keys, layout.causal
-    tiles, steps, longest = tile_steps(requests.q, requests.kv, window, requests.spread(queries), keys, causal)
+    tiles, steps, longest = tile_steps(
+        requests.q, requests.kv, window, requests.spread(queries), keys, causal, requests.each
+    )
     whole = requests.total(tiles) * units
     parts, merges = _parts(shape, setting, tiles, units, longest) if engine.splits else (None, False)
-    grid, deepest = (tiles, longest) if parts is None else (tiles * parts, np.ceil(longest / parts))
+    grid, deepest = (tiles, longest) if parts is None else (tiles * parts, requests.each.ceil(longest / parts))
     blocks = whole if parts is None else requests.total(grid) * units
     return PrefillWork(
         rows=height,
@@ -169,24 +169,24 @@ def work_of(shape: Shape, setting: AttentionSetting) -> PrefillWork:
 
 
 def _parts(
-    shape: Shape, setting: AttentionSetting, tiles: Array, units: Amount, longest: Array
-) -> tuple[Array | None, Amount | bool]:
+    shape: Shape, setting: AttentionSetting, tiles: Amount, units: Amount, longest: Amount
+) -> tuple[Amount | None, Amount | bool]:
     """Parts that the keys of each request's tiles are cut into where query tiles leave SMs idle; whether any may be.
 
     None where nothing is cut. Rule in `attention_split`.
     """
-    requests, sms, xp = shape.requests, setting.sms, shape.requests.xp
+    requests, sms, xp, each = shape.requests, setting.sms, shape.xp, shape.requests.each
     together = requests.largest(tiles) * units
     splits = (together < FULL * sms) & (requests.largest(longest) > FEWEST_BLOCKS)
     if not xp.any(splits):
         return None, False
-    depth = np.ceil(requests.kv / setting.engine.prefill.keys)
+    depth = each.ceil(requests.kv / setting.engine.prefill.keys)
     part = fa3_part(requests.total(tiles * depth) * units, together, requests.largest(depth), sms, xp)
-    return np.maximum(np.ceil(depth / requests.spread(xp.where(splits, part, np.inf))), 1.0), splits
+    return each.maximum(each.ceil(depth / requests.spread(xp.where(splits, part, math.inf))), 1.0), splits
 
 
 def makespan(
-    requests: Requests, units: Array | float, tiles: Array, steps: Array, longest: Array, setting: AttentionSetting
+    requests: AnyRequests, units: Amount, tiles: Amount, steps: Amount, longest: Amount, setting: AttentionSetting
 ) -> Amount:
     """Steps until the last block is done when blocks start in the order of requests, each where a place is free.
 
@@ -199,12 +199,13 @@ def makespan(
     steps_so_far, tiles_so_far = requests.so_far(steps), requests.so_far(tiles)
     mean, tiles_before = steps / tiles, tiles_so_far - tiles
     at_mean = mean * tiles_before
-    alike = np.abs(steps_so_far - steps - at_mean) < ALIKE * at_mean
+    off, each = steps_so_far - steps - at_mean, requests.each
+    alike = each.maximum(off, -off) < ALIKE * at_mean
     waves = (tiles + alike * tiles_before) * share
     even = mean / longest  # 1: all blocks alike, whole waves count; less: the scheduler fills gaps
-    gap = even * even * (np.ceil(waves) - waves) * mean + tail * (longest - mean)
+    gap = even * even * (each.ceil(waves) - waves) * mean + tail * (longest - mean)
     filled = (tiles_so_far * share > 1.0) * (steps_so_far * share + gap)
-    return requests.largest(np.maximum(filled, longest))
+    return requests.largest(each.maximum(filled, longest))
 
 
 def _tile_rows(engine: AttentionKernel, shape: Shape) -> Amount:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from math import log2
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ from pipewave.gpus import GPU
 from pipewave.kernels.attention.software import ENGINES, LINEAGES, AttentionKernel, engine_of
 from pipewave.kernels.attention.tasks import Amount, Heads
 from pipewave.kernels.base import Context, Features
-from pipewave.physics.arith import Arith
+from pipewave.physics.arith import Arith, clipped
 from pipewave.physics.cache import COLD, MISSES, SERVING, l2_bytes, missing_share
 from pipewave.physics.demand import Array
 from pipewave.physics.launch import launch_s
@@ -137,19 +136,15 @@ class Estimate(NamedTuple):
     sizes: Mapping[str, Amount]
     plain: Mapping[str, Amount]
 
-    def features(self, setting: AttentionSetting) -> Mapping[str, Amount]:
+    def features(self, setting: AttentionSetting, xp: Arith) -> Mapping[str, Amount]:
         """All features by name: floats of one call, arrays over many."""
-        if isinstance(self.base_s, float):
-            logs = {name: log2(size if LEAST < size < MOST else _within(size)) for name, size in self.sizes.items()}
+        if not isinstance(self.base_s, np.ndarray):
+            logs = {name: xp.log2(clipped(size, LEAST, MOST, xp)) for name, size in self.sizes.items()}
             return {**logs, **self.plain, **setting.flags}
         values = _stacked((*self.sizes.values(), *self.plain.values(), *setting.flags.values()), len(self.base_s))
         sizes = values[: len(self.sizes)]
         np.log2(np.minimum(np.maximum(sizes, LEAST), MOST), out=sizes)
         return Features((*self.sizes, *self.plain, *setting.flags), values)
-
-
-def _within(size: float) -> float:
-    return min(max(size, LEAST), MOST)
 
 
 def _stacked(values: tuple[Amount, ...], calls: int) -> Array:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES
 from pipewave.kernels.base import Columns
-from pipewave.physics.arith import ARRAY, SCALAR, Arith
+from pipewave.physics.arith import ARRAY, SCALAR, Arith, clipped
 from pipewave.physics.demand import Array
 
 # The requests of a batch of attention calls as run-length groups: 2,048 equal sequences are as cheap as one.
@@ -41,6 +41,7 @@ class Requests:
     owner: NDArray[np.intp] | None
     calls: int = field(init=False)
     xp: Arith = field(init=False)  # of amounts per call
+    each: Arith = field(init=False, default=ARRAY)  # of amounts per group
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "calls", len(self.starts))
@@ -75,6 +76,41 @@ class Requests:
         return np.asarray(amount[self.owner])
 
 
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """The requests of one call that are all alike: as `Requests`, in numbers, or in symbols of a recorded formula."""
+
+    q: Amount
+    kv: Amount
+    batch: Amount
+    xp: Arith = SCALAR
+
+    @property
+    def each(self) -> Arith:
+        """Arithmetic of amounts per group: there is one."""
+        return self.xp
+
+    @property
+    def calls(self) -> int:
+        """The call."""
+        return 1
+
+    def total(self, per_request: Amount) -> Amount:
+        """Sum over the requests."""
+        return per_request * self.batch
+
+    so_far = total
+
+    def largest(self, per_request: Amount) -> Amount:
+        """Of any request."""
+        return per_request
+
+    spread = largest
+
+
+AnyRequests = Requests | Alike
+
+
 def requests_of(cols: Columns) -> Requests:
     """The lists `q_lens` and `kv_lens` of the columns, grouped where that pays."""
     q, kv, offsets = cols["q_lens"].values, cols["kv_lens"].values, cols["q_lens"].offsets
@@ -88,8 +124,15 @@ def requests_of(cols: Columns) -> Requests:
     return Requests(q, kv, None, batch.astype(float), offsets[:-1], owner)
 
 
-def requests_of_one(q_lens: Sequence[int], kv_lens: Sequence[int]) -> Requests:
+def are_alike(q_lens: Sequence[int], kv_lens: Sequence[int]) -> bool:
+    """Whether all requests of a call are."""
+    return q_lens.count(q_lens[0]) == kv_lens.count(kv_lens[0]) == len(q_lens)
+
+
+def requests_of_one(q_lens: Sequence[int], kv_lens: Sequence[int]) -> AnyRequests:
     """The lists of one call, grouped where that pays."""
+    if are_alike(q_lens, kv_lens):
+        return Alike(float(q_lens[0]), float(kv_lens[0]), float(len(q_lens)))
     q, kv = np.array((q_lens, kv_lens), np.float64)
     if len(q) >= WORTH_GROUPING:
         return _grouped(q, kv, np.array([0, len(q)]))
@@ -119,65 +162,65 @@ def uniform(q: Array, kv: Array, batch: Array) -> Requests:
 # position (causal), or all of them, and at most the last `window` of those. Where no window is given (None) all are
 # seen; an entry of 0 says so for one request.
 
-Steps = tuple[Array, Array, Array]
+Steps = tuple[Amount, Amount, Amount]
 
 
-def visible_pairs(q: Array, kv: Array, window: Array | float | None, causal: bool) -> Array:
+def visible_pairs(q: Amount, kv: Amount, window: Amount | None, causal: bool, xp: Arith = ARRAY) -> Amount:
     """Query-key pairs a request must score."""
     full = q * (kv - 0.5 * (q - 1.0)) if causal else q * kv
     if window is None:
         return full
-    reach = np.where(window > 0, np.minimum(window, kv), kv)
+    reach = xp.where(window > 0, xp.minimum(window, kv), kv)
     if not causal:
-        return np.minimum(full, q * reach)
-    short = np.clip(reach - (kv - q), 0.0, q)  # first queries still see fewer keys than the window
+        return xp.minimum(full, q * reach)
+    short = clipped(reach - (kv - q), 0.0, q, xp)  # first queries still see fewer keys than the window
     first = kv - q + 1
-    return np.where(window > 0, short * first + short * (short - 1) / 2 + (q - short) * reach, full)
+    return xp.where(window > 0, short * first + short * (short - 1) / 2 + (q - short) * reach, full)
 
 
-def visible_keys(q: Array, kv: Array, window: Array | float | None) -> Array:
+def visible_keys(q: Amount, kv: Amount, window: Amount | None, xp: Arith = ARRAY) -> Amount:
     """Keys that any query of a request sees."""
-    return kv if window is None else np.where(window > 0, np.minimum(kv, window + q - 1), kv)
+    return kv if window is None else xp.where(window > 0, xp.minimum(kv, window + q - 1), kv)
 
 
 def tile_steps(
-    q: Array, kv: Array, window: Array | float | None, rows: Array | float, keys: float, causal: bool
+    q: Amount, kv: Amount, window: Amount | None, rows: Amount, keys: float, causal: bool, xp: Arith = ARRAY
 ) -> Steps:
     """Query tiles of a request, the KV tiles they visit in all, and those of its longest tile.
 
     `rows`: queries a tile holds (fewer than its height where heads are packed into it); `keys`: keys of a KV tile.
     Sums use the mean rounding loss over a whole period of tile offsets, so that they are exact there.
     """
-    tiles = np.ceil(q / rows)
-    whole = np.ceil(kv / keys)
+    tiles = xp.ceil(q / rows)
+    whole = xp.ceil(kv / keys)
     if not causal:
         return tiles, tiles * whole, whole
     before, others = kv - q, tiles - 1.0
     # All tiles but the last end at before + (t + 1) · rows keys; the last at kv.
-    steps = others * ((before + rows * tiles * 0.5) * (1.0 / keys) + _mean_excess(before, rows, keys)) + whole
+    steps = others * ((before + rows * tiles * 0.5) * (1.0 / keys) + _mean_excess(before, rows, keys, xp)) + whole
     if window is None:
         return tiles, steps, whole
-    hidden = np.where(window > 0, _hidden_tiles(before - window + 1, tiles, rows, keys), 0.0)
-    longest = np.where(window > 0, np.minimum(whole, np.ceil((window + rows) / keys) + 1), whole)
+    hidden = xp.where(window > 0, _hidden_tiles(before - window + 1, tiles, rows, keys, xp), 0.0)
+    longest = xp.where(window > 0, xp.minimum(whole, xp.ceil((window + rows) / keys) + 1), whole)
     # A request that sees all its keys counts alike, whatever requests stand beside it.
-    return tiles, np.where(window > 0, np.maximum(steps - hidden, tiles), steps), longest
+    return tiles, xp.where(window > 0, xp.maximum(steps - hidden, tiles), steps), longest
 
 
-def _mean_excess(offset: Array, stride: Array | float, keys: float) -> Array | float:
+def _mean_excess(offset: Amount, stride: Amount, keys: float, xp: Arith) -> Amount:
     """Mean of ceil(x / keys) - x / keys over x = offset + stride, offset + 2 · stride, ... for a whole period."""
-    common = math.gcd(int(stride), int(keys)) if isinstance(stride, float) else np.gcd(stride.astype(int), int(keys))
+    common = math.gcd(int(stride), int(keys)) if isinstance(stride, float) else xp.gcd(stride, keys)
     if isinstance(stride, float) and common == 1:  # every phase occurs
         return (keys - 1.0) * (0.5 / keys)
-    phase = np.remainder(offset, common)
+    phase = offset % common
     return ((phase > 0) * (2.0 * (common - phase)) + (keys - common)) * (0.5 / keys)
 
 
-def _hidden_tiles(start: Array, tiles: Array, rows: Array | float, keys: float) -> Array:
+def _hidden_tiles(start: Amount, tiles: Amount, rows: Amount, keys: float, xp: Arith) -> Amount:
     """KV tiles wholly before the window of a query tile, summed: tile t hides floor((start + t · rows) / keys)."""
-    first = np.clip(np.ceil(-start / rows), 0, tiles)
+    first = clipped(xp.ceil(-start / rows), 0.0, tiles, xp)
     count = tiles - first
     keys_hidden = count * (start + rows * (tiles - 1 + first) / 2)
-    return np.asarray(np.maximum(keys_hidden / keys - count * 0.5 * (1 - 1 / keys), 0.0))
+    return xp.maximum(keys_hidden / keys - count * 0.5 * (1 - 1 / keys), 0.0)
 
 
 # What a batch of attention calls with one context asks for, before any implementation is chosen.
@@ -208,10 +251,10 @@ class Heads(NamedTuple):
 class Shape(NamedTuple):
     """Sizes per call, but for `window`: that is per request group."""
 
-    requests: Requests
+    requests: AnyRequests
     layout: Heads
     group: Amount  # query heads per KV head
-    window: Array | float | None
+    window: Amount | None
     tokens: Amount  # new tokens of all requests
     longest: Amount  # new tokens of the request that brings most
     pairs: Amount  # query-key pairs of all heads
@@ -232,12 +275,12 @@ class Shape(NamedTuple):
         return self.requests.batch
 
 
-def shape_of(requests: Requests, layout: Heads) -> Shape:
+def shape_of(requests: AnyRequests, layout: Heads) -> Shape:
     """Count tokens, pairs and bytes."""
     window = None if layout.window is None else requests.spread(layout.window)
     tokens = requests.total(requests.q)
-    keys = requests.total(visible_keys(requests.q, requests.kv, window))
-    pairs = requests.total(visible_pairs(requests.q, requests.kv, window, layout.causal))
+    keys = requests.total(visible_keys(requests.q, requests.kv, window, requests.each))
+    pairs = requests.total(visible_pairs(requests.q, requests.kv, window, layout.causal, requests.each))
     rows = tokens * layout.heads
     cache = keys * layout.kv_heads * (layout.kv_bytes * layout.cached)
     queries, out = rows * (layout.q_bytes * layout.dim), rows * (ACTIVATION_BYTES * layout.dim_v)
