@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from lab.own_kernels.measured import Measured, measured
 from lab.own_kernels.recording import TEST, Recording
 from lab.own_kernels.shapes import Shape, lengths
+from lab.own_kernels.space import kernels, space
 from pipewave.cli.streams import show
 from pipewave.errors import BadFile
 from pipewave.tune import load_table
+from pipewave.tune.defaults import defaults
 from pipewave.tune.law.launch_counts import SHAPE_FIELDS, family
-from pipewave.tune.law.margin import defaults
-from pipewave.tune.space import kernels, space
 
 RECORDINGS = Path("data/recordings/h200")
 Floats = NDArray[np.float64]

@@ -17,12 +17,12 @@ import numpy as np
 from lab.own_kernels.making import numbers_of
 from lab.own_kernels.measured import Measured, measured
 from lab.own_kernels.recording import ANCHOR, TEST, Recording
+from lab.own_kernels.space import kernels
 from pipewave.tune import tables
+from pipewave.tune.defaults import defaults
 from pipewave.tune.law.anchors import Anchors, Floats, Ints
-from pipewave.tune.law.margin import defaults
 from pipewave.tune.law.model import fit
 from pipewave.tune.law.peaks import peaks_of
-from pipewave.tune.space import kernels
 from studies.tune_evaluate import regrets, summary
 
 RECORDINGS = Path("data/recordings/h200")

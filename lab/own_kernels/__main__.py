@@ -16,8 +16,8 @@ from lab.own_kernels.check import check, gpu_timer
 from lab.own_kernels.making import table_of
 from lab.own_kernels.profile import Budget, run
 from lab.own_kernels.recording import Recording
+from lab.own_kernels.space import kernels, space
 from pipewave.tune import load_table
-from pipewave.tune.space import kernels, space
 
 
 def main(argv: Sequence[str] | None = None) -> None:

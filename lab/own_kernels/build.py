@@ -20,9 +20,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from pipewave.triton_kernels import decode, gemm, grouped, moe_experts, prefill
+from lab.own_kernels.kernels import decode, grouped
+from lab.own_kernels.space import Config, space
+from pipewave.triton_kernels import gemm, moe_experts, prefill
 from pipewave.tune.law.launch_counts import family
-from pipewave.tune.space import Config, space
 
 # How each kernel's arguments look to the compiler: pointer types, and integers known to be multiples of 16.
 _BF16 = "*bf16"

@@ -55,7 +55,7 @@ def gpu_timer(kernel: str, repeats: int = 7) -> Timer:
     """Return the timer of the current GPU: cold L2, median of a few. Needs torch and triton."""
     from lab.own_kernels import build
     from lab.own_kernels.operands import Operands
-    from pipewave.tune.space import space
+    from lab.own_kernels.space import space
     from pipewave.tune.timing import ColdTimer
 
     of = space(kernel)

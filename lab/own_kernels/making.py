@@ -10,18 +10,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lab.own_kernels.build import function
 from lab.own_kernels.check import canary
 from lab.own_kernels.measured import Measured, measured, routed_rows
 from lab.own_kernels.recording import ANCHOR, Recording
+from lab.own_kernels.space import space
 from pipewave.tune import store, tables
 from pipewave.tune.choose.chooser import CHUNK, Chooser
+from pipewave.tune.defaults import defaults
 from pipewave.tune.law.anchors import Anchors, Floats
 from pipewave.tune.law.launch_counts import SHAPE_FIELDS, family
-from pipewave.tune.law.margin import MARGINS, defaults
+from pipewave.tune.law.margin import MARGINS
 from pipewave.tune.law.model import Model, fit
 from pipewave.tune.law.peaks import peaks_of
 from pipewave.tune.store import KindTable
-from pipewave.tune.user_kernels.kernel import Kind
+from pipewave.tune.user_kernels.kernel import KernelDescription, Kind, source_hash
 from pipewave.tune.user_kernels.sizes import Sizes
 
 Rng = np.random.Generator
@@ -35,12 +38,18 @@ NOTED = 32  # launches that a table carries as examples
 def table_of(recording: Recording, out: Path, samples: int = SAMPLES) -> Path:
     """Fit a recording's anchors and write the table (a minute, no GPU); returns its path."""
     kernel = recording.meta["kernel"]
-    of, anchors = tables.description(kernel), measured(recording, ANCHOR)
+    of, anchors = described(kernel), measured(recording, ANCHOR)
     anchors = anchors.take(np.random.default_rng(0).permutation(len(anchors.us))[:MOST_ANCHORS])
     kinds = {kind: _kind(kernel, anchors, recording.meta["env"], kind, samples)
              for kind in (tables.SHAPE, *((tables.LOAD,) if anchors.load else ()))}  # fmt: skip
     path = out / store.slug(recording.meta["env"]["gpu"]) / kernel
     return store.write_table(path, of, recording.meta["env"], kinds, canary(recording))
+
+
+def described(kernel: str) -> KernelDescription:
+    """A kernel as it is in this repository. Needs triton."""
+    of = space(kernel)
+    return tables.described(kernel, [of.as_dict(config) for config in of.configs], source_hash(function(kernel)))
 
 
 def numbers_of(some: Measured, *, load: bool) -> Columns:

@@ -17,10 +17,9 @@ from typing import Any, Protocol
 
 from lab.own_kernels.recording import ANCHOR, TEST, WAVE, Recording, Rows
 from lab.own_kernels.shapes import FIELDS, Shape, draw, wave_anchors
+from lab.own_kernels.space import Config, Space, space
 from pipewave.files.store import Store, read
-from pipewave.tune import machine
 from pipewave.tune.law.launch_counts import family
-from pipewave.tune.space import Config, Space, space
 
 Calls = Sequence[Callable[[], Any]]
 Timer = Callable[[Sequence[Calls]], list[float]]
@@ -186,7 +185,32 @@ def _timed(of: Space, built: dict[Any, Any], path: Path, budget: Budget, progres
     timed = profile(of, jobs, launcher, timer, path, budget.seconds, progress)
     meta = {"schema": 1, "kernel": of.kernel, "names": of.names, "compiled": of.compiled,
             "fields": FIELDS[family(of.kernel)], "seed": budget.seed, "method": "cuda events, cold L2",
-            "order": "shuffled", "flush_mb": timer.flush.numel() >> 20, "env": machine.timed_on(),
+            "order": "shuffled", "flush_mb": timer.flush.numel() >> 20, "env": timed_on(),
             "empty_us": timer.empty_us(launcher.bind(build.compile_nothing(), (1, 1, 1), [0]))}  # fmt: skip
     report = [built[config[: of.compiled]] for config in of.configs]
     return timed.freeze(meta, list(of.configs), [(b.smem_bytes, b.registers, b.spill_bytes) for b in report])
+
+
+def timed_on() -> dict[str, Any]:
+    """Name what the timings depend on: GPU, clocks, driver, compiler."""
+    import subprocess
+
+    import torch
+    import triton
+
+    wanted = (
+        "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,power.draw,power.limit,temperature.gpu,mig.mode.current"
+    )
+    query = ["nvidia-smi", f"--query-gpu={wanted}", "--format=csv,noheader"]
+    state = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
+    props = torch.cuda.get_device_properties(0)
+    return {
+        "gpu": props.name,
+        "sm_count": props.multi_processor_count,
+        "cc": props.major * 10 + props.minor,
+        "l2_bytes": props.L2_cache_size,
+        "triton": triton.__version__,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "nvidia_smi": dict(zip(wanted.split(","), state.split(", "), strict=False)),
+    }

@@ -50,8 +50,8 @@ def measuring(folder: Path) -> Victim:
 def profiling(folder: Path) -> Victim:
     """Profiling of our kernels with a launcher whose times are a formula."""
     from lab.own_kernels.profile import plan, profile
+    from lab.own_kernels.space import space
     from pipewave.files import store
-    from pipewave.tune.space import space
     from qa.chaos.launcher import Formula
 
     of, path = space("gemm"), folder / "gemm.profile"

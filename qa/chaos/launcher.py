@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pipewave.tune.space import Space
+from lab.own_kernels.space import Space
 
 Calls = list[Callable[[], float]]
 

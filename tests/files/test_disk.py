@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from lab.own_kernels.profile import plan, profile
+from lab.own_kernels.space import space
 from pipewave.errors import BadFile
 from pipewave.files import store
 from pipewave.nets.calibration.file import load
-from pipewave.tune.space import space
 from qa.chaos import made
 from qa.chaos.launcher import Formula
 

@@ -9,10 +9,10 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+from lab.own_kernels.space import space  # noqa: E402
 from pipewave.errors import BadInput  # noqa: E402
 from pipewave.triton_kernels import moe_experts, moe_few, moe_sort  # noqa: E402
 from pipewave.tune import moe  # noqa: E402
-from pipewave.tune.space import space  # noqa: E402
 
 # The interpreter multiplies bf16 as raw integers; fp16 takes the same path through the kernels.
 DTYPE = torch.float16

@@ -10,8 +10,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from lab.own_kernels import build, operands, verify  # noqa: E402
-from pipewave.triton_kernels import decode  # noqa: E402
-from pipewave.tune.space import kernels, space  # noqa: E402
+from lab.own_kernels.kernels import decode  # noqa: E402
+from lab.own_kernels.making import described  # noqa: E402
+from lab.own_kernels.space import kernels, space  # noqa: E402
+from pipewave.tune import tables  # noqa: E402
 
 SMALL = {
     "gemm": {"a": 1 << 17, "w": 1 << 18, "c": 1 << 17},
@@ -65,3 +67,8 @@ def test_launches_agree_with_float64(kernel: str, monkeypatch: pytest.MonkeyPatc
         binaries[config[: of.compiled]] = (code, constants | build.fixed(kernel))
     found = verify.errors(device, configs)
     assert max(found) < 0.01
+
+
+@pytest.mark.parametrize("kernel", tables.KERNELS)
+def test_shipped_tables_are_of_the_kernels_and_spaces_of_this_repository(kernel: str) -> None:
+    assert described(kernel) == tables.description(kernel)

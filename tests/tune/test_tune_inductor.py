@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lab.own_kernels.space import space
 from pipewave.tune import load_table
 from pipewave.tune.inductor import NAMES, cut, fewer, ranked
-from pipewave.tune.space import space
 
 
 def choice(**kwargs: int) -> Any:

@@ -7,7 +7,8 @@ import pytest
 
 from lab.own_kernels.shapes import draw
 from pipewave.tune import load_table
-from pipewave.tune.law.margin import ALWAYS, MARGINS, bases, decided, defaults, folds, with_margin
+from pipewave.tune.defaults import defaults
+from pipewave.tune.law.margin import ALWAYS, MARGINS, bases, decided, folds, with_margin
 
 RNG = np.random.default_rng(11)
 

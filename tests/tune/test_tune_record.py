@@ -13,9 +13,9 @@ import pytest
 from lab.own_kernels.profile import plan, profile
 from lab.own_kernels.recording import ANCHOR, TEST, Recording
 from lab.own_kernels.shapes import FIELDS, draw, lengths
+from lab.own_kernels.space import kernels, space
 from pipewave.errors import BadFile
 from pipewave.tune.law.launch_counts import family
-from pipewave.tune.space import kernels, space
 
 
 class MadeUp:

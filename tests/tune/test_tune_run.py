@@ -10,9 +10,9 @@ import pytest
 
 from lab.own_kernels.profile import plan, profile
 from lab.own_kernels.recording import TEST, Rows
+from lab.own_kernels.space import space
 from pipewave.cli import build
 from pipewave.errors import BadInput
-from pipewave.tune.space import space
 from studies.tune_evaluate import compare, evaluate_all, regrets
 from tests.command_line import CliRunner
 

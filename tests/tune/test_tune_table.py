@@ -14,15 +14,14 @@ import pytest
 
 from lab.own_kernels.check import check, judge
 from lab.own_kernels.shapes import draw
+from lab.own_kernels.space import kernels, space
 from pipewave.errors import BadFile, BadInput, MissingField, PipewaveError, UnknownField, UnknownKernel
 from pipewave.files import sealed
 from pipewave.tune import load_table, machine, store
-from pipewave.tune.explain import explain
+from pipewave.tune.defaults import defaults
+from pipewave.tune.explain import explain, reachable, smallest_set
 from pipewave.tune.export import NAMES, SLACK, Layer, both, entries, sglang, sglang_name, steady, vllm, vllm_name
 from pipewave.tune.law.launch_counts import SHAPE_FIELDS, family
-from pipewave.tune.law.margin import defaults
-from pipewave.tune.reachable import reachable, smallest_set
-from pipewave.tune.space import kernels, space
 from pipewave.tune.store import TableMismatch, check_environment, locate, read_table, write_table
 from pipewave.tune.tables import description
 
@@ -53,19 +52,19 @@ def test_a_short_list_loses_little_against_all_configurations(kernel: str) -> No
     assert np.mean(chosen / us.min(axis=1) - 1) < 0.02
 
 
-def test_a_prepared_layer_changes_no_choice() -> None:
-    plain, prepared = load_table("gemm"), load_table("gemm")
-    prepared.prepare(n=6144, k=4096, most=1000)
-    assert all(
-        plain.select(m, 6144, 4096) == prepared.select(m, 6144, 4096) for m in [*range(1, 200), 777, 4001, 8192, 9000]
-    )
-
-
-def test_a_prepared_moe_layer_changes_no_choice() -> None:
-    layer = {"e": 64, "top_k": 6, "hidden": 2048, "inter": 1408}
-    plain, prepared = load_table("moe_w13"), load_table("moe_w13")
-    prepared.prepare(**layer, most=1000)
-    assert all(plain.select(m, **layer) == prepared.select(m, **layer) for m in [*range(1, 100), 555, 2049])
+def test_fields_in_order_or_by_name_are_one_launch_and_wrong_ones_are_refused() -> None:
+    table = load_table("gemm")
+    assert table.select(300, 6144, 4096) == table.select(k=4096, m=300, n=6144) == table.select(300, k=4096, n=6144)
+    decode = load_table("decode_64")
+    assert decode.select(4, 900, 32, 8, None) == decode.select(4, 900, 32, 8)
+    with pytest.raises(MissingField, match="needs 'k'"):
+        table.select(300, 4096)
+    with pytest.raises(UnknownField, match="batch"):
+        table.select(300, 4096, 4096, batch=1)
+    with pytest.raises(BadInput, match="takes 3"):
+        table.select(300, 4096, 4096, 1)
+    with pytest.raises(BadInput, match="longest must be at least kv_len"):
+        decode.select(4, 900, 32, 8, longest=100)
 
 
 def test_a_known_histogram_is_used() -> None:

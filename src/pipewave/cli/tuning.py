@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from pipewave.errors import BadInput, MissingExtra
+from pipewave.tune.explain import reachable, trade_off
 from pipewave.tune.law.wave import PARTS
-from pipewave.tune.reachable import reachable, trade_off
 
 MOST_POINTS = 1_000_000  # of a range: each is a choice of some microseconds
 

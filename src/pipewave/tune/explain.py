@@ -1,25 +1,25 @@
-"""Why a configuration was chosen: ranked candidates, what each one's time is made of, and how sure the choice is."""
+"""What a shipped table can choose, and why: ranked candidates with what each one's time is made of and how sure the
+choice is; every configuration that a range of shapes can reach, to compile ahead; and how few would do.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from pipewave.tune.law import wave
-from pipewave.tune.law.anchors import work
+from pipewave.tune.defaults import defaults
+from pipewave.tune.law.anchors import Floats, work
 from pipewave.tune.law.launch_counts import check_shape
-from pipewave.tune.law.margin import defaults
-from pipewave.tune.law.wave import PARTS
+from pipewave.tune.law.wave import PARTS, design
+from pipewave.tune.tables import KernelTable
+
+BOUNDS = 0.02, 0.05, 0.1, 0.2  # worst regrets that few configurations are looked for at
 
 
-def explain(table: Any, shape: dict[str, int], rows: int = 8) -> dict[str, Any]:
-    """Rank configurations at a shape.
-
-    Args:
-        table: what `load_table` returns.
-        shape: the kernel's shape fields.
-        rows: candidates to return.
+def explain(table: KernelTable, shape: dict[str, int], rows: int = 8) -> dict[str, Any]:
+    """Rank so many configurations at a shape.
 
     Returns:
         `chosen`, `candidates` (parameters, µs, ± µs of two sigma, share of each part), `regret_bound` (two
@@ -28,7 +28,6 @@ def explain(table: Any, shape: dict[str, int], rows: int = 8) -> dict[str, Any]:
     Raises:
         MissingField, UnknownField: the shape is not the kernel's.
     """
-    check_shape(table.kernel, shape)
     config = table.select(**shape)
     columns = {name: np.array([value]) for name, value in shape.items()}
     us, (chooser, key) = table.us(columns)[0], table.key(shape)
@@ -36,22 +35,71 @@ def explain(table: Any, shape: dict[str, int], rows: int = 8) -> dict[str, Any]:
     order = [chosen, *(i for i in np.argsort(us, kind="stable").tolist() if i != chosen)][:rows]
     order += [default] if default not in order else []
     counts, model = chooser.formulas.counts(dict(zip(chooser.inputs, key, strict=True)))[None], chooser.model
-    parts = wave.design(work(counts), model.peaks.sms, model.resident)[0] * model.law
-    candidates = [_row(table, i, us, model.sigma, parts, "chosen" if i == chosen else "default" if i == default else "")
-                  for i in order]  # fmt: skip
+    parts = design(work(counts), model.peaks.sms, model.resident)[0] * model.law
+    share = parts / np.maximum(parts.sum(axis=1, keepdims=True), 1e-9)
+    said = {default: "default", chosen: "chosen"}
+    candidates = [{**table.configs[i], "us": float(us[i]), "within_us": float(2 * model.sigma[i] * us[i]),
+                   **{name: round(float(share[i, list(terms)].sum()), 3) for name, terms in PARTS.items()},
+                   "is": said.get(i, "")} for i in order]  # fmt: skip
     inside = "profiled domain" if table.is_foreseen(shape) else "extrapolated"
+    # Each law off by two of its sigmas, in the unlucky direction.
+    worst = us[chosen] * (1 + 2 * model.sigma[chosen]) / np.min(us * (1 - 2 * model.sigma))
     return {"kernel": table.kernel, "shape": shape, "chosen": dict(config), "candidates": candidates,
-            "regret_bound": bound(us, model.sigma, chosen), "speed_up": float(us[default] / us[chosen]),
+            "regret_bound": max(0.0, float(worst) - 1), "speed_up": float(us[default] / us[chosen]),
             "provenance": f"{inside}, source {table.of.source_sha256[:12]}, {table.gpu}"}  # fmt: skip
 
 
-def bound(us: Any, sigma: Any, chosen: int) -> float:
-    """Most the choice can lose to any rival if each law is off by two of its sigmas, in the unlucky direction."""
-    worst = us[chosen] * (1 + 2 * sigma[chosen])
-    return float(max(0.0, worst / np.min(us * (1 - 2 * sigma)) - 1))
+def runs(select: Callable[[int], Any], points: Sequence[int]) -> list[tuple[int, int, Any]]:
+    """Ranges (first, last, choice) of points in ascending order with one choice."""
+    found: list[tuple[int, int, Any]] = []
+    for point in points:
+        config = select(point)
+        if found and found[-1][2] == config:
+            found[-1] = found[-1][0], point, config
+        else:
+            found.append((point, point, config))
+    return found
 
 
-def _row(table: Any, i: int, us: Any, sigma: Any, terms: Any, mark: str) -> dict[str, Any]:
-    share = terms[i] / max(terms[i].sum(), 1e-9)
-    parts = {name: round(float(share[list(index)].sum()), 3) for name, index in PARTS.items()}
-    return {**table.configs[i], "us": float(us[i]), "within_us": float(2 * sigma[i] * us[i]), **parts, "is": mark}
+def reachable(
+    table: KernelTable, vary: str, points: range, **fixed: int
+) -> dict[tuple[tuple[str, int], ...], list[tuple[int, int]]]:
+    """Every configuration that `table.select` can choose while one shape field varies, with its intervals.
+
+    Args:
+        vary: the field that varies, such as `m` or `kv_len`.
+        points: its values; all are tried, so a wide range of attention lengths wants a step.
+        fixed: the other fields.
+
+    Raises:
+        MissingField, UnknownField: together they are not the kernel's shape.
+    """
+    check_shape(table.kernel, (vary, *fixed))
+    out: dict[tuple[tuple[str, int], ...], list[tuple[int, int]]] = {}
+    for first, last, config in runs(lambda value: table.select(**fixed, **{vary: value}), list(points)):
+        out.setdefault(tuple(config.items()), []).append((first, last))
+    return out
+
+
+def smallest_set(us: Floats, worst: float) -> tuple[list[int], float]:
+    """Pick few configurations so that the best of them is never more than `worst` over the optimum.
+
+    Greedy: each step takes the configuration that leaves the least total excess over the bound. `us` [s, c] µs of
+    shapes × configurations; returns (configurations, worst regret reached).
+    """
+    lost = us / np.nanmin(us, axis=1, keepdims=True) - 1
+    lost = np.where(np.isfinite(lost), lost, np.inf)
+    chosen: list[int] = []
+    left = np.full(len(lost), np.inf)
+    while left.max() > worst and len(chosen) < lost.shape[1]:
+        excess = np.minimum(np.minimum(left[:, None], lost), 10.0)
+        score = np.maximum(excess - worst, 0).sum(axis=0) + 1e-6 * excess.sum(axis=0)
+        chosen.append(int(score.argmin()))
+        left = np.minimum(left, lost[:, chosen[-1]])
+    return chosen, float(left.max())
+
+
+def trade_off(us: Floats) -> list[dict[str, float]]:
+    """How many configurations each worst-case regret needs."""
+    made = [(bound, *smallest_set(us, bound)) for bound in BOUNDS]
+    return [{"bound": bound, "configurations": len(chosen), "worst_regret": reached} for bound, chosen, reached in made]

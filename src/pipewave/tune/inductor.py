@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from pipewave.tune import load_table
-from pipewave.tune.resources import SMEM_PER_BLOCK, matmul
 
 KEEP = 4
 UNLIKE = 0.05  # log µs that an octave between a candidate and the member it is ranked by counts for
 OPERAND_BYTES = 2
+SMEM_PER_BLOCK = 232_448  # bytes, compute capability 9.0 (227 KiB)
 NAMES = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages")
 
 
@@ -32,7 +32,10 @@ def ranked(candidates: Sequence[Mapping[str, Any]], m: int, n: int, k: int, tabl
     members = np.stack([np.log2(np.maximum(table.config[name], 0.5)) for name in NAMES], axis=1)
     score: list[float] = []
     for one in candidates:
-        if matmul({name: int(one[name]) for name in NAMES}, OPERAND_BYTES).smem_bytes > SMEM_PER_BLOCK:
+        m_rows, n_cols, depth, _, stages = (int(one[name]) for name in NAMES)
+        # Operands of fewer than 64 rows keep one stage in registers.
+        staged = stages - (m_rows < 64 and stages > 1)
+        if staged * (m_rows + n_cols) * depth * OPERAND_BYTES > SMEM_PER_BLOCK:
             score.append(np.inf)
             continue
         away = np.abs(members - [np.log2(max(float(one[name]), 0.5)) for name in NAMES]).sum(axis=1)

@@ -63,28 +63,3 @@ def _installed(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def timed_on() -> dict[str, Any]:
-    """Name what the timings depend on: GPU, clocks, driver, compiler."""
-    import subprocess
-
-    import torch
-    import triton
-
-    wanted = (
-        "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,power.draw,power.limit,temperature.gpu,mig.mode.current"
-    )
-    query = ["nvidia-smi", f"--query-gpu={wanted}", "--format=csv,noheader"]
-    state = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
-    props = torch.cuda.get_device_properties(0)
-    return {
-        "gpu": props.name,
-        "sm_count": props.multi_processor_count,
-        "cc": props.major * 10 + props.minor,
-        "l2_bytes": props.L2_cache_size,
-        "triton": triton.__version__,
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "nvidia_smi": dict(zip(wanted.split(","), state.split(", "), strict=False)),
-    }

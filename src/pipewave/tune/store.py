@@ -33,6 +33,7 @@ from pipewave.tune.user_kernels.kernel import KernelDescription, Kind, config_ha
 LAUNCHES, TABLE = 1, 7  # schemas; tables: 7 is one format for shipped and user kernels
 NOT_BUILT = 2  # in place of an error
 GP_ARRAYS = "mean", "spread", "alike", "sizes", "marks", "config", "weights", "twos"
+PACKAGED = Path(str(files("pipewave").joinpath("data", "tables")))
 ENVIRONMENT = ("gpu", "driver", "triton")  # of a measured launch
 HARD, SOFT = ("gpu", "sm_count", "cc"), ("triton", "cuda", "driver")  # of a table: refused, warned about once
 NARROW = {"weights": np.float16, "alike": np.float16, "at": np.float32, "law": np.float32, "sizes": np.float32,
@@ -66,11 +67,6 @@ def folder() -> Path:
     return Path(platformdirs.user_cache_dir("pipewave")) / "own"
 
 
-def user_tables() -> Path:
-    """Where the user's own tables of shipped kernels lie."""
-    return Path(platformdirs.user_data_dir("pipewave")) / "tables"
-
-
 def slug(gpu: str) -> str:
     """A GPU's folder name: `NVIDIA H200` and `h200` are the same."""
     return gpu.lower().removeprefix("nvidia").strip(" _-").replace(" ", "_")
@@ -83,12 +79,11 @@ def stem(of: KernelDescription, gpu: str, base: Path | None = None) -> Path:
 
 def locate(kernel: str, gpu: str) -> Path:
     """The table of a shipped kernel on a GPU: the user's own, else the packaged one. BadFile where there is none."""
-    packaged = Path(str(files("pipewave").joinpath("data", "tables")))
-    for base in (user_tables(), packaged):
+    for base in (Path(platformdirs.user_data_dir("pipewave")) / "tables", PACKAGED):
         path = base / slug(gpu) / f"{kernel}.safetensors"
         if path.exists():
             return path
-    known = ", ".join(sorted(found.name for found in packaged.glob("*"))) or "none"
+    known = ", ".join(sorted(found.name for found in PACKAGED.glob("*"))) or "none"
     raise BadFile(f"no {kernel} table for GPU {gpu!r} (shipped: {known}); carry one over: "
                   "`load_table(..., transfer=True)`", field="gpu")  # fmt: skip
 
@@ -133,7 +128,8 @@ def write_table(path: Path, of: KernelDescription, env: Mapping[str, Any], kinds
                 canary: Sequence[Any] = ()) -> Path:  # fmt: skip
     """Write fitted kinds of a kernel as one sealed file, whole or not at all; returns its path."""
     card: dict[str, Any] = {"schema": TABLE, "kernel": {"name": of.name, "source_sha256": of.source_sha256,
-                            "configs_sha256": config_hash(of.configs), "key": list(of.key)},
+                            "configs_sha256": config_hash(of.configs), "key": list(of.key),
+                            "configs": [_plain(config) for config in of.configs]},
                             "env": flat(env), "kinds": [], "canary": list(canary)}  # fmt: skip
     arrays: Arrays = {}
     for i, (kind, one) in enumerate(kinds.items()):
@@ -174,10 +170,23 @@ def read_table(path: Path, of: KernelDescription) -> tuple[dict[str, Any], dict[
     return meta, {_kind(each): _kind_table(str(i), each, arrays) for i, each in enumerate(meta["kinds"])}
 
 
+def card(path: Path) -> dict[str, Any]:
+    """A table's description. BadFile where it is none."""
+    meta, _ = sealed.read(path, "tuning table")
+    if not isinstance(meta.get("kernel"), dict):
+        raise BadFile(f"{path} is no tuning table", field="table")
+    return meta
+
+
 def kernel_of(path: Path) -> str:
     """The kernel that a table is of. BadFile where it is none."""
-    meta, _ = sealed.read(path, "tuning table")
-    return str(meta.get("kernel", {}).get("name", ""))
+    return str(card(path)["kernel"].get("name", ""))
+
+
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration as JSON has it."""
+    return {name: value if isinstance(value, int | float | str | None) else str(value)
+            for name, value in config.items()}  # fmt: skip
 
 
 def _kind_table(name: str, of: Mapping[str, Any], arrays: Arrays) -> KindTable:

@@ -38,22 +38,21 @@ def attention(case: Case, pools: Pools) -> Prepared:
     q, out = (pools.take(region, dtype, batch, length, case["heads"], width) for region in ("activation", "scratch"))
     k, v = (pools.take("weight", dtype, batch, length, case["kv_heads"], width) for _ in range(2))
     shape = {"batch": batch, "heads": case["heads"], "kv_heads": case["kv_heads"], "q_len": length, "kv_len": length}
-    config, source = configuration(
-        f"prefill_{'causal' if causal else 'full'}_{width}", shape, pools.device, head_dim=width
-    )
+    config, source = configuration(f"prefill_{'causal' if causal else 'full'}_{width}", shape, pools.device)
     return Prepared(lambda: prefill.run(q, k, v, out, causal, config), {"config": config, "config_source": source})
 
 
-def configuration(kernel: str, shape: Mapping[str, int], device: str, **fixed: int) -> tuple[dict[str, int], str]:
-    """The configuration of a shape and where it comes from, `table` or `default`; `fixed` is what the name says too."""
+def configuration(kernel: str, shape: Mapping[str, int], device: str) -> tuple[dict[str, int], str]:
+    """The configuration of a shape and where it comes from, `table` or `default`."""
     from pipewave.tune import load_table
-    from pipewave.tune.space import space
+    from pipewave.tune.defaults import default
+    from pipewave.tune.tables import description
 
     try:
         return dict(load_table(kernel, gpu=_card(device)).select(**shape)), "table"
     except BadFile:  # no table for this GPU, or one of another kernel source
-        of = space(kernel)
-        return of.as_dict(of.default({**shape, **fixed})), "default"
+        names = description(kernel).configs[0]
+        return dict(zip(names, default(kernel, shape), strict=True)), "default"
 
 
 def _card(device: str) -> str:

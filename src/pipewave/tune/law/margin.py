@@ -9,14 +9,11 @@ predictions have no ground, because loads are hidden, that is so, and the best o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-
-from pipewave.tune.law.launch_counts import family
-from pipewave.tune.space import space
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -25,15 +22,6 @@ MARGINS = tuple(step / 100 for step in range(2, 21))  # tried, of log µs; usual
 ALWAYS = 3.0  # a margin that no prediction exceeds
 NOT_TIMED = 0.7  # loss of a configuration that was not timed, for it could not win
 SURE = 2.0  # standard errors of the mean loss that another start must save
-
-
-def defaults(kernel: str, config: Mapping[str, Ints], shape: Mapping[str, NDArray[np.generic]]) -> Ints:
-    """Return the number [s] of the default configuration at shapes given as columns."""
-    of, kind = space(kernel), family(kernel)
-    position = {row: i for i, row in enumerate(zip(*(values.tolist() for values in config.values()), strict=True))}
-    constant = {"head_dim": int(kernel.rsplit("_", 1)[1])} if kind in ("prefill", "decode") else {}
-    rows = zip(*(np.asarray(values).reshape(-1).tolist() for values in shape.values()), strict=True)
-    return np.array([position[of.default(dict(zip(shape, row, strict=True)) | constant)] for row in rows])
 
 
 def folds(count: int) -> list[tuple[Ints, Ints]]:

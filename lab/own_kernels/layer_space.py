@@ -1,12 +1,10 @@
-"""Configurations of the two products of the fused MoE layer (`kernels.triton.moe_experts`), a few dozen each.
+"""Configurations of the two products of the fused MoE layer (`pipewave.triton_kernels.moe_experts`), a few dozen each.
 
 Chosen from the full product (121 and 186 binaries, timed on an H200 at 39 layers): members that are within 1 % of the
 best of all somewhere. Tiles of 16 and 32 rows are for layers that stream weights, larger ones for the tensor cores.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 Config = tuple[int, ...]
 TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages", "SWAP")
@@ -47,21 +45,3 @@ def down() -> tuple[Config, ...]:
     tiles = [*((tile, 0) for tile in _STREAM), *((tile, add) for tile in _EITHER for add in (0, 1))]
     plain = [(*tile, add, 0, group) for tile, add in tiles for group in (1, BAND)]
     return (*plain, *((*tile, add, 1, BAND) for tile in _LOOPING for add in (0, 1)))
-
-
-def rows(shape: Mapping[str, int]) -> int:
-    """Rows of a tile that suit the tokens of an expert."""
-    each = shape["m"] * shape["top_k"] / shape["e"]
-    return next((size for size in (16, 64) if each <= size), 128)
-
-
-def up_default(shape: Mapping[str, int]) -> Config:
-    """Return what to run without a table."""
-    tile = {16: _UP[0], 64: _UP[9], 128: _UP[13]}[rows(shape)]
-    return (*tile, BAND, 0)
-
-
-def down_default(shape: Mapping[str, int]) -> Config:
-    """Return what to run without a table."""
-    tile = {16: _EITHER[1], 64: _EITHER[4], 128: _EITHER[6]}[rows(shape)]
-    return (*tile, 0, 0, BAND)

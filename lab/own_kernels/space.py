@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
 
+from lab.own_kernels import layer_space, resources
+from lab.own_kernels.resources import Resources
 from pipewave.errors import UnknownKernel, did_you_mean
-from pipewave.tune import layer_space, resources
-from pipewave.tune.resources import Resources
+from pipewave.tune.defaults import default
 
 Config = tuple[int, ...]
 Shape = Mapping[str, int]
@@ -23,14 +24,17 @@ class Space:
     """Configurations of one kernel.
 
     `names`: parameter names; `compiled`: how many of them (from the left) are part of the binary;
-    `configs`: the legal members; `default(shape)`: what a user runs without tuning, always a member.
+    `configs`: the legal members.
     """
 
     kernel: str
     names: tuple[str, ...]
     compiled: int
     configs: tuple[Config, ...]
-    default: Callable[[Shape], Config]
+
+    def default(self, shape: Shape) -> Config:
+        """What a user runs without tuning, always a member."""
+        return default(self.kernel, shape)
 
     def as_dict(self, config: Config) -> dict[str, int]:
         """Name the values of a configuration."""
@@ -50,43 +54,6 @@ def legal(names: tuple[str, ...], choices: Mapping[str, tuple[int, ...]], cost: 
 
 
 MATMUL = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages", "GROUP_M")
-
-
-def _gemm_default(_shape: Shape) -> Config:
-    """Return vLLM's fixed tile for its persistent bf16 Triton GEMM."""
-    return (128, 128, 64, 8, 3, 8)
-
-
-def _fp8_default(shape: Shape) -> Config:
-    """Return vLLM's rule for its scaled Triton GEMM: tile by the next power of two of M, narrow N first."""
-    rows = 1 << max(shape["m"] - 1, 0).bit_length()
-    if rows <= 32:
-        return (64, 64, 256, 4, 3, 1) if shape["n"] < 8192 else (64, 128, 256, 4, 3, 1)
-    if rows <= 64:
-        return (64, 64, 256, 4, 3, 1)
-    return (64, 128, 128, 4, 3, 1) if rows <= 128 else (128, 128, 128, 4, 3, 1)
-
-
-MOE_CROWDED = 128  # tokens for each expert there is, from where on it walks tiles in bands
-
-
-def _moe_default(shape: Shape) -> Config:
-    """Return what vLLM 0.22 runs without a tuned file: tiles grow with tokens (SGLang's older rule stays a member)."""
-    m = shape["m"]
-    rows = next((rows for most, rows in ((32, 16), (96, 32), (512, 64)) if m <= most), 128)
-    cols, depth = (64, 128) if m <= 64 else (128, 64)
-    group = 16 if m // max(shape["e"], 1) > MOE_CROWDED else 1
-    return (rows, cols, depth, 4 if m <= 128 else 8, 4 if m <= 32 else 3, group)
-
-
-def _prefill_default(shape: Shape) -> Config:
-    """Return the fixed tile of vLLM's and SGLang's Triton prefill kernel on GPUs since Ampere."""
-    return (128, 128, 4 if shape["head_dim"] <= 64 else 8, 1, 0)
-
-
-def _decode_default(_shape: Shape) -> Config:
-    """Return the fixed tile of SGLang's Triton decode kernel, with its 8 splits."""
-    return (32, 4, 2, 8)
 
 
 def _gemm(dtype_bytes: int) -> tuple[Config, ...]:
@@ -129,23 +96,21 @@ def _decode(head_dim: int) -> tuple[Config, ...]:
 _FLASH = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "HEADS_FIRST")
 _SPLIT = ("BLOCK_N", "num_warps", "num_stages", "SPLITS")
 _SPACES: dict[str, Callable[[], Space]] = {
-    "gemm": lambda: Space("gemm", MATMUL, 5, _gemm(2), _gemm_default),
-    "gemm_fp8": lambda: Space("gemm_fp8", MATMUL, 5, _gemm(1), _fp8_default),
-    "moe_w13": lambda: Space("moe_w13", MATMUL, 5, _moe(), _moe_default),
-    "moe_w2": lambda: Space("moe_w2", MATMUL, 5, _moe(), _moe_default),
-    "prefill_causal_128": lambda: Space("prefill_causal_128", _FLASH, 4, _prefill(128), _prefill_default),
-    "prefill_full_128": lambda: Space("prefill_full_128", _FLASH, 4, _prefill(128), _prefill_default),
-    "prefill_causal_64": lambda: Space("prefill_causal_64", _FLASH, 4, _prefill(64), _prefill_default),
-    "prefill_full_64": lambda: Space("prefill_full_64", _FLASH, 4, _prefill(64), _prefill_default),
-    "decode_128": lambda: Space("decode_128", _SPLIT, 3, _decode(128), _decode_default),
-    "decode_64": lambda: Space("decode_64", _SPLIT, 3, _decode(64), _decode_default),
+    "gemm": lambda: Space("gemm", MATMUL, 5, _gemm(2)),
+    "gemm_fp8": lambda: Space("gemm_fp8", MATMUL, 5, _gemm(1)),
+    "moe_w13": lambda: Space("moe_w13", MATMUL, 5, _moe()),
+    "moe_w2": lambda: Space("moe_w2", MATMUL, 5, _moe()),
+    "prefill_causal_128": lambda: Space("prefill_causal_128", _FLASH, 4, _prefill(128)),
+    "prefill_full_128": lambda: Space("prefill_full_128", _FLASH, 4, _prefill(128)),
+    "prefill_causal_64": lambda: Space("prefill_causal_64", _FLASH, 4, _prefill(64)),
+    "prefill_full_64": lambda: Space("prefill_full_64", _FLASH, 4, _prefill(64)),
+    "decode_128": lambda: Space("decode_128", _SPLIT, 3, _decode(128)),
+    "decode_64": lambda: Space("decode_64", _SPLIT, 3, _decode(64)),
 }
 # The products of the fused layer: spaces of their own, profiled together by `studies.moe_loop`.
 _LAYER: dict[str, Callable[[], Space]] = {
-    "moe_up": lambda: Space("moe_up", layer_space.UP_NAMES, layer_space.UP_COMPILED, layer_space.up(),
-                            layer_space.up_default),
-    "moe_down": lambda: Space("moe_down", layer_space.DOWN_NAMES, layer_space.DOWN_COMPILED, layer_space.down(),
-                              layer_space.down_default),
+    "moe_up": lambda: Space("moe_up", layer_space.UP_NAMES, layer_space.UP_COMPILED, layer_space.up()),
+    "moe_down": lambda: Space("moe_down", layer_space.DOWN_NAMES, layer_space.DOWN_COMPILED, layer_space.down()),
 }  # fmt: skip
 
 
