@@ -191,6 +191,7 @@ class Family:
     call: type[Call]
     analyse: Callable[[Columns, Context], Analysis] = None  # type: ignore[assignment]  # by `formula` where that is given
     options: tuple[str, ...] = ()  # fields of the call that go to `Context.options` instead of the columns
+    same: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None  # what stands for options that are answered alike
     ragged: tuple[str, ...] = ()  # fields that are lists
     variant: Callable[[Mapping[str, Any]], str] | None = None  # key of a case: different ones are analysed separately
     nets: tuple[str, ...] = ()

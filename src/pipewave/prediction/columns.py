@@ -38,7 +38,7 @@ def group_key(family: Family, case: Mapping[str, Any]) -> tuple[Any, ...]:
 def group_key_of(family: Family, call: Call, stack: str | None, impl: str | None) -> tuple[Any, ...]:
     """The same of a call; `stack` and `impl` where it names none."""
     dtype, own_stack, own_impl, *options = _shared(family).of_call(call)
-    key = (dtype, own_stack or stack, own_impl or impl, *options)
+    key = (dtype, own_stack or stack, own_impl or impl, *(family.same(tuple(options)) if family.same else options))
     return (*key, family.variant(FieldsOf(call))) if family.variant else key
 
 

@@ -43,11 +43,17 @@ def operations(work: Stream, xp: Arith = ARRAY) -> Any:
 
 
 IN_PLACE = ("rope",)
-KNOWN = ("quantize", "rope", "kv_write")  # operations with measured rows; all others count as plain copies
+KNOWN = ("quantize", "rope", "kv_write")  # operations with measured rows
+OWN_LAW = (*KNOWN, FLOAT_PRODUCT, sampling.ARGMAX, *sampling.LAWS)  # all others count as plain copies
 # A pick of a top-k: the greatest value of each thread, then of the threads of a row, which exchange theirs in steps.
 # Fitted to the router of two traced decode steps (H200, 8 of 128 experts, 4.4 us); two prompts are then 12 % low.
 ROUND_CYCLES = 580.0
 LEAST_SHARE, NEUTRAL = -11.0, 2.0**-6  # log2; of operations whose rows are not known
+
+
+def same(options: tuple[str]) -> tuple[str]:
+    """An operation whose law is its own, or plain copies: they are answered alike whatever they are called."""
+    return options if options[0] in OWN_LAW else ("copy",)
 
 
 def formula(call: Columns, ctx: Context, xp: Arith) -> Sketch:
@@ -87,6 +93,7 @@ FAMILY = Family(
     Elementwise,
     formula=formula,
     options=("op",),
+    same=same,
     nets=("elementwise",),
     metadata="pipewave.kernels.streaming.metadata:ELEMENTWISE",
     reads="activations",
