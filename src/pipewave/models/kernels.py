@@ -41,7 +41,7 @@ class Deployment(Layout):
         """The kernels that depend on each request's lengths; the three parts together are all of `kernels`."""
         view = self.stage(batch)
         return merge(
-            replace(use, count=use.count * count)
+            use.times(count)
             for layer, count in self._grouped(stage)
             for mixer in layer.mixers
             for use in lengths(view, mixer)
@@ -65,7 +65,7 @@ class Deployment(Layout):
         for layer, count in self._grouped(stage):
             added = lora_kernels(view, layer, self.lora) if self.lora else ()
             for use in (*_layer(view, layer, lengthy=lengthy), *added):
-                yield replace(use, count=use.count * count)
+                yield use.times(count)
 
     def _exit(self, batch: Batch, stage: int) -> Iterator[Use]:
         view = self.stage(batch)
@@ -223,7 +223,7 @@ def tower_kernels(stage: Stage, images: int) -> Iterator[Use]:
     rows, hidden = images * tower.patches, stage.model.hidden
     yield _tower_product(stage, "patch_embedding", rows, tower.hidden, 3 * tower.patch**2)
     for use in _tower_layer(stage, tower, images, tp):
-        yield Use(use.name, use.call, use.count * tower.layers)
+        yield use.times(tower.layers)
     tokens, merged = images * tower.tokens, tower.hidden * tower.merge**2
     yield stage.norm("tower_norm", tower.hidden, rows)
     yield _tower_product(stage, "merger_in", tokens, merged, merged)

@@ -368,6 +368,9 @@ class ModelSpec:
             yield from layer.linears()
         yield self.lm_head
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.hidden, len(self.layers)))  # all layers would take a thousand times as long
+
     def __repr__(self) -> str:
         """One line; `pipewave.models.summary` shows what it is made of."""
         return f"<{self.name} ({self.model_type}): {len(self.layers)} layers, {self.hidden:,} wide, {self.dtype}>"

@@ -30,6 +30,10 @@ class Use:
     call: Call
     count: int = 1
 
+    def times(self, count: int) -> Use:
+        """The same, so many times over."""
+        return self if count == 1 else Use(self.name, self.call, self.count * count)
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:

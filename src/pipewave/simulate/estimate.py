@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -263,7 +264,7 @@ def static_estimate(
     drafts = setup.speculative.spread if setup.speculative else 0.0
     named = names_version(setup.engine) if version_given is None else version_given
     timeline = _Timeline(runner, Schedule.of(policy, kv, run), batch.requests)
-    uncertain = Uncertainty(timeline.spread, server_of(runner.engine), named, setup.dp > 1, drafts=drafts)
+    uncertain = Uncertainty(runner.usual()[0], server_of(runner.engine), named, setup.dp > 1, drafts=drafts)
     found = timeline.estimate(memory, uncertain)
     found = found.drafted(runner, setup.speculative, run, uncertain) if setup.speculative else found
     if run.requests < rank.requests:
@@ -273,6 +274,7 @@ def static_estimate(
     return found.powered(timeline.watts(), batch.requests * batch.output_len, board_of(gpu), uncertain)
 
 
+@lru_cache(maxsize=256)
 def _memory(runner: Runner, tokens: int) -> Budget:
     return budget(runner.deployment, runner.gpu, runner.engine, max_batched_tokens=tokens)
 
@@ -288,7 +290,7 @@ def for_output(model: ModelSpec, output_len: int) -> ModelSpec:
     """The model as it runs for so many output tokens: without its head for none. Encoders generate nothing."""
     if model.encoder and output_len:
         raise BadInput(f"output_len = {output_len}: {model.name} is an encoder; it must be 0", field="output_len")
-    return replace(model, pooled=output_len == 0)
+    return model if model.pooled == (output_len == 0) else replace(model, pooled=output_len == 0)
 
 
 def image_tokens(model: ModelSpec, images: int) -> int:
@@ -311,10 +313,7 @@ class _Timeline:
         # One more step: everybody decoding together, for the rate at full batch when the run never gets there.
         run = plan.batch
         batches.append(runner.batch([1] * run.requests, [run.input_len + (run.output_len + 1) // 2] * run.requests))
-        # And the one whose interval stands for the deployment's, as in `serve`.
-        self.steps = runner.steps([*batches, runner.usual_batch()])
-        self.full = len(self.points)
-        self.spread = self.steps.half(self.full + 1)
+        self.steps, self.full = runner.steps(batches), len(self.points)
 
     def between(self, values: Array) -> Array:
         """A value of every step of the run, linear between the sampled ones."""

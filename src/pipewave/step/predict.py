@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ from numpy.typing import NDArray
 
 from pipewave.calls.families import Call
 from pipewave.gpus import GPU
+from pipewave.kernels.base import revision
 from pipewave.models.expert_parallel import MOVED
 from pipewave.models.kernels import Batch, Deployment, Use
+from pipewave.nets.calibration import corrections
 from pipewave.physics.demand import Array
 from pipewave.physics.power import board_of
 from pipewave.prediction.answers import Predictions
@@ -65,7 +68,7 @@ class Priced:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # distinguished by identity: what is worked out of one is cached by it
 class Runner:
     """A deployment on a GPU under an engine: batches in, latencies out."""
 
@@ -76,18 +79,7 @@ class Runner:
     @classmethod
     def of(cls, deployment: Deployment, gpu: GPU, engine: Engine) -> Runner:
         """Resolve the engine's rules here, and the hosts a tensor group spans from the GPU."""
-        engine = engine.on(deployment_facts(deployment, gpu))
-        engine.check_vendor()
-        engine.check_backend()
-        split = deployment.parallel
-        set_up = replace(
-            deployment,
-            engine=engine,
-            page_size=None,
-            nodes=_hosts(split.tp, gpu),
-            group_nodes=_hosts(split.group, gpu),
-        )
-        return cls(set_up, gpu, engine)
+        return _runner(deployment, gpu, engine)
 
     def hosted(self, host: Host) -> Runner:
         """The same on another host, whose times scale with how much slower it is."""
@@ -132,12 +124,7 @@ class Runner:
         """How uncertain a step of this deployment is (half-width of its interval's logarithm) and on what evidence it
         rests, both of a decode step of eight requests: one method for all that is made of steps.
         """
-        steps = self.steps([self.usual_batch()])
-        return steps.half(0), {name: float(share[0]) for name, share in steps.basis.items()}
-
-    def usual_batch(self) -> Batch:
-        """The decode step whose uncertainty stands for all steps."""
-        return self.batch([1] * USUAL_REQUESTS, [USUAL_CACHE] * USUAL_REQUESTS)
+        return _usual(self, corrections.of(self.gpu), revision())
 
     def stage_shares(self) -> list[float]:
         """Each pipeline stage's part of a step."""
@@ -216,6 +203,24 @@ class Runner:
         kernels, heat, nodes, launches = sums
         layers = np.full_like(rows, len(self.deployment.model.layers))
         return StepLoad(kernels, heat, nodes, launches, requests, rows, graph, layers)
+
+
+@lru_cache(maxsize=256)
+def _runner(deployment: Deployment, gpu: GPU, engine: Engine) -> Runner:
+    engine = engine.on(deployment_facts(deployment, gpu))
+    engine.check_vendor()
+    engine.check_backend()
+    split = deployment.parallel
+    nodes, group_nodes = _hosts(split.tp, gpu), _hosts(split.group, gpu)
+    set_up = replace(deployment, engine=engine, page_size=None, nodes=nodes, group_nodes=group_nodes)
+    return Runner(set_up, gpu, engine)
+
+
+@lru_cache(maxsize=256)
+def _usual(runner: Runner, _in_force: corrections.InForce | None, _families: int) -> tuple[float, dict[str, float]]:
+    """Under the calibrations in force and the kernel families that are registered."""
+    steps = runner.steps([runner.batch([1] * USUAL_REQUESTS, [USUAL_CACHE] * USUAL_REQUESTS)])
+    return steps.half(0), {name: float(share[0]) for name, share in steps.basis.items()}
 
 
 def _hosts(ranks: int, gpu: GPU) -> int:
