@@ -12,7 +12,7 @@ import pytest
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.traces import Workload, explain_trace
-from pipewave.traces.flame import by_layer
+from pipewave.traces.entry import by_layer
 from pipewave.traces.reader import parse
 
 TRACES = Path(__file__).parents[2] / "data" / "measured" / "h200" / "traces"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.traces import Workload, explain_trace
-from pipewave.traces.flame import by_layer, by_operator
+from pipewave.traces.entry import by_layer, by_operator
 from pipewave.traces.idle import CAUSES, idle
 from pipewave.traces.reader import read
 from pipewave.traces.trace import Kernel, Trace

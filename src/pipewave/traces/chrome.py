@@ -12,11 +12,10 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from pipewave.errors import BadFile
-from pipewave.traces.trace import INPUT, WAITS, At, Dims, Kernel, Op, Span, Step, Trace, open_at, step_of
+from pipewave.traces.trace import INPUT, WAITS, At, Dims, Kernel, Op, Span, Step, Trace, named, open_at, step_of
 
 LARGEST_VALUE = 32 << 20  # characters of one event, or of one entry beside the events
 SPACE = re.compile(r"[ \t\r\n]*")
@@ -27,8 +26,7 @@ EVENTS = "traceEvents"
 class Scanner:
     """JSON text that arrives in pieces of bytes. What was read is dropped; BadFile says at which byte a text breaks."""
 
-    def __init__(self, pieces: Iterable[bytes], source: str, most_events: int) -> None:
-        self.most_events = most_events
+    def __init__(self, pieces: Iterable[bytes], source: str) -> None:
         self._pieces, self._source = iter(pieces), source
         self._decode = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode
         self._text, self._at, self._passed = "", 0, 0
@@ -47,14 +45,20 @@ class Scanner:
         """Consume one of these characters."""
         found = self.peek()
         if found not in characters or not found:
-            raise self._broken("Expecting " + " or ".join(map(repr, characters)), self._at)
+            raise self.broken("Expecting " + " or ".join(map(repr, characters)))
         self._at += 1
         return found
 
-    def end(self) -> None:
-        """Nothing may follow."""
-        if self.peek():
-            raise self._broken("Extra data", self._at)
+    def items(self, opening: str, closing: str) -> Iterator[None]:
+        """Once at each item of a list or an object, which the caller consumes."""
+        self.expect(opening)
+        if self.peek() == closing:
+            self.expect(closing)
+            return
+        while True:
+            yield
+            if self.expect(",", closing) == closing:
+                return
 
     def value(self) -> Any:
         """Consume one value of any kind."""
@@ -68,7 +72,7 @@ class Scanner:
             except json.JSONDecodeError as problem:
                 message, at = problem.msg, problem.pos - self._at
                 if not self._more():
-                    raise self._broken(message, self._at + at) from problem
+                    raise self.broken(message, at) from problem
             except (ValueError, RecursionError) as problem:
                 raise BadFile(f"{self._source}: not valid JSON ({problem})", field="file") from problem
 
@@ -88,11 +92,9 @@ class Scanner:
         self._text = "".join(parts)
         return len(parts[0]) < len(self._text)
 
-    def bad(self, message: str) -> BadFile:
-        """What is wrong with the text."""
-        return BadFile(f"{self._source}: {message}", field="file")
-
-    def _broken(self, message: str, at: int) -> BadFile:
+    def broken(self, message: str, ahead: int = 0) -> BadFile:
+        """What is wrong with the text, so many characters ahead of what was consumed."""
+        at = self._at + ahead
         byte = self._passed + len(self._text[:at].encode("utf-8", "surrogateescape"))
         left = self._text[at:].strip()
         what = "truncated" if len(left) <= 1 or "Unterminated" in message else "not valid JSON"
@@ -104,48 +106,31 @@ def document(pieces: Iterable[bytes], source: str, keep: Callable[[Any], Any], m
 
     Raises BadFile where the text is no JSON, and at which byte, or where more than `most_events` are kept.
     """
-    scanner = Scanner(pieces, source, most_events)
+    scanner = Scanner(pieces, source)
+
+    def events() -> list[Any]:
+        found = []
+        for _ in scanner.items("[", "]"):
+            if (kept := keep(scanner.value())) is not None:
+                found.append(kept)
+            if len(found) > most_events:
+                many = f"more than {most_events:,} events of kernels, launches and operators"
+                raise BadFile(f"{source}: {many}", field="file")
+        return found
+
     if scanner.peek() == "\ufeff":
         scanner.expect("\ufeff")
-    alone = scanner.peek() == "["
-    found = _kept(scanner, keep) if alone else dict(_members(scanner, keep))
-    scanner.end()
+    found: Any = {}
+    if scanner.peek() == "[":
+        found = events()
+    else:
+        for _ in scanner.items("{", "}"):
+            name = scanner.value()
+            scanner.expect(":")
+            found[str(name)] = events() if name == EVENTS and scanner.peek() == "[" else scanner.value()
+    if scanner.peek():
+        raise scanner.broken("Extra data")
     return found
-
-
-def _kept(scanner: Scanner, keep: Callable[[Any], Any]) -> list[Any]:
-    found = []
-    for event in _elements(scanner):
-        if (kept := keep(event)) is not None:
-            found.append(kept)
-        if len(found) > scanner.most_events:
-            raise scanner.bad(f"more than {scanner.most_events:,} events of kernels, launches and operators")
-    return found
-
-
-def _members(scanner: Scanner, keep: Callable[[Any], Any]) -> Iterator[tuple[str, Any]]:
-    scanner.expect("{")
-    if scanner.peek() == "}":
-        scanner.expect("}")
-        return
-    while True:
-        name = scanner.value()
-        scanner.expect(":")
-        thinned = name == EVENTS and scanner.peek() == "["
-        yield str(name), _kept(scanner, keep) if thinned else scanner.value()
-        if scanner.expect(",", "}") == "}":
-            return
-
-
-def _elements(scanner: Scanner) -> Iterator[Any]:
-    scanner.expect("[")
-    if scanner.peek() == "]":
-        scanner.expect("]")
-        return
-    while True:
-        yield scanner.value()
-        if scanner.expect(",", "]") == "]":
-            return
 
 
 GPU_WORK = frozenset(("kernel", "gpu_memcpy", "gpu_memset"))
@@ -160,82 +145,72 @@ MOST = 1e18  # µs and counts beyond are damage
 Event = Mapping[str, Any]
 
 
-def wanted(event: Any) -> bool:
-    """Whether anything is read of an event: most are Python frames and arrows."""
-    if not isinstance(event, dict) or event.get("ph") != "X" or not isinstance(event.get("cat"), str):
-        return False
-    kind = event["cat"].lower()
-    return kind in LOOKED_AT or (kind == "python_function" and str(event.get("name", "")).startswith(MODULE))
-
-
 def thinned(event: Any) -> Event | None:
-    """What is read of an event: most hold far more. None where nothing is."""
-    if not wanted(event):
+    """What is read of an event: most hold far more. None where nothing is, as of most: Python frames and arrows."""
+    if not isinstance(event, dict) or event.get("ph") != "X" or not isinstance(event.get("cat"), str):
         return None
-    args = _args(event)
-    return {name: event[name] for name in READ if name in event} | {
-        "args": {n: args[n] for n in READ_ARGS if n in args}
-    }
+    kind, args = event["cat"].lower(), event.get("args")
+    if kind not in LOOKED_AT and not (kind == "python_function" and str(event.get("name", "")).startswith(MODULE)):
+        return None
+    kept = {name: args[name] for name in READ_ARGS if name in args} if isinstance(args, dict) else {}
+    return {name: event[name] for name in READ if name in event} | {"cat": kind, "args": kept}
 
 
 def trace(document: Any, source: str) -> Trace:
-    """The Trace in a decoded document. Raises BadFile when it holds no events or no GPU work."""
-    kinds = _by_kind(_events(document, source))
+    """The Trace in a document of thinned events. Raises BadFile when it holds no events or no GPU work."""
+    kinds = _by_kind(document, source)
     work = [event for kind in GPU_WORK for event in kinds[kind]]
     if not work:
         raise BadFile(f"{source}: no GPU kernels; profile with ProfilerActivity.CUDA", field="file")
-    steps = _steps(kinds["user_annotation"])
-    launches = _launches(kinds)
-    above, modules = _stacks(kinds["cpu_op"], launches), _stacks(kinds["python_function"], launches)
-    made = _Made()
-    by_id = {_key(_args(event).get("External id")): event for event in kinds["cpu_op"]}
-    starts = [step.start_us for step in steps]
-    kernels = []
-    for event in work:
-        key = _correlation(event)
-        launch, number = launches.get(key), _key(_args(event).get("External id"))
-        outer = above.get(key, ()) or ((by_id[number],) if number is not None and number in by_id else ())
-        begun = launch[0].start_us if launch else _number(event, "ts", source)
-        kernel = _kernel(event, tuple(map(made.op, outer)), bisect_right(starts, begun) - 1, source)
-        scope = tuple(str(module["name"]).removeprefix(MODULE) for module in modules.get(key, ()))
-        kernels.append(replace(kernel, launch=(begun, launch[1]) if launch else None, scope=scope))
-    kernels.sort(key=lambda kernel: kernel.start_us)
-    waits = _spans((event for kind in LAUNCHES for event in kinds[kind]), WAITS.match)
-    inputs = _spans((*kinds["user_annotation"], *kinds["cpu_op"]), INPUT.search)
-    return Trace(source, _gpu(document), tuple(kernels), tuple(steps), waits=waits, inputs=inputs)
+    operators, notes = _ranges(kinds["cpu_op"]), _ranges(kinds["user_annotation"])
+    calls = [span for kind in LAUNCHES for span in _ranges(kinds[kind])]
+    launches = {key: span for span in calls if isinstance(key := _correlation(span.what), int)}
+    moments = [At(launches[key].start_us, launches[key].thread, key) for key in sorted(launches)]
+    above, modules = open_at(operators, moments), open_at(_ranges(kinds["python_function"]), moments)
+    steps = sorted((step for one in notes if (step := step_of(_name(one.what), one.start_us))), key=_start)
+    by_id = {_key(event["args"].get("External id")): event for event in kinds["cpu_op"]}
+    made: dict[int, Op] = {}  # each operator once, by the identity of its event
+
+    def kernel(event: Event) -> Kernel:
+        key, number = _correlation(event), _key(event["args"].get("External id"))
+        outer = above.get(key) or ((by_id[number],) if number is not None and number in by_id else ())
+        for one in outer:
+            if id(one) not in made:
+                made[id(one)] = _op(one)
+        scope = (_name(module).removeprefix(MODULE) for module in modules.get(key, ()))
+        return _kernel(event, tuple(made[id(one)] for one in outer), launches.get(key), tuple(scope), steps, source)
+
+    kernels = tuple(sorted(map(kernel, work), key=_start))
+    waits, inputs = named(calls, WAITS.match, _name), named((*notes, *operators), INPUT.search, _name)
+    return Trace(source, _gpu(document), kernels, tuple(steps), waits=waits, inputs=inputs)
 
 
-class _Made:
-    """Operators, each made once."""
-
-    def __init__(self) -> None:
-        self._made: dict[int, Op] = {}
-
-    def op(self, event: Event) -> Op:
-        """The operator of an event."""
-        if id(event) not in self._made:
-            self._made[id(event)] = _op(event)
-        return self._made[id(event)]
+def _start(one: Kernel | Step) -> float:
+    return one.start_us
 
 
-def _events(document: Any, source: str) -> Sequence[Any]:
-    events = document.get("traceEvents") if isinstance(document, dict) else document
+def _name(event: Event) -> str:
+    return str(event.get("name", ""))
+
+
+def _by_kind(document: Any, source: str) -> dict[str, list[Event]]:
+    events = document.get(EVENTS) if isinstance(document, dict) else document
     if not isinstance(events, list):
         raise BadFile(f"{source}: JSON without a list of traceEvents: not a Chrome trace", field="file")
-    return events
-
-
-def _by_kind(events: Iterable[Any]) -> dict[str, list[Event]]:
     kinds: dict[str, list[Event]] = defaultdict(list)
     for event in events:
-        if wanted(event):
-            kinds[event["cat"].lower()].append(event)
+        kinds[event["cat"]].append(event)
     return kinds
 
 
-def _args(event: Event) -> Mapping[str, Any]:
-    args = event.get("args")
-    return args if isinstance(args, dict) else {}
+def _ranges(events: Iterable[Event]) -> list[Span]:
+    """Events as ranges of their threads, without those that have no time."""
+    found = []
+    for event in events:
+        ts, dur = _finite(event.get("ts")), _finite(event.get("dur", 0))
+        if ts is not None and dur is not None:
+            found.append(Span(ts, ts + max(dur, 0.0), _key(event.get("tid")), event))
+    return found
 
 
 def _key(value: Any) -> Any:
@@ -244,13 +219,13 @@ def _key(value: Any) -> Any:
 
 
 def _correlation(event: Event) -> Any:
-    return _key(_args(event).get("correlation"))
+    return _key(event["args"].get("correlation"))
 
 
 def _number(event: Event, name: str, source: str) -> float:
     value = _finite(event.get(name))
     if value is None:
-        raise BadFile(f"{source}: event {str(event.get('name'))[:60]!r} has no finite {name!r}", field="file")
+        raise BadFile(f"{source}: event {_name(event)[:60]!r} has no finite {name!r}", field="file")
     return value
 
 
@@ -272,73 +247,37 @@ def _texts(values: Any) -> tuple[str, ...]:
 
 
 def _op(event: Event) -> Op:
-    args = _args(event)
-    dims = args.get("Input Dims")
-    types = args.get("Input type", args.get("Input types"))
-    number = args.get("External id")
+    args = event["args"]
+    dims, number = args.get("Input Dims"), args.get("External id")
     return Op(
         number if isinstance(number, int) else -1,
-        str(event.get("name", "")),
+        _name(event),
         tuple(map(_integers, dims)) if isinstance(dims, list) else (),
-        _texts(types),
+        _texts(args.get("Input type", args.get("Input types"))),
         _texts(args.get("Concrete Inputs")),
     )
 
 
-def _kernel(event: Event, ops: tuple[Op, ...], step: int, source: str) -> Kernel:
-    args = _args(event)
-    duration = _number(event, "dur", source)
+def _kernel(
+    event: Event, ops: tuple[Op, ...], call: Span | None, scope: tuple[str, ...], steps: Sequence[Step], source: str
+) -> Kernel:
+    args, name = event["args"], _name(event)
+    start, duration, stream = _number(event, "ts", source), _number(event, "dur", source), args.get("stream")
     if duration < 0:
-        raise BadFile(f"{source}: event {str(event.get('name'))[:60]!r} lasts {duration} µs", field="file")
-    stream = args.get("stream")
+        raise BadFile(f"{source}: event {name[:60]!r} lasts {duration} µs", field="file")
     return Kernel(
-        str(event.get("name", "")),
-        _number(event, "ts", source),
+        name,
+        start,
         duration,
         _integers(args.get("grid")),
         _integers(args.get("block")),
         stream if isinstance(stream, int) else 0,
         ops,
-        step,
+        bisect_right(steps, call.start_us if call else start, key=_start) - 1,
         tuple((name, args[name]) for name in KEPT if name in args),
+        (call.start_us, call.end_us) if call else None,
+        scope,
     )
-
-
-def _launches(kinds: Mapping[str, list[Event]]) -> dict[Any, tuple[At, float]]:
-    """Every call of CUDA that has a correlation, by it, and when it returned."""
-    found = {}
-    for kind in LAUNCHES:
-        for event in kinds[kind]:
-            key, ts = _correlation(event), _finite(event.get("ts"))
-            if isinstance(key, int) and ts is not None:
-                found[key] = (At(ts, _key(event.get("tid")), key), ts + max(_finite(event.get("dur")) or 0.0, 0.0))
-    return found
-
-
-def _stacks(events: Iterable[Event], launches: Mapping[Any, tuple[At, float]]) -> dict[Any, tuple[Event, ...]]:
-    """The events open on the launching thread at each launch, outermost first, by correlation."""
-    spans = []
-    for event in events:
-        ts, dur = _finite(event.get("ts")), _finite(event.get("dur", 0))
-        if ts is not None and dur is not None:
-            spans.append(Span(ts, ts + dur, _key(event.get("tid")), event))
-    return open_at(spans, (launches[key][0] for key in sorted(launches)))
-
-
-def _spans(events: Iterable[Event], named: Callable[[str], Any]) -> tuple[tuple[float, float], ...]:
-    """(start, end) of the events of such names, in time order."""
-    found = []
-    for event in events:
-        ts, dur = _finite(event.get("ts")), _finite(event.get("dur"))
-        if ts is not None and dur is not None and dur >= 0 and named(str(event.get("name", ""))):
-            found.append((ts, ts + dur))
-    return tuple(sorted(found))
-
-
-def _steps(annotations: Iterable[Event]) -> list[Step]:
-    times = ((str(event.get("name", "")), _finite(event.get("ts"))) for event in annotations)
-    steps = (step_of(name, ts) for name, ts in times if ts is not None)
-    return sorted((step for step in steps if step), key=lambda step: step.start_us)
 
 
 def _gpu(document: Any) -> str | None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pipewave.traces.entry import Entry, UnpredictedKernel
-from pipewave.traces.flame import Total
+from pipewave.traces.entry import Entry, Total, UnpredictedKernel
 from pipewave.traces.report import Report
 
 
@@ -76,30 +74,23 @@ class Comparison:
 
 def compare(a: Report, b: Report) -> Comparison:
     """Join two reports on family and name."""
-    left, right = _sums(a, 1.0 / a.steps), _sums(b, 1.0 / b.steps)
-    changes = [_change(key, left.get(key, Total()), right.get(key, Total())) for key in dict.fromkeys([*left, *right])]
+    left, right = _sums(a), _sums(b)
+    changes = []
+    for key in dict.fromkeys([*left, *right]):
+        one, other = left.get(key, Total()), right.get(key, Total())
+        counts = [int(n) if n == int(n) else n for n in (one.count, other.count)]
+        measured, predicted = (one.measured_us, other.measured_us), (one.predicted_us, other.predicted_us)
+        changes.append(Change(*key, counts[0], counts[1], *measured, *predicted))
     return Comparison(a, b, tuple(sorted(changes, key=lambda change: -abs(change.change_us))))
 
 
-def _change(key: tuple[str, str], one: Total, other: Total) -> Change:
-    counts = [int(n) if n == int(n) else n for n in (one.count, other.count)]
-    return Change(*key, counts[0], counts[1], one.measured_us, other.measured_us, one.predicted_us, other.predicted_us)
-
-
-def _sums(report: Report, share: float) -> dict[tuple[str, str], Total]:
+def _sums(report: Report) -> dict[tuple[str, str], Total]:
+    """Totals of a step by family and name."""
     sums: dict[tuple[str, str], Total] = {}
-    for key, (count, measured_us, predicted_us) in _rows(report):
-        predicted = None if predicted_us is None else share * predicted_us
-        sums.setdefault(key, Total()).add(share * count, share * measured_us, predicted)
+    share = 1.0 / report.steps
+    rows: tuple[Entry | UnpredictedKernel, ...] = (*report.entries, *report.unshaped, *report.unknown)
+    for row in rows:
+        predicted = share * (row.latency_us * row.count) if isinstance(row, Entry) else None
+        total = sums.setdefault((row.family or "unknown", row.name), Total())
+        total.add(share * row.count, share * row.total_measured_us, predicted)
     return sums
-
-
-def _rows(report: Report) -> Iterable[tuple[tuple[str, str], tuple[int, float, float | None]]]:
-    for entry in report.entries:
-        yield _key(entry), (entry.count, entry.total_measured_us, entry.latency_us * entry.count)
-    for left in (*report.unshaped, *report.unknown):
-        yield _key(left), (left.count, left.total_measured_us, None)
-
-
-def _key(row: Entry | UnpredictedKernel) -> tuple[str, str]:
-    return row.family or "unknown", row.name

@@ -1,29 +1,30 @@
-"""Rows of a report: calls with their predictions, and kernels without one."""
+"""Rows of a report: calls with their predictions, kernels without one, and sums of time over operators and layers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipewave.traces.trace import Dims
+from pipewave.traces.kernel_names import short
+from pipewave.traces.trace import Dims, Step
 
 QUIET = ("dtype", "op", "impl", "causal", "stack")
 
 
 def shape_text(call: Mapping[str, Any]) -> str:
     """`m=4096 n=4096 k=128`; long lists of lengths as `first*count`."""
+
+    def brief(value: Any) -> str:
+        if not isinstance(value, (list, tuple)) or not value:
+            return str(value)
+        if len(set(value)) == 1:
+            return f"{value[0]}*{len(value)}" if len(value) > 1 else str(value[0])
+        return f"{min(value)}..{max(value)} ({len(value)})"
+
     return " ".join(
-        f"{name}={_brief(value)}" for name, value in call.items() if name not in QUIET and value is not False
+        f"{name}={brief(value)}" for name, value in call.items() if name not in QUIET and value is not False
     )
-
-
-def _brief(value: Any) -> str:
-    if not isinstance(value, (list, tuple)) or not value:
-        return str(value)
-    if len(set(value)) == 1:
-        return f"{value[0]}*{len(value)}" if len(value) > 1 else str(value[0])
-    return f"{min(value)}..{max(value)} ({len(value)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +75,118 @@ class UnpredictedKernel:
     shape: str
     count: int
     total_measured_us: float
+
+
+# Every call as it ran, and sums: leaves of a tree of time (step, layer, operator, kernel), operators, layers.
+
+NO_LAYER = "outside of layers"
+NO_STEP = "steps without a name"
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One call as it ran: µs, predicted µs (None without a prediction) and recoverable µs where those count."""
+
+    step: Step | None
+    layer: int | None
+    operator: str
+    kernel: str
+    measured_us: float
+    family: str | None
+    predicted_us: float | None = None
+    recoverable_us: float = 0.0
+    counted: bool = True
+
+
+@dataclass(slots=True)
+class Total:
+    """Sums over calls; one without a prediction leaves the sum without one."""
+
+    count: float = 0
+    measured_us: float = 0.0
+    predicted_us: float | None = 0.0
+    recoverable_us: float = 0.0
+
+    def add(self, count: float, measured_us: float, predicted_us: float | None, recoverable_us: float = 0.0) -> None:
+        """Add some calls."""
+        self.count += count
+        self.measured_us += measured_us
+        self.recoverable_us += recoverable_us
+        known = self.predicted_us is not None and predicted_us is not None
+        self.predicted_us = (self.predicted_us or 0.0) + (predicted_us or 0.0) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """All calls of one place in the tree. `path`: kind of step, layer where any is known, operator, kernel; `counted`:
+    they rest on no assumption; `family` is None for kernels that nothing predicts.
+    """
+
+    path: tuple[str, ...]
+    family: str | None
+    count: int
+    measured_us: float
+    predicted_us: float | None
+    counted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """All calls of an operator or a layer, µs."""
+
+    name: str
+    calls: int
+    measured_us: float
+    predicted_us: float | None
+    recoverable_us: float
+
+
+def totals(calls: Iterable[Ran], key: Callable[[Ran], Any]) -> dict[Any, Total]:
+    """Sums by key, in the order in which the keys first ran."""
+    found: dict[Any, Total] = {}
+    for one in calls:
+        found.setdefault(key(one), Total()).add(1, one.measured_us, one.predicted_us, one.recoverable_us)
+    return found
+
+
+def leaves(calls: Sequence[Ran]) -> tuple[Leaf, ...]:
+    """The leaves of the tree, in the order in which they first ran."""
+    layered = any(one.layer is not None for one in calls)
+
+    def place(one: Ran) -> tuple[tuple[str, ...], str | None, bool]:
+        layer = (_layer(one),) if layered else ()
+        return (said(one.step), *layer, one.operator, short(one.kernel)), one.family, one.counted
+
+    return tuple(
+        Leaf(path, family, int(total.count), total.measured_us, total.predicted_us, counted)
+        for (path, family, counted), total in totals(calls, place).items()
+    )
+
+
+def by_operator(calls: Iterable[Ran]) -> tuple[Sum, ...]:
+    """Longest first."""
+    return tuple(sorted(_sums(calls, lambda one: one.operator), key=lambda row: -row.measured_us))
+
+
+def by_layer(calls: Sequence[Ran]) -> tuple[Sum, ...]:
+    """In order, what belongs to no layer last; none where no layer is known."""
+    if all(one.layer is None for one in calls):
+        return ()
+    return tuple(_sums(sorted(calls, key=lambda one: (one.layer is None, one.layer or 0)), _layer))
+
+
+def _sums(calls: Iterable[Ran], name: Callable[[Ran], str]) -> Iterable[Sum]:
+    for key, one in totals(calls, name).items():
+        yield Sum(key, int(one.count), one.measured_us, one.predicted_us, one.recoverable_us)
+
+
+def _layer(one: Ran) -> str:
+    return NO_LAYER if one.layer is None else f"layer {one.layer}"
+
+
+def said(step: Step | None) -> str:
+    """A step in words."""
+    if step is None or not step.requests:
+        return NO_STEP
+    prompts = f"{step.prompts} prompt{'s' * (step.prompts > 1)} of {step.prompt_tokens} tokens" if step.prompts else ""
+    return " and ".join(filter(None, (prompts, f"decode of {step.decodes}" if step.decodes else "")))

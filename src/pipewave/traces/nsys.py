@@ -11,13 +11,14 @@ from __future__ import annotations
 import re
 import sqlite3
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from pipewave.errors import BadFile
-from pipewave.traces.trace import INPUT, WAITS, At, Dims, Kernel, Op, Span, Trace, open_at, step_of
+from pipewave.traces.trace import INPUT, WAITS, At, Dims, Kernel, Op, Span, Step, Trace, named, open_at, step_of
 
 MAGIC = b"SQLite format 3\0"
 KERNELS, RUNTIME, STRINGS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "StringIds"
@@ -30,7 +31,6 @@ MOST_STEPS = 4_000  # of a million of SQLite's instructions each: about a minute
 TORCH = re.compile(r"^([\w.]+::[\w.]+), .*?sizes = (\[.*?\])(?:, input_op_ids|$)")
 TABLE = re.compile(r"\A\s*CREATE\s+TABLE\b", re.IGNORECASE)
 Row = Mapping[str, Any]
-Calls = dict[Any, tuple[float, float, Any]]  # (start, end, thread) by correlation
 
 
 def looks_like(data: bytes) -> bool:
@@ -40,19 +40,25 @@ def looks_like(data: bytes) -> bool:
 
 def from_file(path: str | Path, most_rows: int) -> Trace:
     """The trace in a file, which is read where it lies. Raises BadFile."""
-    try:
-        with closing(sqlite3.connect(f"{Path(path).resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as base:
-            return _trace(base, str(path), most_rows)
-    except (sqlite3.Error, UnicodeDecodeError) as problem:  # names in damaged schemas are no text
-        raise BadFile(f"{path}: not an export of Nsight Systems ({problem})", field="file") from problem
+    uri = f"{Path(path).resolve().as_uri()}?mode=ro&immutable=1"
+    return _read(lambda: sqlite3.connect(uri, uri=True), str(path), most_rows)
 
 
 def from_bytes(data: bytes, source: str, most_rows: int) -> Trace:
     """The trace in these bytes. Raises BadFile."""
+
+    def opened() -> sqlite3.Connection:
+        base = sqlite3.connect(":memory:")
+        base.deserialize(data)
+        return base
+
+    return _read(opened, source, most_rows)
+
+
+def _read(opened: Callable[[], sqlite3.Connection], source: str, most_rows: int) -> Trace:
     try:
-        with closing(sqlite3.connect(":memory:")) as base:
-            base.deserialize(data)
-            return _trace(base, source, most_rows)
+        with closing(opened()) as base:
+            return _trace(_Export(base, source, most_rows), source)
     except (sqlite3.Error, UnicodeDecodeError) as problem:  # names in damaged schemas are no text
         raise BadFile(f"{source}: not an export of Nsight Systems ({problem})", field="file") from problem
 
@@ -88,35 +94,29 @@ class _Export:
             yield nothing | dict(zip(wanted, row, strict=False))
 
 
-def _trace(base: sqlite3.Connection, source: str, most_rows: int) -> Trace:
-    export = _Export(base, source, most_rows)
+def _trace(export: _Export, source: str) -> Trace:
     names = {row["id"]: row["value"] for row in export.rows(STRINGS, "id", "value")}
-    calls, waits = _calls(export, names)
+    calls = _calls(export, names)
     ranges = list(_ranges(export, names))
-    inside = open_at(ranges, (At(start, thread, key) for key, (start, _, thread) in calls.items()))
+    inside = open_at(ranges, (At(call.start_us, call.thread, key) for key, call in calls.items()))
     steps = sorted((step for span in ranges if (step := step_of(span.what, span.start_us))), key=lambda s: s.start_us)
-    starts, ops = [step.start_us for step in steps], _Operators()
-    kernels = [_kernel(row, calls, inside, starts, ops, source) for row in _work(export, names)]
+    kernels = [_kernel(row, calls.get(row["correlationId"]), inside, steps, source) for row in _work(export, names)]
     if not kernels:
         raise BadFile(f"{source}: no GPU kernels: profile with --trace=cuda", field="file")
     kernels.sort(key=lambda kernel: kernel.start_us)
     gpu = next((str(row["name"]) for row in export.rows(GPUS, "id", "name") if row["name"]), None)
-    inputs = sorted((span.start_us, span.end_us) for span in ranges if INPUT.search(span.what))
-    return Trace(source, gpu, tuple(kernels), tuple(steps), waits=tuple(sorted(waits)), inputs=tuple(inputs))
+    waits, inputs = named(calls.values(), WAITS.match), named(ranges, INPUT.search)
+    return Trace(source, gpu, tuple(kernels), tuple(steps), waits=waits, inputs=inputs)
 
 
-def _calls(export: _Export, names: Mapping[Any, Any]) -> tuple[Calls, list[tuple[float, float]]]:
-    """(start, end, thread) of each call of CUDA by its correlation, and when the host waited."""
-    calls: Calls = {}
-    waits: list[tuple[float, float]] = []
+def _calls(export: _Export, names: Mapping[Any, Any]) -> dict[Any, Span]:
+    """Each call of CUDA by its correlation."""
+    calls: dict[Any, Span] = {}
     for row in export.rows(RUNTIME, "start", "end", "globalTid", "correlationId", "nameId"):
         start, end = _us(row["start"]), _us(row["end"])
-        if start is None or end is None or end < start:
-            continue
-        calls[row["correlationId"]] = (start, end, row["globalTid"])
-        if WAITS.match(str(names.get(row["nameId"], ""))):
-            waits.append((start, end))
-    return calls, waits
+        if start is not None and end is not None and end >= start:
+            calls[row["correlationId"]] = Span(start, end, row["globalTid"], names.get(row["nameId"], ""))
+    return calls
 
 
 def _ranges(export: _Export, names: Mapping[Any, Any]) -> Iterator[Span]:
@@ -144,12 +144,11 @@ def _work(export: _Export, names: Mapping[Any, Any]) -> Iterator[dict[str, Any]]
 
 
 def _kernel(
-    row: Row, calls: Calls, inside: Mapping[Any, tuple[str, ...]], starts: list[float], ops: _Operators, source: str
+    row: Row, call: Span | None, inside: Mapping[Any, tuple[str, ...]], steps: Sequence[Step], source: str
 ) -> Kernel:
     start, end = _us(row["start"]), _us(row["end"])
     if start is None or end is None or end < start:
         raise BadFile(f"{source}: {row['name'][:60]!r} has no time: {row['start']!r} to {row['end']!r}", field="file")
-    call = calls.get(row["correlationId"])
     within = inside.get(row["correlationId"], ())
     return Kernel(
         row["name"],
@@ -158,10 +157,10 @@ def _kernel(
         _dims(row, "grid"),
         _dims(row, "block"),
         row["streamId"] if isinstance(row["streamId"], int) else 0,
-        ops.of(within),
-        bisect_right(starts, call[0] if call else start) - 1,
+        tuple(op for text in within if (op := _operator(text)) is not None),
+        bisect_right(steps, call.start_us if call else start, key=lambda step: step.start_us) - 1,
         (("bytes", row["bytes"]),) if isinstance(row["bytes"], int) and row["bytes"] >= 0 else (),
-        call[:2] if call else None,
+        (call.start_us, call.end_us) if call else None,
         within,
         row["deviceId"] if isinstance(row["deviceId"], int) else 0,
     )
@@ -177,25 +176,11 @@ def _dims(row: Row, name: str) -> Dims:
     return found if all(isinstance(size, int) and 0 <= size < 1 << 40 for size in found) else ()
 
 
-class _Operators:
-    """Operators of PyTorch read off names of ranges, each text once."""
-
-    def __init__(self) -> None:
-        self._read: dict[str, Op | None] = {}
-
-    def of(self, within: Iterable[str]) -> tuple[Op, ...]:
-        """Those among the ranges that are operators, outermost first."""
-        for text in within:
-            if text not in self._read:
-                self._read[text] = _operator(text)
-        return tuple(op for text in within if (op := self._read[text]) is not None)
-
-
+@lru_cache(maxsize=65536)
 def _operator(text: str) -> Op | None:
+    """The operator of PyTorch that a range names, None where it names none."""
     match = TORCH.match(text[:4096])
-    if match is None:
-        return None
-    return Op(-1, match[1], tuple(_sizes(match[2])))
+    return Op(-1, match[1], tuple(_sizes(match[2]))) if match else None
 
 
 def _sizes(text: str) -> Iterator[Dims]:

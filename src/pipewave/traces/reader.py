@@ -8,11 +8,9 @@ from __future__ import annotations
 import gc
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from pipewave.errors import BadFile, cause
 from pipewave.traces import chrome, csv_tables, nsys
@@ -57,8 +55,13 @@ def parse(data: bytes, source: str, limits: Limits = ROOMY) -> Trace:
     pieces = chain((first,), pieces)
     head = first[:4096].lstrip(b"\xef\xbb\xbf \t\r\n")
     if head[:1] in (b"{", b"["):
-        with collector_paused():
+        running = gc.isenabled()
+        gc.disable()  # millions of live events make each pass of the collector slow: four times as long in all
+        try:
             return chrome.trace(chrome.document(pieces, source, chrome.thinned, limits.events), source)
+        finally:
+            if running:
+                gc.enable()
     if nsys.looks_like(first):
         return nsys.from_bytes(whole(pieces, source), source, limits.events)
     if not head:
@@ -87,44 +90,28 @@ def whole(pieces: Iterable[bytes], source: str, most_bytes: int = MOST_TABLE_BYT
     return b"".join(parts)
 
 
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """No garbage collection meanwhile: millions of live events make each pass slow (four times as long in all)."""
-    running = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if running:
-            gc.enable()
-
-
 def unzip(data: bytes, source: str, most_bytes: int) -> Iterator[bytes]:
     """Contents of a gzip file of one or more members, in pieces. BadFile when they are damaged or far too many."""
     at, size = 0, 0
     while data.startswith(GZIP, at):
         stream = zlib.decompressobj(wbits=31)
-        while not stream.eof and at < len(data):
-            for piece in _inflated(stream, data[at : at + CHUNK], source, at):
-                size += len(piece)
-                _bounded(size, len(data), source, most_bytes)
+        packed = b""
+        while not stream.eof and (packed or at < len(data)):
+            if not packed:
+                packed, at = data[at : at + CHUNK], min(at + CHUNK, len(data))
+            try:
+                piece = stream.decompress(packed, CHUNK)
+            except zlib.error as problem:
+                raise BadFile(
+                    f"{source}: corrupted gzip near byte {at - len(packed)} ({problem})", field="file"
+                ) from problem
+            packed, size = stream.unconsumed_tail, size + len(piece)
+            _bounded(size, len(data), source, most_bytes)
+            if piece:
                 yield piece
-            at = min(at + CHUNK, len(data))
         if not stream.eof:
             raise BadFile(f"{source}: truncated: the gzip stream ends early at byte {len(data)}", field="file")
         at -= len(stream.unused_data)
-
-
-def _inflated(stream: Any, packed: bytes, source: str, at: int) -> Iterator[bytes]:
-    """What some bytes unpack to, never more than CHUNK at a time."""
-    while packed and not stream.eof:
-        try:
-            piece = stream.decompress(packed, CHUNK)
-        except zlib.error as problem:
-            raise BadFile(f"{source}: corrupted gzip near byte {at} ({problem})", field="file") from problem
-        if piece:
-            yield piece
-        packed = stream.unconsumed_tail
 
 
 def _bounded(size: int, packed: int, source: str, most_bytes: int) -> None:

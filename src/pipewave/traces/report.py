@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from pipewave.calls.families import Call, Collective, Elementwise
@@ -15,8 +15,7 @@ from pipewave.prediction.answers import Prediction
 from pipewave.prediction.api import predict
 from pipewave.prediction.notes import said_of
 from pipewave.results import Shown
-from pipewave.traces.entry import Entry, UnpredictedKernel
-from pipewave.traces.flame import Ran, by_layer, by_operator, leaves
+from pipewave.traces.entry import Entry, Ran, UnpredictedKernel, by_layer, by_operator, leaves
 from pipewave.traces.group import Group
 from pipewave.traces.idle import Idle, idle, paced
 from pipewave.traces.kernel_names import short
@@ -45,10 +44,6 @@ class Report(Shown):
     """A trace explained. Shares are of `gpu_us`, the sum of all durations; entries are ranked by recoverable time,
     those that do not count after the others.
 
-    recoverable_us: of the calls that count. assumed_us: what the others would add if their assumptions held. `judged`:
-    whether shapes of most of the GPU's time were read, without which recoverable time says nothing. `headline`: what a
-    reader should know first, the wall clock before the kernels; views show it on top.
-
     `steps`: engine steps that ran kernels, as the trace names them; 1 where it names none. `idle`: waits of the GPU and
     their causes, None for a table without a clock. `ran`: every call, in time order.
     """
@@ -57,11 +52,6 @@ class Report(Shown):
     gpu: str
     protocol: str
     gpu_us: float
-    recognized_share: float
-    shaped_share: float
-    close_share: float
-    recoverable_us: float
-    assumed_us: float
     entries: tuple[Entry, ...]
     unshaped: tuple[UnpredictedKernel, ...]
     unknown: tuple[UnpredictedKernel, ...]
@@ -75,13 +65,42 @@ class Report(Shown):
     _DRAWN: ClassVar[tuple[str, ...]] = ("measured_us", "predicted_us")
 
     @property
+    def recognized_share(self) -> float:
+        """Of the kernels whose family is known."""
+        return min(max(1.0 - sum(one.total_measured_us for one in self.unknown) / (self.gpu_us or 1.0), 0.0), 1.0)
+
+    @property
+    def shaped_share(self) -> float:
+        """Of the calls whose shapes were read."""
+        return min(sum(one.total_measured_us for one in self.entries if one.shaped) / (self.gpu_us or 1.0), 1.0)
+
+    @property
+    def close_share(self) -> float:
+        """What is predicted within `CLOSE`, of what is recognised."""
+        recognised = (self.gpu_us or 1.0) - sum(one.total_measured_us for one in self.unknown)
+        close = sum(one.total_measured_us for one in self.entries if abs(one.error) <= CLOSE)
+        return min(close / recognised, 1.0) if recognised > 0 else 0.0
+
+    @property
+    def recoverable_us(self) -> float:
+        """Of the calls that count."""
+        return sum(one.total_recoverable_us for one in self.entries if one.counted)
+
+    @property
+    def assumed_us(self) -> float:
+        """What the other calls would add if their assumptions held."""
+        return sum(one.total_recoverable_us for one in self.entries if not one.counted)
+
+    @property
     def judged(self) -> bool:
-        """Whether the recoverable time is of most of the GPU's time."""
+        """Whether shapes of most of the GPU's time were read: else recoverable time says nothing."""
         return self.shaped_share >= JUDGED
 
     @property
     def headline(self) -> tuple[str, ...]:
-        """Where the wall clock went and the remedy, then what kernels could win back, or why that is not known."""
+        """What a reader should know first: where the wall clock went and the remedy, then what kernels could win back,
+        or why that is not known.
+        """
         return (*self._wall_clock(), self._kernels())
 
     def _wall_clock(self) -> tuple[str, ...]:
@@ -156,32 +175,13 @@ def report(
     of = {id(one): entry for (_, members), entry in zip(alike.values(), entries, strict=True) for one in members}
     ran = tuple(_ran(trace, one, layer, of.get(id(one))) for one, layer in zip(groups, layers, strict=True))
     entries.sort(key=lambda entry: (not entry.counted, -entry.total_recoverable_us))
-    notes = said_of(
-        (shape.call.kernel, note) for (shape, _), one in zip(alike.values(), found, strict=True) for note in one.notes
-    )
-    whole = _totals(trace, gpu.name, protocol, entries, _unpredicted(bare))
-    waits = idle(trace)
-    lost = losses(trace, waits, entries, groups, shapes, gpu)
-    return replace(whole, idle=waits, losses=lost, ran=ran, notes=(*trace.notes, *_impossible(whole), *notes))
-
-
-def _impossible(found: Report) -> tuple[str, ...]:
-    """What is said where calls as they are understood are faster than any kernel can be."""
-    below = [entry for entry in found.entries if entry.measured_us < IMPOSSIBLE * entry.floor_us]
-    share = sum(entry.total_measured_us for entry in below) / (found.gpu_us or 1.0)
-    if share < NOTED:
-        return ()
-    names = ", ".join(dict.fromkeys(entry.name for entry in below))
-    return (f"{names}: {share:.0%} of the time, faster than {found.gpu} can be; another model, split or GPU was run",)
-
-
-def _ran(trace: Trace, one: Group, layer: int | None, entry: Entry | None) -> Ran:
-    step = trace.steps[one.head.step] if one.head.step >= 0 else None
-    if entry is None:
-        return Ran(step, layer, one.role, one.head.name, one.measured_us, one.family)
-    lost = entry.recoverable_us if entry.counted else 0.0
-    us = (one.measured_us, one.family, entry.latency_us, lost, entry.counted)
-    return Ran(step, layer, entry.name, one.head.name, *us)
+    said = ((shape.call.kernel, note) for (shape, _), p in zip(alike.values(), found, strict=True) for note in p.notes)
+    notes = (*trace.notes, *_impossible(entries, trace.gpu_us, gpu), *said_of(said))
+    waits, left = idle(trace), _unpredicted(bare)
+    unshaped, unknown = (tuple(one for one in left if (one.family is None) is it) for it in (False, True))
+    named = {kernel.step for kernel in trace.kernels if kernel.step >= 0 and trace.steps[kernel.step].requests}
+    lost, whole = losses(trace, waits, entries, groups, shapes, gpu), (trace.source, gpu.name, protocol, trace.gpu_us)
+    return Report(*whole, tuple(entries), unshaped, unknown, max(1, len(named)), waits, lost, ran, notes)
 
 
 def _predicted(
@@ -193,11 +193,32 @@ def _predicted(
     return paced(found, calls, [members for _, members in alike], groups, gpu) if protocol == "serving" else found
 
 
+def _impossible(entries: Sequence[Entry], gpu_us: float, gpu: GPU) -> tuple[str, ...]:
+    """What is said where calls as they are understood are faster than any kernel can be."""
+    below = [entry for entry in entries if entry.measured_us < IMPOSSIBLE * entry.floor_us]
+    share = sum(entry.total_measured_us for entry in below) / (gpu_us or 1.0)
+    if share < NOTED:
+        return ()
+    names = ", ".join(dict.fromkeys(entry.name for entry in below))
+    return (f"{names}: {share:.0%} of the time, faster than {gpu.name} can be; another model, split or GPU was run",)
+
+
+def _ran(trace: Trace, one: Group, layer: int | None, entry: Entry | None) -> Ran:
+    step = trace.steps[one.head.step] if one.head.step >= 0 else None
+    if entry is None:
+        return Ran(step, layer, one.role, one.head.name, one.measured_us, one.family)
+    lost = entry.recoverable_us if entry.counted else 0.0
+    us = (one.measured_us, one.family, entry.latency_us, lost, entry.counted)
+    return Ran(step, layer, entry.name, one.head.name, *us)
+
+
 def _entry(shape: Shaped, members: Sequence[Group], found: Prediction) -> Entry:
     total, count = sum(one.measured_us for one in members), len(members)
     measured = total / count
     recoverable = max(measured - found.ceiling_us, 0.0)
     first = members[0]
+    # Another kernel is predicted in the place of this one, or its ceiling rests on no rows.
+    stand_in = isinstance(shape.call, Elementwise) and shape.call.op in STAND_INS
     return Entry(
         shape.call.kernel,
         shape.name,
@@ -219,13 +240,8 @@ def _entry(shape: Shaped, members: Sequence[Group], found: Prediction) -> Entry:
         tuple(dict.fromkeys(short(kernel.name) for one in members for kernel in one.kernels)),
         first.tile,
         first.head.grid,
-        shape.read and not _stand_in(shape.call),
+        shape.read and not stand_in,
     )
-
-
-def _stand_in(call: Call) -> bool:
-    """Whether another kernel is predicted in the place of this one, or its ceiling rests on no rows."""
-    return isinstance(call, Elementwise) and call.op in STAND_INS
 
 
 def _caveat(call: Call) -> str:
@@ -255,30 +271,3 @@ def _sizes(kernel: Kernel) -> str:
     moved = kernel.arg("bytes")
     plain = f"{moved:,} bytes" if isinstance(moved, int) else " ".join(map(str, ("grid", *kernel.grid)))
     return " ".join(str(list(one)) for one in dims if one) or plain * (plain != "grid")
-
-
-def _totals(
-    trace: Trace, gpu: str, protocol: str, entries: Sequence[Entry], left: Sequence[UnpredictedKernel]
-) -> Report:
-    whole = trace.gpu_us or 1.0
-    unknown = tuple(one for one in left if one.family is None)
-    recognised = whole - sum(one.total_measured_us for one in unknown)
-    shaped = sum(entry.total_measured_us for entry in entries if entry.shaped)
-    close = sum(entry.total_measured_us for entry in entries if abs(entry.error) <= CLOSE)
-    return Report(
-        trace.source,
-        gpu,
-        protocol,
-        trace.gpu_us,
-        min(max(recognised / whole, 0.0), 1.0),
-        min(shaped / whole, 1.0),
-        min(close / recognised, 1.0) if recognised > 0 else 0.0,
-        sum(entry.total_recoverable_us for entry in entries if entry.counted),
-        sum(entry.total_recoverable_us for entry in entries if not entry.counted),
-        tuple(entries),
-        tuple(one for one in left if one.family is not None),
-        unknown,
-        max(
-            1, len({kernel.step for kernel in trace.kernels if kernel.step >= 0 and trace.steps[kernel.step].requests})
-        ),
-    )

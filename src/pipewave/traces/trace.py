@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pipewave.kernels.profiler import Dims, Kernel, Op, Step
 
-__all__ = ["WAITS", "At", "Dims", "Kernel", "Op", "Span", "Step", "Trace", "open_at", "step_of"]
+__all__ = ["WAITS", "At", "Dims", "Kernel", "Op", "Span", "Step", "Trace", "named", "open_at", "step_of"]
 
 # vLLM names its steps: requests(tokens) that run prompts, then requests(tokens) that generate.
 STEP = re.compile(r"execute\w*?_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)")
@@ -59,6 +59,13 @@ class Span(NamedTuple):
     end_us: float
     thread: Any
     what: Any
+
+
+def named(
+    spans: Iterable[Span], matches: Callable[[str], object], text: Callable[[Any], str] = str
+) -> tuple[tuple[float, float], ...]:
+    """(start, end) of the ranges of such names, in time order."""
+    return tuple(sorted((span.start_us, span.end_us) for span in spans if matches(text(span.what))))
 
 
 class At(NamedTuple):
