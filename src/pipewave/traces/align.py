@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import compress, pairwise
 
 from pipewave.calls.families import Call, Elementwise, Gemm, RmsNorm
 from pipewave.kernels import family_of, registered
@@ -68,17 +68,15 @@ def parts(deployment: Deployment, batch: Batch) -> tuple[tuple[Use, int | None],
     bodies: dict[int, tuple[list[Use], list[Use]]] = {}
     for layer in model.layers:
         if id(layer) not in bodies:
-            alone = replace(deployment, model=replace(model, layers=(layer,)))
-            bodies[id(layer)] = _parted(alone.kernels(batch)[: -len(tail)])
+            alone = replace(deployment, model=replace(model, layers=(layer,))).kernels(batch)[: -len(tail)]
+            first = [use.name.startswith("embedding") for use in alone]
+            bodies[id(layer)] = (
+                list(compress(alone, first)),
+                [use for use, it in zip(alone, first, strict=True) if not it],
+            )
     head = bodies[id(model.layers[0])][0]
     middle = [(use, number) for number, layer in enumerate(model.layers) for use in bodies[id(layer)][1]]
     return (*((use, None) for use in head), *middle, *((use, None) for use in tail))
-
-
-def _parted(uses: Sequence[Use]) -> tuple[list[Use], list[Use]]:
-    """The embedding and the layer of a model with one layer."""
-    head = [use for use in uses if use.name.startswith("embedding")]
-    return head, [use for use in uses if not use.name.startswith("embedding")]
 
 
 def fused(uses: Sequence[Use], *, statistics: bool) -> Elementwise:

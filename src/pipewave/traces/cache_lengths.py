@@ -9,7 +9,7 @@ token longer, and answer together.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -66,15 +66,10 @@ def _totals(calls: Sequence[Use], found: Lengths, where: Where) -> tuple[Array, 
     alike: dict[Any, int] = {}
     for use in calls:
         alike[use.call] = alike.get(use.call, 0) + 1
-    tried = [_with(call, found, cached) for call in alike for cached in TRIED]
+    tried = [replace(call, kv_lens=tuple(q + cached for q in found.q_lens)) for call in alike for cached in TRIED]
     answers = predict(tried, where.gpu, protocol=where.protocol, stack=where.stack)
     counts, shape = np.array(list(alike.values()), float), (len(alike), len(TRIED))
     return counts @ answers.latency_us.reshape(shape), float(counts @ answers.high_us.reshape(shape)[:, 0])
-
-
-def _with(call: Any, found: Lengths, cached: int) -> Any:
-    given: Mapping[str, Any] = {"kv_lens": tuple(q + cached for q in found.q_lens)}
-    return replace(call, **{name: value for name, value in given.items() if name in {f.name for f in fields(call)}})
 
 
 def with_cached(found: Lengths, cached: int, all_steps: Collection[int]) -> Lengths:

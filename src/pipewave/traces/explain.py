@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
-from pipewave.calls.families import Attention, Call, Elementwise, Gemm
+from pipewave.calls.families import Attention, Elementwise, Gemm
 from pipewave.errors import MissingField
 from pipewave.gpus import GPU, find
 from pipewave.kernels import family_of
@@ -24,7 +24,7 @@ from pipewave.traces.cache_lengths import Where, cached_tokens, over_steps, with
 from pipewave.traces.group import Group, by_step, group, recorded_call
 from pipewave.traces.reader import ROOMY, Limits, read
 from pipewave.traces.report import Report, report
-from pipewave.traces.trace import Step, Trace
+from pipewave.traces.trace import Trace
 
 SAMPLE = "sample"  # a model's last kernel, whatever runs it
 NOTHING = Given()
@@ -67,7 +67,7 @@ def shaped(
     trace: Trace, groups: Sequence[Group], known: Workload, where: Where
 ) -> tuple[list[Shaped | None], list[int | None]]:
     """The call of each group (from its operators, else from the model, else none), and its layer where known."""
-    found = {id(one): recorded_call(one, _step(trace, one), known.given) for one in groups}
+    found = {id(one): recorded_call(one, trace.step(one.head.step), known.given) for one in groups}
     layers = {id(one): of_scope(one.head.scope) for one in groups}
     if known.deployment is not None:
         lengths = _lengths(trace, groups, known.deployment, known, where, found)
@@ -94,23 +94,16 @@ def _written_by(one: Group, shape: Shaped | None) -> Shaped | None:
     return replace(shape, call=replace(shape.call, impl=GENERATED))  # type: ignore[call-arg]
 
 
-def _step(trace: Trace, one: Group) -> Step | None:
-    return trace.steps[one.head.step] if one.head.step >= 0 else None
-
-
 def _better(mine: Shaped | None, guess: Shaped | None) -> Shaped | None:
     """What the trace itself says, unless only the model (with the user's lengths) knows it without assuming."""
     if mine is None or (guess is not None and guess.read and not mine.read):
         return guess
-    return replace(mine, name=guess.name) if guess is not None and _alike(mine.call, guess.call) else mine
-
-
-def _alike(mine: Call, other: Call) -> bool:
-    """Whether the model's call is the traced one: a product of q alone is not that of q, k and v."""
-    if mine.kernel != other.kernel or isinstance(mine, Elementwise):
-        return mine.kernel == other.kernel
-    sizes, others = mine.to_dict(), other.to_dict()
-    return all(others.get(name) == size for name, size in sizes.items() if type(size) is int)
+    if guess is None or mine.call.kernel != guess.call.kernel:
+        return mine
+    # Whether the model's call is the traced one: a product of q alone is not that of q, k and v.
+    sizes, others = mine.call.to_dict(), guess.call.to_dict()
+    differ = any(others.get(name) != size for name, size in sizes.items() if type(size) is int)
+    return mine if differ and not isinstance(mine.call, Elementwise) else replace(mine, name=guess.name)
 
 
 def _lengths(
@@ -126,7 +119,7 @@ def _lengths(
     Kernels without a step may be several steps of different requests, in the order in which they ran.
     """
     steps = by_step(groups)
-    found = {number: of_step(trace.steps[number] if number >= 0 else None, known.given) for number in steps}
+    found = {number: of_step(trace.step(number), known.given) for number in steps}
     cached: dict[int, int] = {}
     for number, one in found.items():
         if one is not None and one.note and not known.given.kv_lens:
@@ -160,7 +153,12 @@ def _from_model(
     deployment = known.deployment
     if not lengths or deployment is None:
         return [None] * len(members), [None] * len(members)
-    roles = tuple(_role(one, read_off[id(one)]) for one in members)
+    roles = []
+    for member in members:
+        shape = read_off[id(member)]
+        # A product whose operator recorded sizes, but none that we can read, is none of the model's.
+        unread = shape is None and member.family == Gemm.kernel and any(op.dims for op in member.head.ops)
+        roles.append(f"{member.role}:unread" if unread else sized(member.role, shape.call if shape else None))
     engine, placed = find_engine(known.engine), list[tuple[Use, int | None]]()
     counts = _attention_calls(members, lengths, read_off)
     for one, ran in zip(lengths, counts, strict=True):
@@ -168,9 +166,12 @@ def _from_model(
         each = sum(_by_request(use.call.kernel) for use, _ in step)
         placed += [*step] * max(1, round(ran / max(1, each)))
     uses = tuple(use for use, _ in placed)
-    partners = match(roles, tuple(role_of(use) for use in uses))
+    partners = match(tuple(roles), tuple(role_of(use) for use in uses))
     layers = [None if at is None else placed[at][1] for at in partners]
-    return [_noted(one, lengths[0]) for one in align(members, uses, partners)], layers
+    found = align(members, uses, partners)
+    if note := lengths[0].note:  # only attention depends on each request's lengths; the step's name gives their sum
+        found = [replace(s, read=False, note=note) if s and _by_request(s.call.kernel) else s for s in found]
+    return found, layers
 
 
 def _attention_calls(
@@ -183,16 +184,6 @@ def _attention_calls(
     return [len(list(run)) for _, run in groupby(calls, key=lambda call: call.q_lens)]
 
 
-def _role(one: Group, shape: Shaped | None) -> str:
-    """A product whose operator recorded sizes, but none that we can read, is none of the model's."""
-    recorded = any(op.dims for op in one.head.ops)
-    return (
-        f"{one.role}:unread"
-        if shape is None and recorded and one.family == Gemm.kernel
-        else sized(one.role, shape.call if shape else None)
-    )
-
-
 def _by_request(family: str | None) -> bool:
     """Whether a family's time depends on the length of each request."""
     return family is not None and bool(family_of(family).ragged)
@@ -203,10 +194,3 @@ def _batch(found: Lengths, members: Sequence[Group], engine: Engine) -> Batch:
     batch = Batch.of(found.q_lens, found.kv_lens)
     in_graph = any(one.kind.role == "attention" and not one.head.ops for one in members)
     return replace(batch, padded=engine.graphs.padded(batch.requests)) if batch.is_decode and in_graph else batch
-
-
-def _noted(one: Shaped | None, found: Lengths) -> Shaped | None:
-    """Only attention depends on each request's lengths; the rest on their sum, which the step's name gives."""
-    if one is None or not found.note or not _by_request(one.call.kernel):
-        return one
-    return replace(one, read=False, note=found.note)

@@ -5,14 +5,13 @@ Split-k and its sum, attention and its merge, the products of a layer of experts
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pipewave.errors import BadInput
 from pipewave.kernels import family_of
-from pipewave.kernels.family_metadata import OperatorReader
 from pipewave.kernels.profiler import Given, Shaped, Step
-from pipewave.traces.kernel_names import UNKNOWN, Kind, dtype_of, kind_of, tile_of, whole_operators
+from pipewave.traces.kernel_names import Kind, dtype_of, kind_of, tile_of, whole_operators
 from pipewave.traces.trace import Dims, Kernel, Op
 
 
@@ -89,13 +88,14 @@ def group(kernels: Iterable[Kernel]) -> list[Group]:
     done: list[_Open] = []
     latest: dict[int, _Open] = {}
     waiting: dict[str | None, list[Kernel]] = {}
+    wholes = whole_operators()
     for kernel in kernels:
         kind, last = kind_of(kernel.name), latest.get(kernel.stream)
-        operator, whole = whole_of(kernel)
+        operator = next((op for op in kernel.ops if op.name in wholes), None)  # that is one call as a whole
         if operator is not None and last is not None and last.operator is operator:
             last.take(kernel, last.kind)
         elif operator is not None:
-            latest[kernel.stream] = _Open(whole, kernel, [kernel], operator=operator)
+            latest[kernel.stream] = _Open(wholes[operator.name], kernel, [kernel], operator=operator)
             done.append(latest[kernel.stream])
         elif kind.joins == "next":
             waiting.setdefault(kind.family, []).append(kernel)
@@ -108,14 +108,8 @@ def group(kernels: Iterable[Kernel]) -> list[Group]:
             latest[kernel.stream] = opened
             done.append(opened)
     alone = [_Open(kind_of(kernel.name), kernel, [kernel]) for rest in waiting.values() for kernel in rest]
-    return sorted((_close(one) for one in [*done, *alone]), key=lambda one: one.head.start_us)
-
-
-def whole_of(kernel: Kernel) -> tuple[Op | None, Kind]:
-    """The operator above a kernel that is one call as a whole, and what it is; None where there is none."""
-    kinds = whole_operators()
-    found = next((op for op in kernel.ops if op.name in kinds), None)
-    return found, kinds[found.name] if found else UNKNOWN
+    closed = (Group(one.kind, one.head, tuple(one.kernels)) for one in [*done, *alone])
+    return sorted(closed, key=lambda one: one.head.start_us)
 
 
 def _quantised(kind: Kind, kernel: Kernel, done: list[_Open]) -> list[Kernel]:
@@ -125,10 +119,6 @@ def _quantised(kind: Kind, kernel: Kernel, done: list[_Open]) -> list[Kernel]:
     if at is None or done[at].kind.role != "quantize" or done[at].head.stream != kernel.stream:
         return []
     return done.pop(at).kernels
-
-
-def _close(one: _Open) -> Group:
-    return Group(one.kind, one.head, tuple(one.kernels))
 
 
 def by_step(groups: Sequence[Group]) -> dict[int, list[Group]]:
@@ -146,15 +136,12 @@ def recorded_call(group: Group, step: Step | None, given: Given) -> Shaped | Non
     profile = family_of(group.family).profile
     try:
         whole = profile.group(group, step, given) if profile.group else None
-        return whole or _from_operators(group, profile.operators)
+        if whole:
+            return whole
+        for op in reversed(group.head.ops):
+            call = profile.operators[op.name](op, group) if op.name in profile.operators and op.dims else None
+            if call is not None:
+                return Shaped(op.name, call)
     except BadInput:  # sizes that no such kernel can have: the operator is not what its name says
         return None
-
-
-def _from_operators(group: Group, readers: Mapping[str, OperatorReader]) -> Shaped | None:
-    """From the innermost operator that says it."""
-    for op in reversed(group.head.ops):
-        call = readers[op.name](op, group) if op.name in readers and op.dims else None
-        if call is not None:
-            return Shaped(op.name, call)
     return None

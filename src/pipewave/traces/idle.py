@@ -154,8 +154,12 @@ def paced(
     slower = {
         step: (limited_us(us + waits[step], energy[step], SCALAR) - waits[step]) / us for step, us in kernels.items()
     }
-    factors = [float(np.mean([slower[one.head.step] for one in groups])) for groups in members]
-    return [_slowed(one, factor) for one, factor in zip(found, factors, strict=True)]
+    paced = []
+    for asked, groups in zip(found, members, strict=True):
+        factor = float(np.mean([slower[one.head.step] for one in groups]))
+        times = {name: factor * getattr(asked, name) for name in ("latency_us", "low_us", "high_us", "ceiling_us")}
+        paced.append(replace(asked, **times))
+    return paced
 
 
 def idle_us(groups: Sequence[Group]) -> float:
@@ -164,8 +168,3 @@ def idle_us(groups: Sequence[Group]) -> float:
     first = min(kernel.start_us for kernel in kernels)
     last = max(kernel.start_us + kernel.duration_us for kernel in kernels)
     return max(last - first - sum(kernel.duration_us for kernel in kernels), 0.0)
-
-
-def _slowed(one: Prediction, factor: float) -> Prediction:
-    times = {name: factor * getattr(one, name) for name in ("latency_us", "low_us", "high_us", "ceiling_us")}
-    return replace(one, **times)

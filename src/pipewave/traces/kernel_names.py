@@ -51,11 +51,6 @@ def kinds() -> tuple[Kind, ...]:
 
 def whole_operators() -> dict[str, Kind]:
     """Operators that are one call of a family, by name."""
-    return _whole_operators(revision())
-
-
-@lru_cache(maxsize=1)
-def _whole_operators(_registry: int) -> dict[str, Kind]:
     return {name: Kind("", "sample", family.name) for family in registered() for name in family.profile.whole}
 
 

@@ -8,7 +8,7 @@ loses most against its ceiling.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -62,11 +62,7 @@ FEW_TOKENS, LARGER = 16, 4  # tokens of a product that waste a read of the weigh
 HOST_COPY = "host_copy"
 OVERHEAD = ("launch", "link")  # pipes that no clock of the SMs or of the memory bounds
 SEEN = 0.01  # of the time: calls that take less are not asked about the clock
-ALIKE, SLOW, SPREAD = (
-    1.12,
-    1.2,
-    1.6,
-)  # their quartiles: the first and second above, the third at most so far
+ALIKE, SLOW, SPREAD = 1.12, 1.2, 1.6  # quartiles of their slowness: the first, the second; third over first at most
 MASKS = {
     "aten::scaled_dot_product_attention": 3,
     "aten::_scaled_dot_product_efficient_attention": 3,
@@ -136,21 +132,16 @@ def _exposed(kernels: Iterable[Kernel]) -> dict[str, float]:
     found = dict.fromkeys(("communication", "copies"), 0.0)
     devices: dict[int, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for one in kernels:
-        devices[one.device][_sort(one.name)].append((one.start_us, one.start_us + one.duration_us))
+        kind = kind_of(one.name)
+        collective = kind.role == "collective" or (kind.family and issubclass(family_of(kind.family).call, Collective))
+        sort = "copies" if kind.role == HOST_COPY else "communication" if collective else "work"
+        devices[one.device][sort].append((one.start_us, one.start_us + one.duration_us))
     for ran in devices.values():
         work, copies = ran["work"], ran["copies"]
         busy, all_but_comm = _union([*work, *copies, *ran["communication"]]), _union([*work, *copies])
         found["communication"] += busy - all_but_comm
         found["copies"] += all_but_comm - _union(work)
     return found
-
-
-def _sort(name: str) -> str:
-    kind = kind_of(name)
-    if kind.role == HOST_COPY:
-        return "copies"
-    collective = kind.role == "collective" or (kind.family and issubclass(family_of(kind.family).call, Collective))
-    return "communication" if collective else "work"
 
 
 def _union(spans: Iterable[tuple[float, float]]) -> float:
@@ -193,17 +184,13 @@ def _masked(groups: Sequence[Group]) -> str:
 
 def _small_batch(entries: Sequence[Entry]) -> float:
     """µs that a batch `LARGER` times as large would save for the same tokens, where reading weights bounds them."""
-    read = sum(
-        one.total_measured_us
-        for one in entries
-        if one.bound == "dram" and 0 < _tokens(one.call) <= FEW_TOKENS and one.measured_us <= 2.0 * one.latency_us
-    )
+    read = 0.0
+    for one in entries:
+        product = "k" in one.call or "experts" in one.call
+        tokens = int(one.call.get("m") or one.call.get("tokens") or 0) if product else 0
+        if one.bound == "dram" and 0 < tokens <= FEW_TOKENS and one.measured_us <= 2.0 * one.latency_us:
+            read += one.total_measured_us
     return (1.0 - 1.0 / LARGER) * read
-
-
-def _tokens(call: Mapping[str, Any]) -> int:
-    """Rows of a product or tokens of a layer of experts; 0 of other calls."""
-    return int(call.get("m") or call.get("tokens") or 0) if "k" in call or "experts" in call else 0
 
 
 def _clock(entries: Sequence[Entry], gpu_us: float) -> tuple[float, float] | None:

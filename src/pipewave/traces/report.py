@@ -204,7 +204,7 @@ def _impossible(entries: Sequence[Entry], gpu_us: float, gpu: GPU) -> tuple[str,
 
 
 def _ran(trace: Trace, one: Group, layer: int | None, entry: Entry | None) -> Ran:
-    step = trace.steps[one.head.step] if one.head.step >= 0 else None
+    step = trace.step(one.head.step)
     if entry is None:
         return Ran(step, layer, one.role, one.head.name, one.measured_us, one.family)
     lost = entry.recoverable_us if entry.counted else 0.0

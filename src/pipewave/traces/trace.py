@@ -45,6 +45,10 @@ class Trace:
         """Sum of all durations."""
         return sum(kernel.duration_us for kernel in self.kernels)
 
+    def step(self, number: int) -> Step | None:
+        """The step of a kernel by `Kernel.step`."""
+        return self.steps[number] if number >= 0 else None
+
 
 def step_of(name: str, start_us: float) -> Step | None:
     """The engine step that an annotation names, None where it names none."""
