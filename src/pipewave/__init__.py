@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pipewave.errors import PipewaveError
     from pipewave.face import Model, estimate, find_rate, load_model, plan, serve, step_time, tell, trace
     from pipewave.gpus import GPU, find
+    from pipewave.planning.prices import cost
     from pipewave.prediction.answers import Prediction, Predictions
     from pipewave.prediction.api import predict
 
@@ -46,6 +47,7 @@ __all__ = [
     "all_reduce",
     "all_to_all",
     "attention",
+    "cost",
     "elementwise",
     "estimate",
     "find",
@@ -69,7 +71,7 @@ __all__ = [
 _HOMES = (
     {"PipewaveError": "errors", "GPU": "gpus", "find": "gpus"}
     | dict.fromkeys(("Prediction", "Predictions"), "prediction.answers")
-    | {"predict": "prediction.api"}
+    | {"predict": "prediction.api", "cost": "planning.prices"}
     | dict.fromkeys(
         ("Model", "estimate", "find_rate", "load_model", "plan", "serve", "step_time", "tell", "trace"), "face"
     )

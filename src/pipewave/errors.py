@@ -22,6 +22,7 @@ Messages name the field, the value and what would work. `code` is stable and mea
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -37,6 +38,10 @@ class PipewaveError(Exception):
     """
 
     code = "error"
+
+    def __init_subclass__(cls) -> None:
+        """The word of a kind is its name: `UnknownGPU` is `unknown_gpu`."""
+        cls.code = vars(cls).get("code") or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
 
     def __init__(self, message: str, *, field: str | None = None) -> None:
         super().__init__(message)
@@ -61,84 +66,60 @@ class BadInput(PipewaveError):
 class UnknownField(BadInput):
     """A field name that does not exist."""
 
-    code = "unknown_field"
-
 
 class MissingField(BadInput):
     """A needed field is absent."""
-
-    code = "missing_field"
 
 
 class UnknownGPU(BadInput):
     """No GPU of that name is known and no spec file lies there."""
 
-    code = "unknown_gpu"
-
 
 class UnknownArchitecture(BadInput):
     """A compute capability whose traits nobody gave."""
-
-    code = "unknown_architecture"
 
 
 class UnknownKernel(BadInput):
     """No kernel family of that name."""
 
-    code = "unknown_kernel"
-
 
 class UnknownModel(BadInput):
     """No built-in model of that name and no config file lies there."""
-
-    code = "unknown_model"
 
 
 class UnsupportedDtype(BadInput):
     """The GPU or the software stack has no kernel for this operand type."""
 
-    code = "unsupported_dtype"
-
 
 class UnsupportedModel(BadInput):
     """A model configuration holds something that changes the computation and is not modelled."""
-
-    code = "unsupported_model"
 
 
 class CannotShard(BadInput):
     """A tensor, pipeline or expert split does not divide the model."""
 
-    code = "cannot_shard"
-
 
 class DoesNotFit(BadInput):
     """More memory is needed than the GPUs have."""
-
-    code = "does_not_fit"
 
 
 class BadFile(PipewaveError):
     """A file that cannot be read, is truncated, or is not what it should be."""
 
-    code = "bad_file"
-
 
 class MissingExtra(PipewaveError):
     """A feature needs an optional dependency."""
-
-    code = "missing_extra"
 
 
 class NotFinite(PipewaveError):
     """A prediction came out as NaN or infinity: it is refused instead of given."""
 
-    code = "not_finite"
 
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ' did you mean X?' for the closest known word, or an empty string."""
-    return close_to(word, known, 0.6)
+def did_you_mean(word: str, known: Iterable[str], likeness: float = 0.6) -> str:
+    """Return ' did you mean X?' for the closest known word, or an empty string; likeness 1 is the word itself."""
+    lowered = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=likeness)
+    return f" did you mean {lowered[close[0]]}?" if close else ""
 
 
 def meant_or_known(word: str, known: Iterable[str]) -> str:
@@ -150,10 +131,3 @@ def meant_or_known(word: str, known: Iterable[str]) -> str:
 def cause(problem: Exception) -> str:
     """Why a file could not be read or written, without its name, which the message begins with."""
     return getattr(problem, "strerror", None) or str(problem)
-
-
-def close_to(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """As `did_you_mean` at another likeness, from 0 (any word) to 1 (the word itself)."""
-    lowered = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=cutoff)
-    return f" did you mean {lowered[close[0]]}?" if close else ""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipewave.errors import BadInput, MissingField
+from pipewave.errors import BadInput, MissingField, UnknownField, meant_or_known
 from pipewave.gpus import GPU, find
 from pipewave.models import ModelSpec, load
 from pipewave.simulate.estimate import Estimate
@@ -16,7 +16,9 @@ from pipewave.simulate.estimate import estimate as static_batch
 from pipewave.simulate.step_time import step_time
 
 if TYPE_CHECKING:
-    from pipewave.planning import Plan
+    from concurrent.futures import Executor
+
+    from pipewave.planning import Owned, Plan
     from pipewave.published.answers import Deployed
     from pipewave.published.find_rate import FoundRate
     from pipewave.told.serve_answer import ServeAnswer
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Model", "estimate", "find_rate", "load_model", "plan", "serve", "step_time", "tell", "trace"]
 
 Model = ModelSpec
+LENGTHS = ("input_len", "output_len")
 
 
 def load_model(model: str | Path | Mapping[str, Any]) -> ModelSpec:
@@ -47,12 +50,9 @@ def load_model(model: str | Path | Mapping[str, Any]) -> ModelSpec:
 
 
 @wraps(static_batch)
-def estimate(*args: Any, isl: int | None = None, osl: int | None = None, **given: Any) -> Estimate:
+def estimate(*args: Any, **given: Any) -> Estimate:
     """As `pipewave.simulate.estimate.estimate`; the old names `isl` and `osl` of the lengths are taken, too."""
-    for name, old, value in (("input_len", "isl", isl), ("output_len", "osl", osl)):
-        if value is not None:
-            given[name] = _length(name, given.get(name), old, value)
-    return static_batch(*args, **given)
+    return static_batch(*args, **_long_names(given))
 
 
 def serve(model: str | Path, gpu: str, **case: Any) -> ServeAnswer:
@@ -160,23 +160,15 @@ def plan(
     model: str | Path | Mapping[str, Any] | ModelSpec,
     gpus: str | Sequence[str],
     *,
-    input_len: int | None = None,
-    output_len: int | None = None,
-    ttft_ms: float | str | None = None,
-    tpot_ms: float | str | None = None,
-    rate: float | None = None,
-    tokens_per_s: float | None = None,
-    users: float | None = None,
-    think_s: float = 0.0,
     arrivals: str | Path | None = None,
-    budget: float | None = None,
-    scale_delay_s: float = 300.0,
-    prefix_share: float = 0.0,
     quantize: Sequence[str] = (),
     prices: Mapping[str, float] | None = None,
-    isl: int | None = None,
-    osl: int | None = None,
-    **space: Any,
+    owned: Owned | str | Mapping[str, float] | None = None,
+    grid_g_per_kwh: float | None = None,
+    ignore: Sequence[str] = (),
+    executor: Executor | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    **asked: Any,
 ) -> Plan:
     """The cheapest designs that serve requests within limits.
 
@@ -186,33 +178,31 @@ def plan(
     Args:
         model: as in `load_model`.
         gpus: names of GPUs to choose among.
-        input_len: mean prompt tokens of a request; the old name `isl` is taken, too.
-        output_len: mean output tokens of a request; the old name `osl` is taken, too.
-        ttft_ms: limit on the mean time to the first token, ms; on a percentile over requests as `"p99=2000"`.
-        tpot_ms: limit on the mean time of a later token, ms; on a percentile likewise.
-        rate: requests a second at the peak; without rate, tokens_per_s, users and arrivals, a design is one replica at
-            the largest rate that it serves within the limits.
-        tokens_per_s: output tokens a second instead.
-        users: people who wait for an answer, think and ask again.
-        think_s: seconds of thinking.
         arrivals: file of requests, such as a day of them, whose busiest stretch is the peak; its lengths are used.
-        budget: USD a month.
-        scale_delay_s: seconds until a replica that an autoscaler wants serves.
-        prefix_share: share of each prompt that the prefix cache holds.
         quantize: other weights to try: `fp8`, made of 16-bit weights while they are loaded; `awq`, `nvfp4`, a
             repository, or `published` for all listed checkpoints of the model.
         prices: USD a GPU-hour by GPU, over the shipped ones.
-        isl: `input_len`.
-        osl: `output_len`.
-        **space: what to try, as fields of `pipewave.planning.Space`: tps, pps, dps, engines, speculative,
-            disaggregated, kv_dtypes, budgets (tokens a step), batches (requests), gpus_most (GPUs of a replica).
+        owned: bought GPUs instead of rented ones, as in `cost`.
+        grid_g_per_kwh: grams of CO₂ that the grid emits for a kWh.
+        ignore: fields of the model's configuration that are known to change nothing.
+        executor: runs designs elsewhere, such as a `ProcessPoolExecutor`.
+        progress: called with how many more designs are done, and how many there are.
+        **asked: requests and limits, as fields of `pipewave.planning.Question`: input_len and output_len (mean tokens;
+            the old names are isl and osl), ttft_ms, tpot_ms and e2e_ms (limits in ms on the mean, or on a percentile
+            over requests: `"p99=2000"`), prefix_share (of each prompt, held by the prefix cache). What comes, as those
+            of `Demand`: rate (requests a second at the peak; without any of these a design is one replica at the
+            largest rate that it serves within the limits), tokens_per_s (output tokens), users who wait for an answer
+            and think for think_s, budget (USD a month), scale_delay_s (until a replica that an autoscaler wants
+            serves). What to try, as those of `Space`: tps, pps, dps, engines, speculative, disaggregated, kv_dtypes,
+            budgets (tokens a step), batches (requests), gpus_most (GPUs of a replica), power_limits (W of each board),
+            rack_w and gpus_per_rack.
 
     Returns:
         All designs, which meet the limits, and the cheapest. A split that cannot be is a reason in it, not an error.
 
     Raises:
         UnknownGPU, UnknownModel: no such GPU or model.
-        MissingField, BadInput: a length, limit or list that is missing or cannot be.
+        MissingField, UnknownField, BadInput: a length, limit or list that is missing, unknown or cannot be.
 
     Source: a look at each design orders them; those that are named are served as `serve` does, with Poisson arrivals
     at the rate that is shown; cost is GPU-hours times price.
@@ -220,28 +210,44 @@ def plan(
     from pipewave.planning import Demand, Question, Space
     from pipewave.planning import plan as search
     from pipewave.planning.checkpoints import quantised
+    from pipewave.planning.prices import Owned
     from pipewave.simulate.arrival_files import read_trace
 
-    variants = quantised(model, quantize)
-    tried = Space((gpus,) if isinstance(gpus, str) else tuple(gpus), weights=("", *variants), **space)
-    recorded = None if arrivals is None else read_trace(arrivals)
+    given, recorded = _long_names(asked), None if arrivals is None else read_trace(arrivals)
+    known = [one.name for kind in (Question, Demand, Space) for one in fields(kind)]
+    if unknown := next((name for name in given if name not in known), None):
+        raise UnknownField(f"plan has no argument {unknown!r};{meant_or_known(unknown, known)}", field=unknown)
+    variants = quantised(model, quantize, tuple(ignore))
     if recorded is not None:
-        input_len = round(float(recorded.input_len.mean())) if input_len is None and isl is None else input_len
-        output_len = round(float(recorded.output_len.mean())) if output_len is None and osl is None else output_len
-    lengths = _length("input_len", input_len, "isl", isl), _length("output_len", output_len, "osl", osl)
-    question = Question(*lengths, ttft_ms, tpot_ms, prefix_share=prefix_share, recorded=recorded)
-    demand = Demand(rate, tokens_per_s, users, think_s, recorded, budget, scale_delay_s)
-    return search(load(model), question, tried, demand=demand, variants=variants, own_prices=prices)
+        for name in LENGTHS:
+            given.setdefault(name, round(float(getattr(recorded, name).mean())))
+    for name in LENGTHS:
+        if given.get(name) is None:
+            raise MissingField(f"missing argument {name!r}: mean tokens of a request", field=name)
+    question, demand, space = ({one.name: given[one.name] for one in fields(kind) if one.name in given}
+                               for kind in (Question, Demand, Space))  # fmt: skip
+    return search(
+        load(model, ignore=tuple(ignore)),
+        Question(**question, recorded=recorded),
+        Space((gpus,) if isinstance(gpus, str) else tuple(gpus), weights=("", *variants), **space),
+        demand=Demand(**demand, arrivals=recorded),
+        variants=variants,
+        own_prices=prices,
+        owned=Owned.of(owned),
+        grid_g_per_kwh=grid_g_per_kwh,
+        executor=executor,
+        progress=progress,
+    )
 
 
-def _length(name: str, value: int | None, old: str, old_value: int | None) -> int:
-    """A length given under one of two names. Raises MissingField without either, BadInput with both."""
-    if value is not None and old_value is not None:
-        raise BadInput(f"{name} and {old} are one argument: give one of them", field=name)
-    given = old_value if value is None else value
-    if given is None:
-        raise MissingField(f"missing argument {name!r}: mean tokens of a request", field=name)
-    return given
+def _long_names(given: dict[str, Any]) -> dict[str, Any]:
+    """Arguments with lengths by their own names. Raises BadInput where one is given by both."""
+    for name, old in zip(LENGTHS, ("isl", "osl"), strict=True):
+        if given.get(old) is not None:
+            if given.get(name) is not None:
+                raise BadInput(f"{name} and {old} are one argument: give one of them", field=name)
+            given = given | {name: given[old]}
+    return {name: value for name, value in given.items() if name not in ("isl", "osl")}
 
 
 def trace(file: str | Path, *, gpu: str | GPU | None = None, protocol: str | None = None, **known: Any) -> Report:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pipewave.cli.bars import bar, waiting
+from pipewave.cli.streams import bar, waiting
 from pipewave.models import load
 from pipewave.planning import Question, Space, plan
 

@@ -11,7 +11,7 @@ from pipewave.errors import BadFile
 from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.simulate.arrival_files import read_trace
-from pipewave.view.answers import read
+from pipewave.view import read
 
 CONFIG = {
     "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,

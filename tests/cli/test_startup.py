@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipewave.cli import build
-from pipewave.cli.help import completion
+from pipewave.cli import build, completion
 from pipewave.errors import BadInput, MissingField, UnknownField
 from tests.command_line import CliRunner
 

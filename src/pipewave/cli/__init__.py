@@ -5,40 +5,47 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from io import TextIOWrapper
+from pathlib import Path
 
 from pipewave.cli.command import Group
-from pipewave.errors import PipewaveError
+from pipewave.errors import BadInput, PipewaveError
 
 # Matrices here are small: more threads hardly help, and where a quota holds fewer cores than the host shows they wait
 # for one another (read once, when numpy is imported; a value of the user's stays).
 os.environ.setdefault("OPENBLAS_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))
 
+# Bash asks a command for the words that fit; zsh does so in bash's manner.
+COMPLETE = "complete -o default -C 'pipewave --complete' pipewave"
+SHELLS = {
+    "bash": (".bashrc", COMPLETE),
+    "zsh": (".zshrc", f"autoload -U +X compinit bashcompinit && compinit && bashcompinit && {COMPLETE}"),
+}
 COLLECTED_AFTER = 50_000  # new objects: looking for cycles among modules that load takes a fifteenth of a short command
 
 ABOUT = "How long a kernel, a model or a fleet takes on a GPU, what it could reach, and how to get there."
 # Where each command is, and the first sentence of what it says of itself.
 COMMANDS = {
     "predict": ("predict:GROUP", "Latency of a kernel, or of every case in a file."),
-    "gpus": ("gpus:gpus", "List the GPUs, or show one with the source of every field (`pipewave gpus H200`)."),
+    "gpus": ("catalogue:gpus", "List the GPUs, or show one with the source of every field (`pipewave gpus H200`)."),
     "engines": (
-        "engines:engines",
+        "catalogue:engines",
         "List versions of serving engines with their days and defaults (`pipewave engines vllm`).",
     ),
     "model": (
-        "model:model_command",
+        "catalogue:model_command",
         "Blocks, parameters, work and memory of a model; without a name, the built-in ones.",
     ),
-    "step": ("step:step_command", "One engine iteration, kernel by kernel, with its gaps."),
+    "step": ("estimate:step_command", "One engine iteration, kernel by kernel, with its gaps."),
     "estimate": (
         "estimate:estimate_command",
         "Time to first token, time per token, total and memory of a static batch.",
     ),
     "replay": ("estimate:replay_command", "What recorded engine iterations would take on a GPU."),
     "workload": (
-        "workload:workload_command",
+        "estimate:workload_command",
         "A replayable workload from a model and a table of requests, which all start together.",
     ),
     "serve": (
@@ -50,7 +57,7 @@ COMMANDS = {
         "What benchmark results say of a deployment, kept to correct other answers about it.",
     ),
     "check": (
-        "check:check_command",
+        "tell:check_command",
         "Whether a server is slower than it was: exit status 1 where it is by more than identical runs differ.",
     ),
     "plan": (
@@ -91,21 +98,31 @@ def run(words: Sequence[str]) -> int:
 
         print(f"pipewave {VERSION}")
         return 0
-    if words and words[0] in ("--complete", "--show-completion", "--install-completion"):
-        return _complete(words)
+    if words and words[0] == "--complete":
+        print("\n".join(build().completions(os.environ.get("COMP_LINE", ""))))
+        return 0
+    if words and words[0] in ("--show-completion", "--install-completion"):
+        print(completion(os.environ, Path.home(), words))
+        return 0
     return build().run(words)
 
 
-def _complete(words: Sequence[str]) -> int:
-    from pathlib import Path
+def completion(environment: Mapping[str, str], home: Path, words: Sequence[str]) -> str:
+    """The line that teaches the user's shell; with `--install-completion` put into its start file.
 
-    from pipewave.cli.help import completion
-
-    if words[0] == "--complete":
-        print("\n".join(build().completions(os.environ.get("COMP_LINE", ""))))
-    else:
-        print(completion(os.environ, Path.home(), words))
-    return 0
+    Raises BadInput for a shell other than bash and zsh.
+    """
+    shell = Path(environment.get("SHELL", "")).name
+    if shell not in SHELLS:
+        raise BadInput(f"SHELL = {shell!r}: completion is for {' and '.join(SHELLS)}", field="completion")
+    start, line = SHELLS[shell]
+    if "--install-completion" not in words:
+        return line
+    file = home / start
+    if line not in (file.read_text() if file.exists() else ""):
+        with file.open("a") as out:
+            out.write(f"\n{line}\n")
+    return f"{file}: done; it holds from the next shell on"
 
 
 def main() -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pipewave.cli.command import Argument, Group, Option
-from pipewave.cli.streams import say
+from pipewave.cli.options import Format
+from pipewave.cli.streams import check_format, say, show
 from pipewave.errors import BadInput, MissingField
-
-Format = Annotated[str, Option(help="table, json or csv.")]
 
 
 def calibrate(
@@ -31,28 +30,22 @@ def calibrate(
         missing = "store" if store is None else "gpu"
         raise MissingField(f"--{missing} is missing: pipewave calibrate --store rows --gpu H200", field=missing)
     from pipewave.calibrate.run import calibrate as run
-    from pipewave.cli.streams import check_format, show
 
     form = check_format(format)
     report = run(store, gpu, out=out, force=force)
     show(report.table(), form, title=f"Calibration of {report.gpu}", schema="calibration")
-    _say_what_was_left_out(report)
-    say(f"saved to {report.path}")
-
-
-def _say_what_was_left_out(report: Any) -> None:
     for (net, protocol), rows in sorted(report.too_few.items()):
         say(f"{net} ({protocol}): {rows} rows are too few, left as it is")
     if report.skipped:
         say(f"{report.skipped} rows of kernels that cannot be predicted were skipped")
     if report.late:
         say(f"{report.late} collectives that waited for a late rank were left out")
+    say(f"saved to {report.path}")
 
 
 def list_(format: Format = "table") -> None:
     """Calibrations that predictions use, one row a net and protocol; damaged files are named as such."""
     from pipewave.calibrate.listing import rows
-    from pipewave.cli.streams import check_format, show
     from pipewave.nets.calibration import corrections
 
     form = check_format(format)

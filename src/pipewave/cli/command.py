@@ -1,119 +1,90 @@
 """Commands of typed functions: a parameter is declared once, as `Annotated[int, Option("--tp", help="...")]`.
 
 A parameter whose type is a dataclass stands for its fields, which are options under one heading of the help: the first
-line of the dataclass's docstring. Plain Python, since a command's start counts in tenths of a second.
+line of the dataclass's docstring. Plain Python, since a command's start counts in tenths of a second: argparse alone
+would cost a seventh of `pipewave --help`, and has no fewer words for errors that name what is near.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cached_property
 from importlib import import_module
 from inspect import Parameter as Declared
 from inspect import getdoc, signature
+from textwrap import fill
 from typing import Any, get_args, get_origin, get_type_hints
 
-from pipewave.cli.help import page
-from pipewave.errors import BadInput, MissingField, UnknownField, close_to, meant_or_known
+from pipewave.errors import BadInput, MissingField, UnknownField, did_you_mean, meant_or_known
 
 JSON, FORMAT = "--json", "--format"
 HELP = ("--help", "-h")
+WIDEST, NARROWEST = 110, 40  # columns of the help
+FIRST = 30  # columns of its names at most
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """A word by its place."""
+class Parameter:
+    """A parameter of a command as it is declared; `of` makes it one of a function."""
 
-    help: str = ""
-    metavar: str = ""  # how the help calls it; its name in capitals by default
-    parser: Callable[[str], Any] | None = None  # from the word to the value, in place of the type's own
-    rest: bool = False  # all words from here on as they are, unknown options among them
-    hidden: bool = False
-
-
-class Option:
-    """A value by name. `--on/--off` spells both sides of a flag; without spellings it is `--name` or `--no-name`."""
+    spellings: tuple[str, ...] = ()
+    is_option = False
 
     def __init__(
         self,
-        *spellings: str,
+        *,
         help: str = "",
-        metavar: str = "",
+        metavar: str = "",  # how the help calls an argument; its name in capitals by default
         hidden: bool = False,
         min: float | None = None,
         max: float | None = None,
-        parser: Callable[[str], Any] | None = None,
+        parser: Callable[[str], Any] | None = None,  # from the word to the value, in place of the type's own
+        rest: bool = False,  # all words from here on as they are, unknown options among them
     ) -> None:
-        self.spellings, self.help, self.metavar, self.hidden = spellings, help, metavar, hidden
+        self.help, self.metavar, self.hidden, self.rest = help, metavar, hidden, rest
         self.min, self.max, self.parser = min, max, parser
 
+    def of(self, name: str, hint: Any, default: Any = Declared.empty, heading: str = "") -> Parameter:
+        """The same of a function's parameter. hint: int, float, str, bool or Path, optional, or a list of them."""
+        made, inner = copy(self), [one for one in get_args(hint) if one not in (type(None), ...)]
+        made.name, made.heading, made.kind = name, heading, inner[0] if inner else hint
+        made.required, made.many = default is Declared.empty, get_origin(hint) in (list, tuple)
+        made.default = None if made.required else default
+        made.is_flag = made.is_option and made.kind is bool
+        plain = name.replace("_", "-")
+        usual = f"--{plain}/--no-{plain}" if made.kind is bool else f"--{plain}"
+        sides = [[*one.split("/"), ""] for one in made.spellings or (usual,)] if made.is_option else []
+        made.opts, made.off = ([one[side].strip() for one in sides if one[side].strip()] for side in (0, 1))
+        made.shown = made.opts[0] if made.is_option else made.metavar or name.upper()
+        return made
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A parameter of a command."""
-
+    # What `of` sets.
     name: str
-    kind: type  # of one value: int, float, str, bool or Path
+    kind: type  # of one value
     default: Any
-    declared: Option | Argument
-    required: bool = False
-    many: bool = False  # an option that may be repeated, or all further words
-    heading: str = ""
-
-    @property
-    def help(self) -> str:
-        """What it is."""
-        return self.declared.help
-
-    @property
-    def hidden(self) -> bool:
-        """Whether the help is silent about it."""
-        return self.declared.hidden
-
-    @property
-    def is_option(self) -> bool:
-        """Whether it is given by name."""
-        return isinstance(self.declared, Option)
-
-    @property
-    def is_flag(self) -> bool:
-        """Whether its name alone says it."""
-        return self.is_option and self.kind is bool
-
-    @property
-    def opts(self) -> list[str]:
-        """Every spelling, those of a flag that say yes."""
-        return [name for name in self._sides(0) if name]
-
-    @property
-    def off(self) -> list[str]:
-        """Spellings of a flag that say no."""
-        return [name for name in self._sides(1) if name]
-
-    def _sides(self, side: int) -> list[str]:
-        if not isinstance(self.declared, Option):
-            return []
-        plain = "--" + self.name.replace("_", "-")
-        usual = f"{plain}/--no-{plain[2:]}" if self.kind is bool else plain
-        spelled = self.declared.spellings or (usual,)
-        return [[*name.split("/"), ""][side].strip() for name in spelled]
+    required: bool
+    many: bool  # an option that may be repeated, or all further words
+    heading: str
+    is_flag: bool  # its name alone says it
+    opts: list[str]  # every spelling, those of a flag that say yes
+    off: list[str]  # spellings of a flag that say no
+    shown: str  # its name as it is written on a command line
 
     def read(self, text: str) -> Any:
         """The value of a word. Raises BadInput, naming the parameter."""
-        if self.declared.parser:
-            return self.declared.parser(text)
+        if self.parser:
+            return self.parser(text)
         try:
             value = self.kind(text)
         except ValueError as problem:
             wanted = {int: "an integer", float: "a number"}.get(self.kind, self.kind.__name__)
             raise BadInput(f"{self.shown} = {text!r}: must be {wanted}", field=self.name) from problem
-        low, high = (getattr(self.declared, side, None) for side in ("min", "max"))
+        low, high = self.min, self.max
         if (low is not None and value < low) or (high is not None and value > high):
-            bounds = " and ".join(
-                f"at {side} {end:g}" for side, end in (("least", low), ("most", high)) if end is not None
-            )
-            raise BadInput(f"{self.shown} = {text}: must be {bounds}", field=self.name)
+            bounds = [f"at {side} {end:g}" for side, end in (("least", low), ("most", high)) if end is not None]
+            raise BadInput(f"{self.shown} = {text}: must be {' and '.join(bounds)}", field=self.name)
         return value
 
     @property
@@ -130,10 +101,22 @@ class Parameter:
         shown = self.opts[0] if self.default is True and self.is_option else self.default
         return self.help if silent else f"{self.help} [default: {shown}]".strip()
 
-    @property
-    def shown(self) -> str:
-        """Its name as it is written on a command line."""
-        return self.opts[0] if self.is_option else self.declared.metavar or self.name.upper()
+
+class Argument(Parameter):
+    """A word by its place."""
+
+    def __init__(self, help: str = "", **how: Any) -> None:
+        super().__init__(help=help, **how)
+
+
+class Option(Parameter):
+    """A value by name. `--on/--off` spells both sides of a flag; without spellings it is `--name` or `--no-name`."""
+
+    is_option = True
+
+    def __init__(self, *spellings: str, **how: Any) -> None:
+        super().__init__(**how)
+        self.spellings = spellings
 
 
 class Command:
@@ -155,10 +138,6 @@ class Command:
         return get_type_hints(self._run, include_extras=True)
 
     @cached_property
-    def _groups(self) -> dict[str, Any]:
-        return {} if self._params else {name: kind for name, kind in self._hints.items() if is_dataclass(kind)}
-
-    @cached_property
     def params(self) -> list[Parameter]:
         """What it takes, dataclasses as their fields."""
         if self._params is not None:
@@ -171,20 +150,21 @@ class Command:
         if any(word in HELP for word in words):
             print(self._page(path))
             return 0
-        ready = self._arrange(list(words), self.params) if self._arrange else list(words)
-        values = read(ready, self.params)
-        made = {name: kind(**{one.name: values.pop(one.name) for one in fields(kind)})
-                for name, kind in self._groups.items()}  # fmt: skip
+        values = read(self._arrange(list(words), self.params) if self._arrange else words, self.params)
+        groups: dict[str, Any] = (
+            {} if self._params else {name: kind for name, kind in self._hints.items() if is_dataclass(kind)}
+        )
+        made = {name: kind(**{one.name: values.pop(one.name) for one in fields(kind)}) for name, kind in groups.items()}
         return self._run(**values, **made) or 0
 
     def _page(self, path: str) -> str:
         """The help."""
         places = [one for one in self.params if not one.is_option]
         usage = " ".join([path, "[OPTIONS]", *(one.shown if one.required else f"[{one.shown}]" for one in places)])
-        options = [one for one in self.params if one.is_option and not one.hidden]
         sections = {"Arguments": [(one.shown, one.told) for one in places if one.help]}
-        for one in options:
-            sections.setdefault(one.heading or "Options", []).append((one.spelled, one.told))
+        for one in self.params:
+            if one.is_option and not one.hidden:
+                sections.setdefault(one.heading or "Options", []).append((one.spelled, one.told))
         return page(usage, self.help, sections.items())
 
 
@@ -223,8 +203,7 @@ class Group:
 
     def run(self, words: Sequence[str], path: str = "pipewave") -> int:
         """Run the command that the first word names; its exit status."""
-        named = bool(words) and words[0][:1] != "-"
-        if named:
+        if words and words[0][:1] != "-":
             return self.command(words[0]).run(words[1:], f"{path} {words[0]}")
         if self.alone and not any(word in HELP for word in words):
             return self.alone.run(words, path)
@@ -253,23 +232,14 @@ def first_line(text: str) -> str:
 def _expanded(name: str, hint: Any, default: Any) -> Iterator[Parameter]:
     """A declared parameter, or one for each field of its dataclass."""
     if not is_dataclass(hint):
-        yield _parameter(name, hint, default)
+        kind, declared = get_args(hint)[:2]
+        yield declared.of(name, kind, default)
         return
     heading, inner = (getdoc(hint) or "").split("\n")[0].rstrip("."), get_type_hints(hint, include_extras=True)
     for one in fields(hint):
         made = one.default_factory() if one.default_factory is not MISSING else one.default
-        yield _parameter(one.name, inner[one.name], Declared.empty if made is MISSING else made, heading)
-
-
-def _parameter(name: str, hint: Any, default: Any, heading: str = "") -> Parameter:
-    """`Annotated[kind, Option or Argument]`; kind may be optional, or a list."""
-    kind, declared = get_args(hint)[:2]
-    many = get_origin(kind) in (list, tuple)
-    inner = [one for one in get_args(kind) if one not in (type(None), ...)]
-    required = default is Declared.empty
-    return Parameter(
-        name, inner[0] if inner else kind, None if required else default, declared, required, many, heading
-    )
+        kind, declared = get_args(inner[one.name])[:2]
+        yield declared.of(one.name, kind, Declared.empty if made is MISSING else made, heading)
 
 
 def read(words: Sequence[str], params: Sequence[Parameter]) -> dict[str, Any]:
@@ -277,12 +247,10 @@ def read(words: Sequence[str], params: Sequence[Parameter]) -> dict[str, Any]:
 
     Raises UnknownField for an option that none has, MissingField for a value that is not given, BadInput for others.
     """
-    named, placed = _sorted(_alike(list(words), params), params)
-    values = dict(named)
-    arguments = [one for one in params if not one.is_option]
-    for one in arguments:
-        taken, placed = (placed, []) if one.many else (placed[:1], placed[1:])
-        if taken:
+    values, placed = _sorted(_alike(list(words), params), params)
+    for one in params:
+        if not one.is_option and placed:
+            taken, placed = (placed, []) if one.many else (placed[:1], placed[1:])
             values[one.name] = [one.read(word) for word in taken] if one.many else one.read(taken[0])
     if placed:
         raise BadInput(f"{placed[0]}: a word too many; lists are written with commas, as in H200,L40S", field=None)
@@ -297,7 +265,6 @@ def read(words: Sequence[str], params: Sequence[Parameter]) -> dict[str, Any]:
 def _sorted(words: list[str], params: Sequence[Parameter]) -> tuple[dict[str, Any], list[str]]:
     """Values of options by the names of their parameters, and the words that stand by their places."""
     on, off = {name: one for one in params for name in one.opts}, {name: one for one in params for name in one.off}
-    rest = any(isinstance(one.declared, Argument) and one.declared.rest for one in params)
     named: dict[str, Any] = {}
     placed: list[str] = []
     while words:
@@ -308,8 +275,9 @@ def _sorted(words: list[str], params: Sequence[Parameter]) -> tuple[dict[str, An
         if word[:1] != "-" or word == "-" or word[1:2].isdigit():
             placed.append(word)
         elif spelling not in on and spelling not in off:
-            if not rest:
-                raise UnknownField(f"no option {spelling};{close_to(spelling, on) or ' see --help'}", field=spelling)
+            if not any(one.rest for one in params):
+                hint = did_you_mean(spelling, on) or " see --help"
+                raise UnknownField(f"no option {spelling};{hint}", field=spelling)
             placed.append(word)
         elif (one := on.get(spelling) or off[spelling]).is_flag:
             if equals:
@@ -333,3 +301,25 @@ def _alike(words: list[str], params: Sequence[Parameter]) -> list[str]:
         text = "\0".join(words).replace(f"{FORMAT}\0json", JSON).replace(f"{FORMAT}=json", JSON)
         return text.split("\0") if words else words
     return words
+
+
+def page(usage: str, about: str, sections: Iterable[tuple[str, Iterable[tuple[str, str]]]]) -> str:
+    """A page of help: how a command is called, what it does, and sections of names and what they mean."""
+    try:
+        columns = int(os.environ.get("COLUMNS") or os.get_terminal_size().columns)
+    except (OSError, ValueError):
+        columns = 100
+    width = max(min(columns, WIDEST), NARROWEST)
+    told = [fill(" ".join(text.split()), width, break_on_hyphens=False) for text in about.split("\n\n")]
+    listed = ((name, list(rows)) for name, rows in sections)
+    return "\n\n".join([f"Usage: {usage}", *told, *(_section(name, rows, width) for name, rows in listed if rows)])
+
+
+def _section(heading: str, rows: Sequence[tuple[str, str]], width: int) -> str:
+    """Names to the left, what they are to the right; a long name has a line of its own."""
+    first = min(max(len(name) for name, _ in rows) + 2, FIRST)
+    lines, indent = [f"{heading}:"], " " * (first + 2)
+    for name, told in rows:
+        text = fill(told, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+        lines += [f"  {name:{first}}{text.strip()}"] if len(name) < first else [f"  {name}", text]
+    return "\n".join(line.rstrip() for line in lines if line.strip())

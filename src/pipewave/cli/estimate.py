@@ -1,9 +1,10 @@
-"""`pipewave estimate` and `replay`: what a static batch, or recorded iterations, take on a GPU."""
+"""`pipewave estimate`, `step`, `replay` and `workload`: what a static batch or recorded iterations take on a GPU."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 from pipewave.cli.command import Argument, Option
 from pipewave.cli.options import (
@@ -11,22 +12,31 @@ from pipewave.cli.options import (
     AsJson,
     Backend,
     EngineName,
+    Ep,
     Gpu,
     HostWords,
     Ignore,
     Images,
     Isl,
     KvDtype,
+    KvLens,
     Model,
     Osl,
     PowerLimit,
+    Pp,
+    QLens,
     Speculation,
     Split,
     ToldRuns,
+    Tp,
     Verbose,
-    cache_word,
 )
-from pipewave.cli.streams import give
+from pipewave.cli.streams import give, put, say
+from pipewave.files.json_text import dumps
+
+# What a case of told runs calls an argument of `estimate`, and those that it does not know.
+IN_CASES = {"batch": "concurrency", "input_len": "isl", "output_len": "osl"}
+UNTOLD = ("moe_backend", "images", "host")
 
 
 def estimate_command(
@@ -50,34 +60,59 @@ def estimate_command(
     verbose: Verbose = False,
 ) -> None:
     """Time to first token, time per token, total and memory of a static batch."""
+    from pipewave.calls.dtypes import cache_type
     from pipewave.models import load
     from pipewave.simulate import estimate
 
-    answer = estimate(
-        load(model, ignore=tuple(ignore)),
-        gpu,
-        batch=batch,
-        input_len=input_len,
-        output_len=output_len,
-        **asdict(split),
-        engine=engine,
-        max_num_batched_tokens=max_num_batched_tokens,
-        kv_dtype=cache_word(kv_cache_dtype),
-        moe_backend=moe_backend,
-        images=images,
-        speculative=speculative,
-        host=host,
-        power_limit_w=power_limit,
-    )
+    asked: dict[str, Any] = {"batch": batch, "input_len": input_len, "output_len": output_len, **asdict(split)}
+    asked |= {"engine": engine, "max_num_batched_tokens": max_num_batched_tokens, "speculative": speculative}
+    asked |= {"kv_dtype": cache_type(kv_cache_dtype), "power_limit_w": power_limit}
+    asked |= {"moe_backend": moe_backend, "images": images, "host": host}
+    answer = estimate(load(model, ignore=tuple(ignore)), gpu, **asked)
     if told:
         from pipewave.told.others import corrected_estimate
         from pipewave.told.tell import runs_of
 
-        case = {"model": model, "gpu": gpu, "engine": engine, "concurrency": batch, "isl": input_len, "osl": output_len}
-        limits = {"max_num_batched_tokens": max_num_batched_tokens, "speculative": speculative}
-        case |= asdict(split) | limits | {"kv_dtype": cache_word(kv_cache_dtype), "power_limit_w": power_limit}
-        answer = corrected_estimate(answer, case, runs_of(told))
+        case = {IN_CASES.get(name, name): value for name, value in asked.items() if name not in UNTOLD}
+        answer = corrected_estimate(answer, case | {"model": model, "gpu": gpu}, runs_of(told))
     give(answer.to_dict(), as_json, verbose=verbose)
+
+
+def step_command(
+    model: Model,
+    gpu: Gpu,
+    q_lens: QLens,
+    kv_lens: KvLens,
+    split: Split,
+    engine: EngineName = "vllm",
+    kv_cache_dtype: KvDtype = None,
+    host: HostWords = None,
+    ignore: Ignore = [],  # noqa: B006
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """One engine iteration, kernel by kernel, with its gaps."""
+    from pipewave.calls.dtypes import cache_type
+    from pipewave.calls.fields import integers
+    from pipewave.gpus import find
+    from pipewave.models import load
+    from pipewave.models.kernels import Deployment
+    from pipewave.models.shard import Parallel
+    from pipewave.software.host import host_of
+    from pipewave.step import Runner, find_engine
+    from pipewave.step.predict import detail
+
+    spec, parallel = load(model, ignore=tuple(ignore)), Parallel(**asdict(split))
+    parallel.check(spec)
+    runner = Runner.of(Deployment(spec, parallel, cache_type(kv_cache_dtype)), find(gpu), find_engine(engine))
+    runner = runner.hosted(host_of(host)) if host else runner
+    batch = runner.batch(integers(q_lens), integers(kv_lens))
+    rows = [asdict(part) for part in detail(runner, batch)]
+    steps = runner.steps([batch])
+    total = {f"{side}_us": float(getattr(steps, f"{side}_us")[0]) for side in ("total", "low", "high")}
+    total |= runner.energy(steps)
+    answer = total | {"parts": rows, "notes": steps.notes, "model": spec.name, "gpu": gpu}
+    give(answer, as_json, verbose=verbose)
 
 
 def replay_command(
@@ -94,3 +129,24 @@ def replay_command(
 
     answer = replay(workload, gpu, engine, model=load(model) if model else None).to_dict()
     give(answer, as_json, verbose=verbose)
+
+
+def workload_command(
+    model: Model,
+    requests: Annotated[str, Option("--requests", help="CSV or JSON-lines table of prompt and output tokens.")],
+    out: Annotated[str, Option("--out", help="Where the workload goes; - is standard output.")] = "-",
+    tp: Tp = 1,
+    pp: Pp = 1,
+    ep: Ep = 1,
+    limit: Annotated[int | None, Option(min=1, help="Only the first so many requests.")] = None,
+) -> None:
+    """A replayable workload from a model and a table of requests, which all start together.
+
+    When they arrive is no part of a workload: `pipewave serve --trace` takes that into account.
+    """
+    from pipewave.simulate.arrival_files import read_trace
+    from pipewave.simulate.replay import workload
+
+    traffic = read_trace(requests, requests=limit, rate=math.inf)
+    say(f"note: {traffic.notes[0]}; `pipewave serve --trace` takes them into account")
+    put(dumps(workload(model, traffic, tp=tp, pp=pp, ep=ep)) + "\n", out, requests)

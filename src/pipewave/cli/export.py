@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
 
-from pipewave.cli.bars import waiting
 from pipewave.cli.command import Group, Option
 from pipewave.cli.options import TP, Gpu, Model
+from pipewave.cli.streams import waiting
 
 Degrees = Annotated[str, Option(*TP, help="Tensor-parallel degrees, such as 1,2,4.")]
 

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pipewave.cli.command import Option
-
-if TYPE_CHECKING:
-    from pipewave.models import ModelSpec
-    from pipewave.models.shard import Parallel
 
 # Spellings of options that one command takes as a number and another as a list to try.
 TP = ("--tp", "--tp-size", "--tensor-parallel-size", "-tp")
@@ -19,6 +15,8 @@ STEP_TOKENS = ("--max-num-batched-tokens", "--chunked-prefill-size")
 SEQUENCES = ("--max-num-seqs", "--max-running-requests")
 
 Model = Annotated[str, Option("--model", "-m", help="config.json, a directory with one, or a built-in name.")]
+ModelName = Annotated[str | None, Option("--model", "-m", help="As of `estimate`.")]
+GpuName = Annotated[str | None, Option("--gpu", help="GPU name or spec file.")]
 Gpu = Annotated[str, Option("--gpu", help="GPU name or spec file.")]
 Tp = Annotated[int, Option(*TP, help="Tensor parallel GPUs.")]
 Pp = Annotated[int, Option(*PP, help="Pipeline stages.")]
@@ -46,15 +44,21 @@ HostWords = Annotated[
 PowerLimit = Annotated[
     float | None, Option("--power-limit", help="Power limit of each board, W, as nvidia-smi -pl sets it.")
 ]
-Ttft = Annotated[float | None, Option(help="Limit on time to first token, ms.")]
-Tpot = Annotated[float | None, Option(help="Limit on time per later token (first left out), ms.")]
+OwnedWords = Annotated[
+    str | None,
+    Option("--owned", help="Bought GPUs: H200=32000,years=4,usd_per_kwh=0.08,pue=1.2,utilisation=0.8; usd=: any GPU."),
+]
+Grid = Annotated[float | None, Option("--grid", help="Grams of CO2 that the grid emits for a kWh.")]
 QLens = Annotated[str, Option("--q-lens", help="New tokens of each request; 1*64,2048 repeats.")]
 KvLens = Annotated[str, Option("--kv-lens", help="Cache lengths, new tokens included.")]
 Ignore = Annotated[list[str], Option("--ignore-field", help="Config field known to change nothing; repeatable.")]
 ToldRuns = Annotated[
     list[str], Option("--told", help="Measured runs that correct the answer: a result file or a name of `tell`.")
 ]
-Verbose = Annotated[bool, Option("--verbose", "-v", help="Every note and detail below the answer.")]
+VERBOSE = Option("--verbose", "-v", help="Every note and detail below the answer.")
+Verbose = Annotated[bool, VERBOSE]
+FORMAT = Option(help="table, json or csv.")
+Format = Annotated[str, FORMAT]
 AsJson = Annotated[bool, Option("--json", help="One JSON object instead of a table.")]
 
 
@@ -66,18 +70,3 @@ class Split:
     pp: Pp = 1
     ep: Ep = 1
     dp: Dp = 1
-
-    def of(self, spec: ModelSpec) -> Parallel:
-        """The split of a model. Raises CannotShard where its parts do not divide."""
-        from pipewave.models.shard import Parallel
-
-        parallel = Parallel(self.tp, self.pp, self.ep, self.dp)
-        parallel.check(spec)
-        return parallel
-
-
-def cache_word(dtype: str | None) -> str | None:
-    """The cache type that an engine's word for it means; None for the model's own."""
-    from pipewave.calls.dtypes import cache_type
-
-    return cache_type(dtype)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
-from pipewave.cli.bars import bar
 from pipewave.cli.command import Option
 from pipewave.cli.options import (
     DP,
@@ -16,31 +15,57 @@ from pipewave.cli.options import (
     STEP_TOKENS,
     TP,
     AsJson,
+    Grid,
     Ignore,
     Isl,
     Model,
     Osl,
+    OwnedWords,
     Verbose,
-    cache_word,
 )
-from pipewave.cli.streams import give
+from pipewave.cli.streams import bar, give
 from pipewave.errors import BadInput
 
-if TYPE_CHECKING:
-    from pipewave.planning.space import Space
-
-
 LIMIT = "ms on the mean; on a percentile over requests: p99=2000 (p50, p90, p95, p99)."
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _numbers(name: str, kind: type, text: str) -> tuple[Any, ...]:
+    try:
+        return tuple(kind(word) for word in _words(text))
+    except ValueError as problem:
+        wanted = "integers" if kind is int else "numbers"
+        raise BadInput(f"{name} = {text!r}: must be {wanted} separated by commas", field=name) from problem
+
+
+def _cache_types(text: str) -> tuple[str | None, ...]:
+    from pipewave.calls.dtypes import cache_type
+
+    return tuple(cache_type(word) for word in _words(text))
+
+
+def _price(text: str) -> tuple[str, float]:
+    from pipewave.planning.prices import number
+
+    return number(text, "price")
+
+
+def _listed(*spellings: str, kind: type = int, help: str) -> Option:
+    """An option of numbers separated by commas."""
+    return Option(*spellings, help=help, parser=partial(_numbers, spellings[0].strip("-").replace("-", "_"), kind))
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
     """Requests, and the limits that they are held to."""
 
-    isl: Isl
-    osl: Osl
-    ttft: Annotated[str | None, Option("--ttft", help=f"Limit on time to first token, {LIMIT}")] = None
-    tpot: Annotated[str | None, Option("--tpot", help=f"Limit on time per later token, {LIMIT}")] = None
+    input_len: Isl
+    output_len: Osl
+    ttft_ms: Annotated[str | None, Option("--ttft", help=f"Limit on time to first token, {LIMIT}")] = None
+    tpot_ms: Annotated[str | None, Option("--tpot", help=f"Limit on time per later token, {LIMIT}")] = None
     prefix_share: Annotated[
         float, Option("--prefix-share", help="Share of each prompt that the prefix cache holds.")
     ] = 0.0
@@ -67,57 +92,65 @@ class Coming:
 class Tried:
     """What to try, lists separated by commas; the default search chooses where nothing is said."""
 
-    tp: Annotated[str | None, Option(*TP, help="Degrees of tensor parallelism.")] = None
-    pp: Annotated[str | None, Option(*PP, help="Pipeline stages.")] = None
-    dp: Annotated[str | None, Option(*DP, help="Ranks of attention data parallelism.")] = None
+    tps: Annotated[str | None, _listed(*TP, help="Degrees of tensor parallelism.")] = None
+    pps: Annotated[str | None, _listed(*PP, help="Pipeline stages.")] = None
+    dps: Annotated[str | None, _listed(*DP, help="Ranks of attention data parallelism.")] = None
     speculative: Annotated[
         list[str], Option("--speculative", help="Drafts to try beside none: method=mtp,tokens=1; repeatable.")
     ] = field(default_factory=list)
     disaggregated: Annotated[
         bool, Option("--disaggregated/--no-disaggregated", help="Also prefill and decode engines apart.")
     ] = True
-    engine: Annotated[
-        str | None, Option("--engine", help="vllm, sglang, trtllm, or several; with versions. Else all that run there.")
-    ] = None
-    kv_cache_dtype: Annotated[str, Option("--kv-cache-dtype", help="auto, fp8 or both.")] = "auto"
-    quantize: Annotated[
+    engines: Annotated[
         str | None,
-        Option("--quantize", help="Also other weights: fp8 (made while loading), awq, nvfp4, a repository, published."),
+        Option(
+            "--engine", help="vllm, sglang, trtllm, or several; with versions. Else all that run there.", parser=_words
+        ),
     ] = None
-    max_num_seqs: Annotated[str | None, Option(*SEQUENCES, help="Requests at once; else the engine's own.")] = None
-    max_num_batched_tokens: Annotated[str | None, Option(*STEP_TOKENS, help="Step budgets; else its own.")] = None
-    max_gpus: Annotated[int, Option("--max-gpus", help="Most GPUs of one replica.")] = 64
+    kv_dtypes: Annotated[
+        str | None, Option("--kv-cache-dtype", help="auto, fp8 or both; auto by default.", parser=_cache_types)
+    ] = None
+    quantize: Annotated[
+        str,
+        Option(
+            "--quantize",
+            help="Also other weights: fp8 (made while loading), awq, nvfp4, a repository, published.",
+            parser=_words,
+        ),
+    ] = ""
+    batches: Annotated[str | None, _listed(*SEQUENCES, help="Requests at once; else the engine's own.")] = None
+    budgets: Annotated[str | None, _listed(*STEP_TOKENS, help="Step budgets; else its own.")] = None
+    gpus_most: Annotated[int, Option("--max-gpus", help="Most GPUs of one replica.")] = 64
+    power_limits: Annotated[
+        str | None, _listed("--power-limit", kind=float, help="Power limits of each board, W; else its own.")
+    ] = None
 
-    def space(self, gpus: tuple[str, ...], weights: Iterable[str]) -> Space:
-        """All designs of these GPUs, the model as asked and with such weights."""
-        from pipewave.planning.space import Space
 
-        return Space(
-            gpus,
-            tps=_given("tp", self.tp),
-            pps=_given("pp", self.pp),
-            dps=_given("dp", self.dp),
-            speculative=(None, *self.speculative) if self.speculative else None,
-            disaggregated=self.disaggregated,
-            engines=_words(self.engine) if self.engine else None,
-            kv_dtypes=tuple(cache_word(word) for word in _words(self.kv_cache_dtype)),
-            budgets=_given("max_num_batched_tokens", self.max_num_batched_tokens) or (None,),
-            batches=_given("max_num_seqs", self.max_num_seqs) or (None,),
-            gpus_most=self.max_gpus,
-            weights=("", *weights),
-        )
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """Prices, power and carbon."""
+
+    price: Annotated[
+        list[str], Option("--price", help="Your own price: H100=2.5 (USD per GPU and hour); repeatable.", parser=_price)
+    ] = field(default_factory=list)
+    price_file: Annotated[
+        str | None, Option("--price-file", help="JSON file of your own prices: GPU to USD per GPU and hour.")
+    ] = None
+    owned: OwnedWords = None
+    grid_g_per_kwh: Grid = None
+    rack_w: Annotated[
+        float | None, Option("--max-power-per-rack", help="W that the boards of a rack may draw together.")
+    ] = None
+    gpus_per_rack: Annotated[int | None, Option("--gpus-per-rack", help="Of --max-power-per-rack.")] = None
 
 
 def plan_command(
     model: Model,
-    gpus: Annotated[str, Option("--gpus", "--gpu", help="GPU names separated by commas, or all.")],
+    gpus: Annotated[str, Option("--gpus", "--gpu", help="Names separated by commas, or all.")],
     asked: Asked,
     coming: Coming,
     tried: Tried,
-    price: Annotated[list[str], Option(help="Your own price, such as H100=2.5 (USD an hour); repeatable.")] = [],  # noqa: B006
-    price_file: Annotated[
-        str | None, Option("--price-file", help="JSON file of your own prices: GPU to USD per GPU and hour.")
-    ] = None,
+    bill: Bill,
     executor: Annotated[str | None, Option(help="processes://N or dask://HOST:PORT; else one process a core.")] = None,
     launch_as: Annotated[
         str, Option("--launch-as", help="How to print the winner: shell, docker, kubernetes or dynamo.")
@@ -132,58 +165,23 @@ def plan_command(
 
     `pipewave plan --model Llama-3.1-70B --gpus H100,H200 --isl 2000 --osl 200 --ttft p99=2000 --tpot 40 --rate 20`
     """
+    from pipewave.face import LENGTHS, plan
     from pipewave.files.whole import write
     from pipewave.gpus import names
-    from pipewave.models import load
-    from pipewave.planning import Demand, Question, plan
-    from pipewave.planning.checkpoints import quantised
     from pipewave.planning.executors import executor as open_executor
     from pipewave.planning.executors import one_a_core
     from pipewave.planning.prices import read_prices
-    from pipewave.simulate.arrival_files import read_trace
 
-    variants = quantised(model, _words(tried.quantize or ""), tuple(ignore))
-    space = tried.space(tuple(names()) if gpus == "all" else _words(gpus), variants)
-    recorded = read_trace(coming.arrivals) if coming.arrivals else None
-    isl, osl = asked.isl, asked.osl
-    if recorded is not None:
-        isl, osl = round(float(recorded.input_len.mean())), round(float(recorded.output_len.mean()))
-    question = Question(isl, osl, asked.ttft, asked.tpot, prefix_share=asked.prefix_share, recorded=recorded)
-    demand = Demand(coming.rate, coming.tokens_per_s, coming.users, coming.think_s, recorded, coming.budget,
-                    coming.scale_delay_s)  # fmt: skip
-    own = (read_prices(price_file) if price_file else {}) | _prices(price)
+    given: dict[str, Any] = asdict(asked) | asdict(coming) | asdict(tried) | asdict(bill)
+    own = (read_prices(bill.price_file) if bill.price_file else {}) | dict(given.pop("price"))
+    del given["price_file"]
+    given["speculative"] = (None, *tried.speculative) if tried.speculative else None
+    if coming.arrivals:  # the file says how long requests are
+        given |= dict.fromkeys(LENGTHS)
+    said = {name: value for name, value in given.items() if value is not None}
+    where = names() if gpus == "all" else _words(gpus)
     with open_executor(executor or one_a_core()) as pool, bar("designs") as tell:
-        spec = load(model, ignore=tuple(ignore))
-        found = plan(
-            spec, question, space, demand=demand, variants=variants, own_prices=own, executor=pool, progress=tell
-        )
+        found = plan(model, where, **said, prices=own, ignore=ignore, executor=pool, progress=tell)
     if csv:
         write(Path(csv), found.csv().encode())
     give(found.to_dict(rows, launch_as), as_json, verbose=verbose)
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
-def _numbers(name: str, text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(word) for word in _words(text))
-    except ValueError as problem:
-        raise BadInput(f"{name} = {text!r}: must be integers separated by commas", field=name) from problem
-
-
-def _given(name: str, text: str | None) -> tuple[int, ...] | None:
-    """The numbers of an option, None where it is not given."""
-    return _numbers(name, text) if text else None
-
-
-def _prices(given: list[str]) -> dict[str, float]:
-    out = {}
-    for item in given:
-        gpu, _, usd = item.partition("=")
-        try:
-            out[gpu] = float(usd)
-        except ValueError as problem:
-            raise BadInput(f"price = {item!r}: must look like H100=2.5", field="price") from problem
-    return out

@@ -28,8 +28,8 @@ def report(
     --out report.html`; `pipewave report trace step.json.gz --model Llama-3.1-8B --out trace.html`;
     `pipewave report answer.json --format md`, where `answer.json` is what a command printed with `--json`.
     """
-    from pipewave.view.answers import check_form, read
-    from pipewave.view.answers import report as write
+    from pipewave.view import check_form, read
+    from pipewave.view import report as write
 
     chosen = check_form(form or ("md" if out.endswith(".md") else "html"))
     answer = _json_of(what, options) if what in COMMANDS else read(_only(what, options))

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
-
-from pipewave.cli.bars import waiting
-from pipewave.cli.command import Option
-from pipewave.cli.options import AsJson, Ignore, Split, ToldRuns, Verbose
-from pipewave.cli.serve_options import CommandLines, EngineOptions, Fleet, Limits, Requests
-from pipewave.cli.streams import give
-from pipewave.errors import MissingField
-
-if TYPE_CHECKING:
-    from pipewave.models import ModelSpec
-    from pipewave.published.client_command import ClientLoad
-    from pipewave.published.server_command import Pasted
-    from pipewave.published.unstated import Stated
-    from pipewave.simulate.server import Served
-
-
 import os
 from dataclasses import asdict
 from functools import partial
+from typing import Annotated, Any
 
-from pipewave.cli.bars import bar
-from pipewave.cli.streams import answer_cases
+from pipewave.cli.command import Option
+from pipewave.cli.options import AsJson, GpuName, Ignore, ModelName, Split, ToldRuns, Verbose
+from pipewave.cli.serve_options import CommandLines, EngineOptions, Fleet, Limits, Requests
+from pipewave.cli.streams import answer_cases, bar, give, waiting
+from pipewave.errors import MissingField
 from pipewave.version import VERSION
 
 
@@ -35,8 +22,8 @@ def serve_command(
     fleet: Fleet,
     limits: Limits,
     pasted: CommandLines,
-    model: Annotated[str | None, Option("--model", help="As of `estimate`.")] = None,
-    gpu: Annotated[str | None, Option("--gpu", help="GPU name or spec file.")] = None,
+    model: ModelName = None,
+    gpu: GpuName = None,
     cases: Annotated[str | None, Option(help="JSON-lines file of deployments instead; - is standard input.")] = None,
     out: Annotated[str, Option(help="Where answers to --cases go; - is standard output.")] = "-",
     resume: Annotated[bool, Option("--resume", help="Of --cases: go on where an interrupted run stopped.")] = False,
@@ -67,19 +54,27 @@ def serve_command(
     """
     if cases is not None:
         return answer_file(cases, out, executor, resume=resume)
+    from pipewave.models import load as load_model
     from pipewave.published.answers import deploy, served
+    from pipewave.published.find_rate import find_rate as search
+    from pipewave.simulate.estimate import for_output
 
-    deployed = pasted.deployed(engine.engine)
-    gpu, load = _named("gpu", gpu), pasted.load()
-    spec = _model(deployed.spec if deployed else _named("model", model), requests.osl, ignore)
+    deployed, load = pasted.deployed(engine.engine), pasted.load()
+    asked = deployed.spec if deployed else model
+    if gpu is None or asked is None:
+        option = "model" if gpu else "gpu"
+        raise MissingField(f"missing option '--{option}': name one, or give --cases FILE", field=option)
+    spec = for_output(load_model(asked, ignore=tuple(ignore)), requests.osl)
     stated = deployed.stated(spec, gpu) if deployed else fleet.stated(spec, gpu, split, engine, requests.images)
+    stated = fleet.hosted(stated)
     if find_rate:
         with waiting(f"the largest rate of {spec.name}"):
-            give(_rate(fleet.hosted(stated), spec, requests, limits), as_json, verbose=verbose)
+            found_rate = search(lambda rate, n: deploy(stated, requests.at_rate(spec, rate, n)), limits.given())
+        give(found_rate.to_dict(), as_json, verbose=verbose)
         return 0
     traffic = load.traffic if load else requests.traffic(spec)
     with waiting(f"{len(traffic):,} requests to {spec.name}"):
-        ready = deploy(fleet.hosted(stated), traffic)
+        ready = deploy(stated, traffic)
         found = served(ready, limits.sla(load), steady=requests.steady, interval=interval)
     if trace_out:
         from pipewave.export.perfetto import write
@@ -87,47 +82,16 @@ def serve_command(
 
         distinct(trace_out, requests.trace, model, gpu, field="trace_out")
         write(trace_out, found.record, found.traffic)
-    answer = _with_notes(found, deployed, load)
+    read = [note for one in (deployed, load) if one for note in one.notes]  # out of pasted command lines
+    answer: dict[str, Any] = found.to_dict() | {"notes": [*read, *found.answer["notes"]]}
     if told:
         from pipewave.told.others import corrected_run
         from pipewave.told.tell import runs_of
 
-        asked = {"model": model or str(spec.name), "gpu": gpu, "engine": engine.engine, **asdict(split)}
-        answer = corrected_run(answer, fleet.hosted(stated), ready.traffic, asked, runs_of(told))
+        case = {"model": model or str(spec.name), "gpu": gpu, "engine": engine.engine, **asdict(split)}
+        answer = corrected_run(answer, stated, ready.traffic, case, runs_of(told))
     give(answer, as_json, verbose=verbose)
     return 0
-
-
-def _rate(stated: Stated, spec: ModelSpec, requests: Requests, limits: Limits) -> dict[str, Any]:
-    """The largest rate of such requests within limits."""
-    from pipewave.published.answers import deploy
-    from pipewave.published.find_rate import find_rate
-
-    return find_rate(
-        lambda rate, count: deploy(stated, requests.at_rate(spec, rate, count)), limits.given()
-    ).to_dict()  # fmt: skip
-
-
-def _named(option: str, value: str | None) -> str:
-    """What serves and on what; MissingField where nothing says."""
-    if value is None:
-        raise MissingField(f"missing option '--{option}': name one, or give --cases FILE", field=option)
-    return value
-
-
-def _model(model: str | ModelSpec, output: int, ignore: list[str]) -> ModelSpec:
-    """The model as it runs for so many output tokens."""
-    from pipewave.models import load
-    from pipewave.simulate.estimate import for_output
-
-    return for_output(load(model, ignore=tuple(ignore)), output)
-
-
-def _with_notes(served: Served, *pasted: Pasted | ClientLoad | None) -> dict[str, Any]:
-    """The answer, with what was made of pasted command lines among its notes."""
-    return served.to_dict() | {
-        "notes": [*(note for one in pasted if one for note in one.notes), *served.answer["notes"]]
-    }
 
 
 def answer_file(cases: str, out: str, executor: str | None, *, resume: bool = False) -> int:

@@ -18,7 +18,6 @@ from pipewave.cli.options import (
     Speculation,
     Split,
     StepTokens,
-    cache_word,
 )
 from pipewave.errors import BadInput
 
@@ -27,11 +26,11 @@ if TYPE_CHECKING:
     from pipewave.published.client_command import ClientLoad
     from pipewave.published.server_command import Pasted
     from pipewave.published.unstated import Stated
-    from pipewave.simulate.disaggregated import Side
     from pipewave.simulate.report import Limit, Sla
     from pipewave.simulate.traffic import Traffic
 
 LIMIT = "ms; with --find-rate on the mean, or p99=2000 on a percentile over requests."
+ALL_TO_ALL = ("--all2all-backend", "--moe-a2a-backend")
 NO_HOST = "none"  # nothing stands before the engine
 
 
@@ -103,16 +102,16 @@ class Requests:
         from pipewave.simulate.arrival_files import read_trace
         from pipewave.simulate.traffic import drawn_from, synthetic, usual_count
 
-        lengths = self._lengths(spec)
         pace: dict[str, Any] = {"rate": self.rate, "concurrency": self.concurrency}
         if self.trace:
             found = read_trace(self.trace, requests=self.requests, block_tokens=self.block_tokens, **pace)
-            return found.with_prefix(self.prefix_share) if self.prefix_share else found
-        pace["rate"] = None if self.rate == math.inf else self.rate
-        count = usual_count(self.concurrency) if self.requests is None else self.requests
-        pace |= {"seed": self.seed, "burstiness": self.burstiness}
-        drawn = drawn_from(self.dataset, count, **pace) if self.dataset else synthetic(count, **lengths, **pace)
-        return drawn.with_prefix(self.prefix_share) if self.prefix_share else drawn
+        else:
+            pace = {"rate": None if self.rate == math.inf else self.rate, "concurrency": self.concurrency}
+            pace |= {"seed": self.seed, "burstiness": self.burstiness}
+            count = usual_count(self.concurrency) if self.requests is None else self.requests
+            found = drawn_from(self.dataset, count, **pace) if self.dataset else synthetic(
+                count, **self._lengths(spec), **pace)  # fmt: skip
+        return found.with_prefix(self.prefix_share) if self.prefix_share else found
 
     def at_rate(self, spec: ModelSpec, rate: float, count: int) -> Traffic:
         """So many of these requests at another rate. Raises BadInput where they come at a concurrency."""
@@ -141,27 +140,24 @@ class EngineOptions:
     ] = None
     max_num_batched_tokens: StepTokens = None
     max_num_seqs: Annotated[int | None, Option(*SEQUENCES, help="Requests at once.")] = None
-    memory: Annotated[
+    gpu_memory_utilization: Annotated[
         float | None, Option("--gpu-memory-utilization", "--mem-fraction-static", help="Share of memory.")
     ] = None
-    kv_cache_dtype: KvDtype = None
+    kv_dtype: KvDtype = None
     moe_backend: Backend = None
     speculative: Speculation = None
     lora: Annotated[str | None, Option("--lora", help="Adapters: rank=16,adapters=4.")] = None
-    all2all: Annotated[
-        str | None,
-        Option(
-            "--all2all-backend", "--moe-a2a-backend", help="How tokens reach the experts of other ranks: deepep, ..."
-        ),
+    exchange: Annotated[
+        str | None, Option(*ALL_TO_ALL, help="How tokens reach the experts of other ranks: deepep, ...")
     ] = None
     two_batch: Annotated[
         bool, Option("--enable-two-batch-overlap", "--enable-dbo", help="Its overlap with kernels.")
     ] = False
-    eplb: Annotated[
+    balance: Annotated[
         str | None,
         Option("--eplb", help="Copies of busy experts, and loads: redundant=32,loads=FILE or power_law_1.2."),
     ] = None
-    offload: Annotated[
+    kv_offload_gib: Annotated[
         float, Option("--kv-offload-gib", help="Host memory a GPU for prompts' blocks of a trace with hashes.")
     ] = 0.0
     prefix_cache: Annotated[
@@ -175,24 +171,14 @@ class EngineOptions:
 
     def given(self) -> dict[str, Any]:
         """The fields of `Setup` that these options set."""
+        from pipewave.calls.dtypes import cache_type
         from pipewave.models.expert_parallel import balance_of
         from pipewave.models.lora_and_drafts import lora_of
         from pipewave.simulate.speculative import of as speculative_of
 
-        return {
-            "max_num_batched_tokens": self.max_num_batched_tokens,
-            "max_num_seqs": self.max_num_seqs,
-            "gpu_memory_utilization": self.memory,
-            "kv_dtype": cache_word(self.kv_cache_dtype),
-            "moe_backend": self.moe_backend,
-            "speculative": speculative_of(self.speculative) if self.speculative else None,
-            "lora": lora_of(self.lora) if self.lora else None,
-            "exchange": self.all2all,
-            "two_batch": self.two_batch,
-            "balance": balance_of(self.eplb) if self.eplb else None,
-            "kv_offload_gib": self.offload,
-            "prefix_cache": self.prefix_cache,
-        }
+        said = {name: value for name, value in asdict(self).items() if name != "engine"}
+        words = {"kv_dtype": cache_type, "speculative": speculative_of, "lora": lora_of, "balance": balance_of}
+        return said | {name: read(said[name]) for name, read in words.items() if said[name]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,13 +207,16 @@ class Fleet:
     def stated(self, spec: ModelSpec, gpu: str, split: Split, engine: EngineOptions, images: int) -> Stated:
         """The deployment as the options state it."""
         from pipewave.published.unstated import Stated
+        from pipewave.simulate.disaggregated import side_of
         from pipewave.simulate.setup import Setup
 
         given = asdict(split) | engine.given()
         setup = Setup(replicas=self.replicas, prefill=self.prefill, decode=self.decode, images=images, **given)
-        said = frozenset(["kv_dtype"] if engine.kv_cache_dtype else [])
-        stated = Stated(spec, gpu, setup, engine.engine, said=said, gpus=self.group, pools=self.pools())
-        return self.hosted(stated)
+        said = frozenset(["kv_dtype"] if engine.kv_dtype else [])
+        pools = None
+        if self.prefill_pool or self.decode_pool:
+            pools = side_of(self.prefill_pool or {}, "prefill"), side_of(self.decode_pool or {}, "decode")
+        return Stated(spec, gpu, setup, engine.engine, said=said, gpus=self.group, pools=pools)
 
     def hosted(self, stated: Stated) -> Stated:
         """The deployment behind its engine's front end on the host that is described; called from its own process on
@@ -250,14 +239,6 @@ class Fleet:
         engines = max(setup.engines * setup.dp * gpus // world, 1)
         front = host_of(self.host).front(of(stated.named[0]), gpus, engines)
         return replace(stated, setup=replace(setup, front=front))
-
-    def pools(self) -> tuple[Side, Side] | None:
-        """The `prefill` and `decode` pools, where an option names one."""
-        from pipewave.simulate.disaggregated import side_of
-
-        if not (self.prefill_pool or self.decode_pool):
-            return None
-        return side_of(self.prefill_pool or {}, "prefill"), side_of(self.decode_pool or {}, "decode")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,11 @@
-"""Files of cases and answers as streams; - is standard input or output. What is printed beside an answer."""
+"""Answers as text, files of cases as streams (- is standard input or output), and what is told beside an answer."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
@@ -17,6 +18,9 @@ from pipewave.files.json_text import dumps
 FORMATS = ("table", "json", "csv")
 GZIP = b"\x1f\x8b"
 ERROR = '"error": {'  # of an answer that is an error
+CLEAR = "\r\033[K"  # to the start of the line, and the rest of it away
+EVERY_S = 0.1  # between two looks of a bar
+WIDTH = 30  # of a bar
 
 
 class Counts(Protocol):
@@ -103,10 +107,10 @@ def give(answer: Mapping[str, Any], as_json: bool, *, verbose: bool = False) -> 
     """An answer as JSON, or as its document in short or with every detail. Raises NotFinite."""
     if as_json:
         print_json(answer)
-        return
-    from pipewave.view import document, terminal
+    else:
+        from pipewave.view import document, terminal
 
-    sys.stdout.write(terminal.write(document(answer), verbose=verbose))
+        sys.stdout.write(terminal.write(document(answer), verbose=verbose))
 
 
 def show(
@@ -156,3 +160,47 @@ def check_format(form: str) -> str:
 def say(line: str) -> None:
     """A line for people, beside the answer."""
     sys.stderr.write(f"{line}\n")
+
+
+@contextmanager
+def bar(what: str) -> Iterator[Callable[..., None] | None]:
+    """A progress bar on standard error, gone when its work is done; None where nobody watches.
+
+    It is called with how many more are done, and with how many there are in all where that is known.
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    began, shown, count, whole = time.monotonic(), 0.0, 0, 0
+
+    def tell(done: int, total: int | None = None) -> None:
+        nonlocal shown, count, whole
+        count, whole, now = count + done, total or whole, time.monotonic()
+        if now - shown < EVERY_S:
+            return
+        shown = now
+        filled = round(WIDTH * count / whole) if whole else 0
+        of = f"{'━' * filled}{' ' * (WIDTH - filled)} {count:,}/{whole:,}" if whole else f"{count:,}"
+        sys.stderr.write(f"{CLEAR}{what} {of} {now - began:.0f} s")
+        sys.stderr.flush()
+
+    try:
+        yield tell
+    finally:
+        sys.stderr.write(CLEAR)
+        sys.stderr.flush()
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """What is being done on standard error, gone when it is; nothing where nobody watches."""
+    seen = sys.stderr.isatty()
+    if seen:
+        sys.stderr.write(f"{what} ...")
+        sys.stderr.flush()
+    try:
+        yield
+    finally:
+        if seen:
+            sys.stderr.write(CLEAR)
+            sys.stderr.flush()

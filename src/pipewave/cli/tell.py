@@ -1,26 +1,28 @@
-"""`pipewave tell`: result files of benchmarks, what they say of a deployment, and a name to keep them under."""
+"""`pipewave tell` and `check`: result files of benchmarks, kept to correct answers or held against earlier ones."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from typing import Annotated, Any
 
 from pipewave.cli.command import Argument, Option
-from pipewave.cli.options import AsJson, Split
+from pipewave.cli.options import AsJson, GpuName, ModelName, Split
+from pipewave.cli.streams import print_json, put, say, show
+from pipewave.errors import BadInput
 
 Also = Annotated[
     list[str], Option("--also", help="A field of a case that a file leaves out: concurrency=32; repeatable.")
 ]
+Engine = Annotated[str | None, Option("--engine", help="vllm, sglang or trtllm; with a version: sglang:0.5.9.")]
 
 
 def tell_command(
     files: Annotated[list[str], Argument(help="Results of a benchmark, or metrics of a server.")],
     split: Split,
-    model: Annotated[str | None, Option("--model", "-m", help="As of `estimate`.")] = None,
-    gpu: Annotated[str | None, Option("--gpu", help="GPU name or spec file.")] = None,
-    engine: Annotated[
-        str | None, Option("--engine", help="vllm, sglang, trtllm; with a version: sglang:0.5.9.")
-    ] = None,
+    model: ModelName = None,
+    gpu: GpuName = None,
+    engine: Engine = None,
     also: Also = [],  # noqa: B006
     name: Annotated[str | None, Option("--name", help="Keep them for `--told NAME` of serve and estimate.")] = None,
     as_json: AsJson = False,
@@ -32,7 +34,6 @@ def tell_command(
 
     `pipewave tell result.json --model Llama-3.1-8B --gpu H200 --name mine`
     """
-    from pipewave.cli.streams import print_json, say, show
     from pipewave.told.tell import keep, tell
 
     degrees = {each: value for each, value in asdict(split).items() if value > 1}
@@ -50,10 +51,6 @@ def tell_command(
 
 def _fields(words: list[str]) -> dict[str, Any]:
     """NAME=VALUE words, values as JSON where they are some. Raises BadInput."""
-    import json
-
-    from pipewave.errors import BadInput
-
     found: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -64,3 +61,32 @@ def _fields(words: list[str]) -> dict[str, Any]:
         except ValueError:
             found[name] = value
     return found
+
+
+def check_command(
+    files: Annotated[list[str], Argument(help="Results of a benchmark, as `tell` reads them.")],
+    split: Split,
+    baseline: Annotated[list[str], Option(help="Earlier results, or a name of `tell`; repeatable.")],
+    model: Annotated[str | None, Option("--model", "-m", help="With --gpu: other loads are compared, too.")] = None,
+    gpu: GpuName = None,
+    engine: Engine = None,
+    markdown: Annotated[str | None, Option(help="Write a summary for a pull request here.")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Whether a server is slower than it was: exit status 1 where it is by more than identical runs differ.
+
+    `pipewave check new.json --baseline old.json --markdown summary.md`
+    """
+    from pipewave.told.check import check
+
+    degrees = {each: value for each, value in asdict(split).items() if value > 1}
+    found = check(files, baseline, model=model, gpu=gpu, engine=engine, **degrees)
+    if markdown:
+        put(found.markdown(), markdown, *files, *baseline)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        show([one.row() for one in found.changes], "table", title="Against the baseline")
+        for note in found.notes:
+            say(note)
+    return 1 if found.slower else 0

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pipewave.cli.bars import waiting
 from pipewave.cli.command import Argument, Option
-from pipewave.cli.options import EngineName, Ep, KvDtype, QLens, Tp, Verbose, cache_word
-from pipewave.cli.streams import put, say
+from pipewave.cli.options import EngineName, Ep, KvDtype, QLens, Tp, Verbose
+from pipewave.cli.streams import put, say, waiting
 from pipewave.errors import BadInput
 from pipewave.files.json_text import dumps
 
 if TYPE_CHECKING:
-    from pipewave.traces import Report, Workload
+    from pipewave.traces import Report
     from pipewave.traces.compare import Comparison
 
 FORMATS = ("table", "json", "html", "md")
@@ -48,16 +46,27 @@ def trace_command(
     verbose: Verbose = False,
 ) -> int:
     """Measured, predicted and reachable time of every kernel call of a trace, ranked by what can be won back."""
+    from pipewave.calls.dtypes import cache_type
+    from pipewave.calls.fields import integers
+    from pipewave.kernels.profiler import Given
+    from pipewave.models import load
+    from pipewave.models.shard import Parallel
+    from pipewave.step import find_engine
+    from pipewave.traces import Workload, explain_trace
     from pipewave.traces import compare as side_by_side
-    from pipewave.traces import explain_trace
     from pipewave.traces.reader import Limits
 
-    _among("format", form, FORMATS)
-    _among("by", by, SUMS)
-    other = _one_other(other, compare)
+    for option, value, known in (("format", form, FORMATS), ("by", by, SUMS)):
+        if value not in known:
+            raise BadInput(f"--{option} {value}: must be one of {', '.join(known)}", field=option)
+    if other is not None and compare is not None:
+        raise BadInput("--compare: a second trace is already given", field="compare")
+    other = other or compare
     if fail_above is not None and other is None:
         raise BadInput("--fail-above: needs a second trace to compare with", field="fail_above")
-    workload = _workload(model, tp, ep, q_lens, kv_lens, kv_cache_dtype, engine)
+    given = Given(integers(q_lens) if q_lens else (), integers(kv_lens) if kv_lens else ())
+    spec, cache = load(model) if model else None, cache_type(kv_cache_dtype)
+    workload = Workload.of(spec, Parallel(tp, 1, ep), cache, given, find_engine(engine))
     limits = Limits(unpacked_bytes=unpacked_gib << 30)
     with waiting(f"kernels of {file}"):
         reports = [
@@ -83,39 +92,6 @@ def _share(text: str) -> float:
     if not 0.0 <= value < math.inf:
         raise BadInput(f"--fail-above {text}: must be a share of at least 0", field="fail_above")
     return value
-
-
-def _among(option: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise BadInput(f"--{option} {value}: must be one of {', '.join(known)}", field=option)
-
-
-def _one_other(other: str | None, compare: str | None) -> str | None:
-    """The second trace, however it was given."""
-    if other is not None and compare is not None:
-        raise BadInput("--compare: a second trace is already given", field="compare")
-    return other or compare
-
-
-def _workload(
-    model: str | None, tp: int, ep: int, q_lens: str, kv_lens: str, kv_dtype: str | None, engine: str
-) -> Workload:
-    from pipewave.calls.fields import integers
-    from pipewave.kernels.profiler import Given
-    from pipewave.models import load
-    from pipewave.models.kernels import Deployment
-    from pipewave.models.shard import Parallel
-    from pipewave.step import find_engine
-    from pipewave.traces import Workload
-
-    given = Given(integers(q_lens) if q_lens else (), integers(kv_lens) if kv_lens else ())
-    if model is None:
-        return Workload(None, given, engine)
-    spec, parallel = load(model), Parallel(tp, 1, ep)
-    parallel.check(spec)
-    return Workload(
-        Deployment(spec, parallel, cache_word(kv_dtype), find_engine(engine).memory.page_size), given, engine
-    )
 
 
 def _text(found: Report | Comparison, form: str, top: int, by: str, *, verbose: bool) -> str:

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pipewave.cli.command import Argument, Group, Option
 from pipewave.cli.options import AsJson, Ep, Model, Tp
-from pipewave.cli.streams import print_json, say
-from pipewave.errors import BadInput
+from pipewave.cli.streams import print_json, say, show
+from pipewave.errors import BadInput, MissingExtra
+
+MOST_POINTS = 1_000_000  # of a range: each is a choice of some microseconds
 
 Kernel = Annotated[str, Argument(help="Kernel name, such as gemm, moe_w13 or decode_128.")]
 OwnKernel = Annotated[str, Argument(metavar="KERNEL", help="FILE.py:kernel")]
 Gpu = Annotated[str, Option("--gpu", help="Whose table.")]
 File = Annotated[Path | None, Option("--table", help="A table file instead of the shipped one.")]
+Log = Annotated[Path | None, Option("--from-log", help="Launches noted under PIPEWAVE_TUNE_LOG.")]
+Arguments = Annotated[list[str], Option("--arg", help="M=4096 or x=bf16[4096,4096]; repeatable.")]
 
 
 def inspect(
     kernel: Annotated[str, Argument(help="FILE.py:function of any `triton.jit` kernel.")],
     grid: Annotated[str, Option(help="Blocks of a launch: `cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N)`.")],
-    args: Annotated[list[str], Option("--arg", help="M=4096 or x=bf16[4096,4096]; repeatable.")] = [],  # noqa: B006
+    args: Arguments = [],  # noqa: B006
     config: Annotated[str, Option(help="BLOCK_M=128,BLOCK_N=64,num_warps=4")] = "",
     as_json: AsJson = False,
 ) -> None:
@@ -30,7 +36,6 @@ def inspect(
     Example: `pipewave tune inspect matmul.py:matmul --grid "cdiv(M, BM) * cdiv(N, BN)" --arg M=512 --arg N=512
     --arg K=512 --arg a=bf16[512,512] --config BM=64,BN=64,BK=32`. Runs the file, as an import would.
     """
-    from pipewave.cli.streams import show
     from pipewave.tune.source.inspect import arguments, load, understood
 
     words = [word for word in config.split(",") if word]
@@ -49,7 +54,7 @@ def rank(
     kernel: OwnKernel,
     gpu: Annotated[str, Option("--gpu", help="Any GPU that pipewave knows.")],
     grid: Annotated[str, Option(help="Blocks of a launch: `cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N)`.")] = "",
-    args: Annotated[list[str], Option("--arg", help="M=4096 or x=bf16[4096,4096]; repeatable.")] = [],  # noqa: B006
+    args: Arguments = [],  # noqa: B006
     shapes: Annotated[Path | None, Option(help="Several launches instead, as JSON.")] = None,
     top: Annotated[int, Option(min=1, help="Configurations to show.")] = 8,
     as_json: AsJson = False,
@@ -59,15 +64,23 @@ def rank(
     Example: `pipewave tune rank matmul.py:matmul --gpu B200 --grid "cdiv(M, BM) * cdiv(N, BN)" --arg M=512 --arg N=512
     --arg K=512 --arg a=bf16[512,512] …`. Runs the file, as an import would, and compiles each configuration.
     """
-    from pipewave.cli.streams import show
-    from pipewave.cli.tuning import ranked_rows
+    from pipewave.tune import rank as ranking
+    from pipewave.tune.source.inspect import arguments, expression_grid
+    from pipewave.tune.user_kernels.offline import from_shapes
 
-    rows, note = ranked_rows(kernel, gpu, grid, args, shapes, top)
+    if (shapes is None) == (not grid):
+        raise BadInput("say --grid and --arg of one launch, or --shapes of several", field="grid")
+    one_launch = [] if shapes else [(expression_grid(grid), arguments(args))]
+    launches = [(one.grid, one.args) for one in from_shapes(shapes)] if shapes else one_launch
+    found = ranking.rank(ranking.kernel_of(kernel), launches, gpu)
+    mean, most = ranking.loss_of(min(top, len(found))) if top < len(found) else (0.0, 0.0)
+    fields = ("us", "low_us", "high_us", "registers", "smem_bytes", "stack_bytes", "blocks_per_sm", "error")
+    rows = [{"configuration": " ".join(f"{name}={value}" for name, value in one.config.items()),
+             **{name: getattr(one, name) for name in fields}} for one in found[:top]]  # fmt: skip
     if as_json:
-        print_json({"kernel": kernel, "gpu": gpu, "candidates": rows, **note})
+        print_json({"kernel": kernel, "gpu": gpu, "candidates": rows, "loss_mean": mean, "loss_p90": most})
         return
     show(rows, "table", title=f"{kernel} on {gpu}: what to time first")
-    mean, most = note["loss_mean"], note["loss_p90"]
     print(f"timing these {len(rows)} loses {mean:.1%} on average, under {most:.1%} at nine of ten recorded launches")
 
 
@@ -76,12 +89,15 @@ def profile(
     out: Annotated[Path | None, Option(help="Folder of tables; default: your own.")] = None,
     seconds: Annotated[float, Option(help="Seconds of timing.")] = 120.0,
     shapes: Annotated[Path | None, Option(help="Launches, as JSON.")] = None,
-    log: Annotated[Path | None, Option("--from-log", help="Launches noted under PIPEWAVE_TUNE_LOG.")] = None,
+    log: Log = None,
 ) -> None:
     """Measure launches of a kernel on this GPU, resumable, and make its table (needs torch, triton and a GPU)."""
-    from pipewave.cli.tuning import own_profile
+    from pipewave.tune.user_kernels import offline
 
-    print(own_profile(kernel, shapes, log, out, seconds))
+    device = _device()
+    found = offline.kernel_of(kernel, device, out or True)
+    path = offline.measure_all(found, _launches(found, shapes, log), device, offline.on_cuda, seconds)
+    print(path or "nothing could be measured")
 
 
 def explain(
@@ -93,22 +109,23 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Rank configurations at a shape: predicted µs, waves, what the time is made of, and how sure the choice is."""
-    from pipewave.cli.streams import show
-    from pipewave.cli.tuning import candidate_rows, fields_of
     from pipewave.tune import load_table
     from pipewave.tune.explain import explain as explained
+    from pipewave.tune.law.wave import PARTS
 
     fields = ",".join(shape)
-    answer = explained(load_table(kernel, gpu=gpu, path=file, env={}), fields_of(fields), rows)
+    answer = explained(load_table(kernel, gpu=gpu, path=file, env={}), _fields_of(fields), rows)
     if as_json:
         print_json(answer)
         return
     names = tuple(answer["chosen"])
-    show(candidate_rows(answer["candidates"], names), "table", title=f"{kernel} {fields}: {answer['provenance']}")
+    candidates = [{"configuration": _compact(row, names)["configuration"], "µs": row["us"], "±": row["within_us"],
+                   **{f"{part} %": round(100 * row[part]) for part in PARTS}, "": row["is"]}
+                  for row in answer["candidates"]]  # fmt: skip
+    show(candidates, "table", title=f"{kernel} {fields}: {answer['provenance']}")
     print(f"configuration: {' · '.join(names)}")
-    print(
-        f"regret at most {answer['regret_bound']:.1%} (two sigma); speed-up over the default {answer['speed_up']:.2f}×"
-    )
+    regret, faster = answer["regret_bound"], answer["speed_up"]
+    print(f"regret at most {regret:.1%} (two sigma); speed-up over the default {faster:.2f}×")
 
 
 def export(
@@ -150,14 +167,13 @@ def engine(
     as_json: AsJson = False,
 ) -> None:
     """Write every configuration file that an engine looks up for a model on this GPU, profiled on its own kernels."""
-    from pipewave.cli.streams import show
-    from pipewave.cli.tuning import engine_rows, need_gpu
     from pipewave.models import load
-    from pipewave.tune.engine.lookups import lookups
+    from pipewave.tune.engine.lookups import file_name, lookups, rules
 
     wanted = lookups(load(model), tp, name, ep)
     if only_list:
-        rows = engine_rows(wanted, gpu)
+        rows = [{"used by": ", ".join(of.used_by), "file": file_name(of, gpu),
+                 "found by": rules()[of.engine][of.kind]["found_by"]} for of in wanted]  # fmt: skip
     else:
         need_gpu()
         from pipewave.tune.engine.deploying import write_all
@@ -174,16 +190,21 @@ def engine(
 def check(
     kernel: OwnKernel,
     file: File = None,
-    log: Annotated[Path | None, Option("--from-log", help="Launches noted under PIPEWAVE_TUNE_LOG.")] = None,
+    log: Log = None,
     as_json: AsJson = False,
 ) -> None:
     """Time a few launches of a table again on this GPU: valid, rescale or re-profile."""
-    from dataclasses import asdict
+    from pipewave.tune.user_kernels import offline
 
-    from pipewave.cli.tuning import own_check, verdict_text
-
-    verdict = own_check(kernel, file, log)
-    print_json(asdict(verdict)) if as_json else print(verdict_text(verdict))
+    device = _device()
+    found = offline.kernel_of(kernel, device)
+    beside = found.path()
+    where = file or (beside.with_suffix(".safetensors") if beside else Path())
+    verdict = offline.check(found, where, _launches(found, None, log), device, offline.on_cuda)
+    if as_json:
+        print_json(asdict(verdict))
+    else:
+        print(f"{verdict.answer}: new times are {verdict.factor:.3f} of the old, spread {verdict.spread:.1%}")
 
 
 def reachable(
@@ -194,19 +215,94 @@ def reachable(
     as_json: AsJson = False,
 ) -> None:
     """List every configuration a range of shapes can reach, to compile ahead; and how few would do."""
-    from pipewave.cli.streams import show
-    from pipewave.cli.tuning import compact, range_of, reach_rows
+    import numpy as np
+
     from pipewave.tune import load_table
+    from pipewave.tune.explain import reachable as reach
+    from pipewave.tune.explain import trade_off
 
     loaded = load_table(kernel, gpu=gpu, path=file, env={})
-    vary, points, fixed = range_of(shape)
-    rows, few = reach_rows(loaded, vary, points, fixed)
+    vary, points, fixed = _range_of(shape)
+    rows = [{**dict(config), vary: " ".join(f"{a}-{b}" if a < b else str(a) for a, b in intervals)}
+            for config, intervals in reach(loaded, vary, points, **fixed).items()]  # fmt: skip
+    some = np.unique(np.geomspace(points.start, points[-1], 200).astype(int))
+    columns = {vary: some[:, None], **{name: np.full((len(some), 1), value) for name, value in fixed.items()}}
+    few = trade_off(loaded.us(columns))
     if as_json:
         print_json({"configurations": rows, "fewer": few})
         return
     names = tuple(dict(loaded.configs[0]))
-    show([compact(row, names) for row in rows], "table", title=f"{len(rows)} configurations: {' · '.join(names)}")
+    show([_compact(row, names) for row in rows], "table", title=f"{len(rows)} configurations: {' · '.join(names)}")
     show(few, "table", title="fewer, with their predicted worst regret over the range")
+
+
+def need_gpu() -> None:
+    """Raise MissingExtra where nothing can be timed: torch or triton is absent, or no CUDA GPU is visible."""
+    try:
+        import torch
+        import triton  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra(
+            f"timing needs torch and triton ({error.name} is missing): pip install 'pipewave[gpu]'"
+        ) from None
+    if not torch.cuda.is_available():
+        raise MissingExtra(
+            "timing needs a CUDA GPU; none is visible here. Shipped tables work without one.", field="gpu"
+        )
+
+
+def _fields_of(text: str) -> dict[str, int]:
+    """Parse `m=300,n=4096`. Raises BadInput where a part is not name=integer, or an integer below one."""
+    try:
+        found = {name.strip(): int(value) for name, _, value in (part.partition("=") for part in text.split(","))}
+    except ValueError:
+        raise BadInput(f"shape {text!r}: write name=integer, separated by commas, such as m=300,n=4096,k=4096",
+                       field="shape") from None  # fmt: skip
+    for name, value in found.items():
+        if value < 1:
+            raise BadInput(f"{name} = {value}: must be at least 1", field=name)
+    return found
+
+
+def _range_of(text: str) -> tuple[str, range, dict[str, int]]:
+    """Parse fixed fields and one range `name=LOW:HIGH[:STEP]`; HIGH belongs to it. Raises BadInput for no range,
+    several, one of no values or too many, and for what is not a number.
+    """
+    parts = dict(part.split("=", 1) for part in text.split(",") if "=" in part)
+    ranges = {name: value for name, value in parts.items() if ":" in value}
+    if len(ranges) != 1:
+        raise BadInput(f"shape {text!r}: give exactly one field a range, such as m=1:8192", field="shape")
+    ((name, value),) = ranges.items()
+    fixed = _fields_of(",".join(f"{n}={v}" for n, v in parts.items() if n != name)) if len(parts) > 1 else {}
+    try:
+        low, high, *step = (int(number) for number in value.split(":"))
+        points = range(low, high + 1, *step)
+    except (ValueError, TypeError):
+        raise BadInput(f"{name} = {value!r}: write LOW:HIGH or LOW:HIGH:STEP", field=name) from None
+    if not 0 < len(points) <= MOST_POINTS:
+        raise BadInput(f"{name} = {value!r}: holds {len(points):,} values, not 1 to {MOST_POINTS:,}", field=name)
+    return name, points, fixed
+
+
+def _compact(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Put a row's parameters into one column, `128·64·64·4·3·1`, so that the row fits 80 columns."""
+    rest = {name: value for name, value in row.items() if name not in names}
+    return {"configuration": "·".join(str(row[name]) for name in names), **rest}
+
+
+def _device() -> Any:
+    need_gpu()
+    from pipewave.tune.user_kernels import gpu
+
+    return gpu.current()
+
+
+def _launches(kernel: Any, shapes: Path | None, log: Path | None) -> list[Any]:
+    from pipewave.tune.user_kernels import offline
+
+    if (shapes is None) == (log is None):
+        raise BadInput("say --shapes FILE or --from-log FILE: which launches to measure", field="shapes")
+    return offline.from_shapes(shapes) if shapes else offline.from_log(Path(str(log)), kernel)
 
 
 GROUP = Group(

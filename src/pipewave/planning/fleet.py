@@ -109,10 +109,10 @@ class Fleet:
         return {name: round(value, 4) if isinstance(value, float) else value for name, value in found.items()}
 
 
-def hourly(split: Split, prices: Mapping[str, Price], replicas: int = 1) -> float | None:
-    """USD an hour of some replicas; None where a GPU has no price."""
+def hourly(split: Split, prices: Mapping[str, Price], watts: float, replicas: int = 1) -> float | None:
+    """USD an hour of some replicas whose boards draw so many watts each; None where a GPU has no price."""
     found = [(n, prices.get(find_gpu(gpu).name)) for gpu, n in split.by_gpu.items()]
-    return replicas * sum(n * price.usd_per_hour for n, price in found if price) if all(p for _, p in found) else None
+    return replicas * sum(n * price.at(watts) for n, price in found if price) if all(p for _, p in found) else None
 
 
 def curve(demand: Demand, capacity: float, usd_per_hour: float | None) -> dict[str, Any]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import math
+import operator
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -19,7 +20,7 @@ from pipewave.planning.checkpoints import PUBLISHED, quantised
 from pipewave.planning.fleet import MONTH_H, Demand, Fleet, curve
 from pipewave.planning.launch import pools
 from pipewave.planning.manifests import render
-from pipewave.planning.prices import Price
+from pipewave.planning.prices import AT_BOARDS, Meter, Price
 from pipewave.planning.run import command_line
 from pipewave.planning.screen import Screened, screen
 from pipewave.planning.space import Question, Space, Split
@@ -53,6 +54,12 @@ class Design:
     look: Screened
     fleet: Fleet
     cost: float
+    meter: Meter = AT_BOARDS
+
+    @property
+    def joules(self) -> float:
+        """Of an output token, at the boards."""
+        return self.fleet.point.figures["energy_j_per_output_token"]
 
     @property
     def split(self) -> Split:
@@ -79,6 +86,7 @@ class Design:
         found: dict[str, Any] = {
             "gpu": " + ".join(split.by_gpu),
             "gpus": split.gpus,
+            "power_limit_w": split.power_limit_w,
             "replicas": fleet.replicas,
             "engines": _pools(split),
             "tp": split.tp,
@@ -108,6 +116,9 @@ class Design:
             "usd_per_hour": usd,
             "usd_per_month": usd and usd * MONTH_H,
         }
+        for name in ("power_w", "energy_j_per_output_token"):
+            found |= {f"{name}{end}": figures[f"{name}{end}"] for end in ("", "_low", "_high")}
+        found |= self.meter.per_token(self.joules)
         rounded = {name: round(value, 4) if isinstance(value, float) else value for name, value in found.items()}
         return rounded | {"sure": "yes" if self.sure else PERHAPS}
 
@@ -123,6 +134,7 @@ class Plan(Shown):
     looked: tuple[Screened, ...]
     designs: tuple[Design, ...]
     prices: Mapping[str, Price]
+    meter: Meter = AT_BOARDS
     _TABLE: ClassVar[str] = "rows"
     _DRAWN: ClassVar[tuple[str, ...]] = ("tokens_per_s_per_user", "tokens_per_s_per_gpu")
 
@@ -149,10 +161,10 @@ class Plan(Shown):
 
     @cached_property
     def best_by_gpu(self) -> tuple[Design, ...]:
-        """The best design of each GPU, and of each pair of GPUs that was served, cheapest first."""
-        best: dict[tuple[str, ...], Design] = {}
+        """The best design of each GPU, pair of GPUs and power limit that was served, cheapest first."""
+        best: dict[Any, Design] = {}
         for design in self.ranked:
-            best.setdefault(tuple(design.split.by_gpu), design)
+            best.setdefault((tuple(design.split.by_gpu), design.split.power_limit_w), design)
         return tuple(sorted(best.values(), key=lambda d: d.cost))
 
     @cached_property
@@ -164,6 +176,18 @@ class Plan(Shown):
             if not out or design.speed > out[-1].speed:
                 out.append(design)
         return tuple(out)
+
+    @cached_property
+    def least_energy(self) -> Design | None:
+        """The design of fewest joules a token among those that keep the limits for sure; of all where none does."""
+        return min([d for d in self.designs if d.sure] or self.designs, key=lambda d: d.joules, default=None)
+
+    @cached_property
+    def energy_front(self) -> tuple[Design, ...]:
+        """Designs that no other beats in cost, joules a token and speed for a user at once, cheapest first."""
+        aims = [(d.cost, d.joules, -d.speed) for d in self.designs]
+        beaten = [any(one != aim and all(map(operator.le, one, aim)) for one in aims) for aim in aims]
+        return tuple(sorted((d for d, out in zip(self.designs, beaten, strict=True) if not out), key=lambda d: d.cost))
 
     def __repr__(self) -> str:
         """The winner in one line; `to_dict` has everything."""
@@ -216,11 +240,13 @@ class Plan(Shown):
             "left_out": self.left_out(),
             "elasticities": self.elasticities(),
             "front": rows[:most],
+            "energy_front": [d.row(question) for d in self.energy_front[:most]],
+            "least_energy": self.least_energy and self.least_energy.row(question),
             "rows": self.rows()[:most],
             "does_not_fit": [{"why": why, "splits": splits} for why, splits in reasons.items()],
             "impossible": self._impossible(),
             "without_price": sorted(gpu for gpu in self.space.gpus if find_gpu(gpu).name not in self.prices),
-            "prices": [_price_row(p) for name, p in self.prices.items() if name in {find_gpu(g).name for g in used}],
+            "prices": [asdict(p) for name, p in self.prices.items() if name in {find_gpu(g).name for g in used}],
         }  # fmt: skip
 
     def fleet(self, design: Design) -> dict[str, Any]:
@@ -270,7 +296,7 @@ class Plan(Shown):
         """What 10 % more of each GPU property would do to the winner at its largest rate, in percent."""
         if self.winner is None or self.winner.split.prefill or self.winner.split.weights:
             return []
-        split, gpu = self.winner.split, find_gpu(self.winner.split.gpu)
+        split, gpu = self.winner.split, self.winner.split.card
         base, out = screen(self.spec, split, self.question, gpu), []
         for label, name in ELASTIC.items():
             # Nets know GPUs by name, so the better one keeps it.
@@ -321,10 +347,6 @@ def _pools(split: Split) -> str:
 def _pool(count: int, split: Split, named: bool) -> str:
     degree = f"dp{split.dp}" if split.dp > 1 else f"tp{split.tp}"
     return f"{count} {degree}" + (f" {split.gpu}" if named else "")
-
-
-def _price_row(price: Price) -> dict[str, Any]:
-    return {name: getattr(price, name) for name in price.__slots__}
 
 
 def _changes(base: Screened, changed: Screened) -> dict[str, float]:

@@ -63,7 +63,7 @@ def stated(model: ModelSpec, split: Split, question: Question, replicas: int = 1
     setup = Setup(kv_dtype=split.kv_dtype, speculative=drafts)
     if split.prefill:
         first, then = (side(one, n * replicas) for one, n in zip((split.prefill, split), split.workers, strict=True))
-        return Stated(model, split.gpu, setup, split.engine, gpus=split.tp * split.dp, pools=(first, then))
+        return Stated(model, split.card, setup, split.engine, gpus=split.tp * split.dp, pools=(first, then))
     degrees: dict[str, Any] = {"tp": split.tp, "pp": split.pp, "ep": split.ep, "dp": split.dp, "replicas": replicas}
     setup = Setup(
         **degrees,
@@ -72,13 +72,13 @@ def stated(model: ModelSpec, split: Split, question: Question, replicas: int = 1
         max_num_seqs=split.max_num_seqs,
         max_num_batched_tokens=budget_of(split, question),
     )
-    return Stated(model, split.gpu, setup, split.engine, gpus=split.tp * split.dp)
+    return Stated(model, split.card, setup, split.engine, gpus=split.tp * split.dp)
 
 
 def side(split: Split, workers: int) -> Side:
     """A pool of a design whose prompts have engines of their own."""
     limits = {"max_num_seqs": split.max_num_seqs, "max_num_batched_tokens": split.max_num_batched_tokens}
-    return Side(workers, split.tp, split.pp, split.ep, split.dp, **limits, gpu=split.gpu)
+    return Side(workers, split.tp, split.pp, split.ep, split.dp, **limits, gpu=split.card)
 
 
 def budget_of(split: Split, question: Question) -> int | None:
@@ -100,11 +100,14 @@ def requests_for(in_flight: float) -> int:
 def serve(model: ModelSpec, split: Split, question: Question, rate: float, requests: int, replicas: int = 1) -> Point:
     """A design under Poisson arrivals. Raises what a deployment that cannot be raises."""
     ready = deploy(stated(model, split, question, replicas), question.traffic(requests, rate))
-    figures, overloaded = _run(ready, 1.0)
+    record = ready.run()
+    window = ready.window(record, steady=True)
+    figures, overloaded = ready.figures(record, window), steadiness(record, ready.traffic).overloaded
+    energy = ready.energy(record, figures, window)
     uncertain = ready.engines.uncertain
     others = [_run(ready, scale) for scale in uncertain.tried(None)]
     over = OVERLOADED if overloaded else _over(figures, question.limits)
-    figures |= interval_ends(figures, uncertain, *(found for found, _ in others))
+    figures |= {**interval_ends(figures, uncertain, *(found for found, _ in others)), **energy}
     late = overloaded or (bool(question.limits) and any(late for _, late in others))
     high = OVERLOADED if late else _over(figures, question.limits, "_high")
     server = ready.engines.sides[1]
@@ -187,7 +190,8 @@ def _next(passed: Sequence[tuple[float, float]], missed: Sequence[tuple[float, f
 
 def command_line(model: str, split: Split, question: Question, point: Point) -> str:
     """`pipewave serve` of a design under the same requests; empty where no command says them."""
-    if question.recorded is not None or split.weights:
+    capped_pools = split.prefill and (split.power_limit_w or split.prefill.power_limit_w)
+    if question.recorded is not None or split.weights or capped_pools:
         return ""
     words = ["pipewave", "serve", "--model", model, "--gpu", split.gpu, "--engine", split.engine]
     if split.prefill:
@@ -201,6 +205,7 @@ def command_line(model: str, split: Split, question: Question, point: Point) -> 
         limits = {"--max-num-seqs": split.max_num_seqs, "--max-num-batched-tokens": budget_of(split, question)}
         words += [word for name, value in limits.items() if value for word in (name, str(value))]
     words += ["--kv-cache-dtype", split.kv_dtype] if split.kv_dtype else []
+    words += ["--power-limit", f"{split.power_limit_w:g}"] if split.power_limit_w else []
     words += ["--speculative", split.speculative] if split.speculative else []
     words += ["--prefix-share", f"{question.prefix_share:g}"] if question.prefix_share else []
     words += ["--isl", str(question.input_len), "--osl", str(question.output_len), "--spread", f"{question.spread:g}"]

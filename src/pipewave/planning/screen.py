@@ -113,7 +113,7 @@ def screen(
 ) -> Screened:
     """Look at a split; `gpu` stands in for the named one (what-if); times are those at a rate, or at the largest."""
     try:
-        return _screen(model, split, question, gpu or find_gpu(split.gpu), at_rate)
+        return _screen(model, split, question, gpu or split.card, at_rate)
     except PipewaveError as problem:
         return Screened(split, refused=problem.message)
 

@@ -17,7 +17,7 @@ from pipewave.gpus import find as find_gpu
 from pipewave.models import ModelSpec
 from pipewave.planning.fleet import Demand, Fleet, hourly
 from pipewave.planning.plan import Design, Plan
-from pipewave.planning.prices import Price, prices
+from pipewave.planning.prices import Meter, Owned, Price, prices
 from pipewave.planning.run import MOST_REPLICAS, Point, largest, requests_for, serve
 from pipewave.planning.screen import Screened, pairs, screen
 from pipewave.planning.space import Question, Space, Split
@@ -46,6 +46,7 @@ class Search:
     space: Space
     demand: Demand
     known: Mapping[str, Price]
+    meter: Meter
     executor: Executor | None
     progress: Progress | None
     looked: list[Screened] = field(default_factory=list)
@@ -56,7 +57,7 @@ class Search:
         self.look()
         self.measure()
         asked = self.question, self.space, self.demand
-        return Plan(self.models[""], *asked, tuple(self.looked), tuple(self.designs()), self.known)
+        return Plan(self.models[""], *asked, tuple(self.looked), tuple(self.designs()), self.known, self.meter)
 
     # Looks.
 
@@ -82,13 +83,13 @@ class Search:
 
     def _promising(self, looked: Sequence[Screened]) -> Iterator[Screened]:
         """Designs not far from the best of their GPU, for whole requests or for later tokens alone."""
-        best: dict[tuple[str, int], float] = {}
+        best: dict[tuple[Any, int], float] = {}
         costs = [(self.seems(one, sure=False), self._decode_seems(one)) for one in looked]
         for one, both in zip(looked, costs, strict=True):
             for kind, cost in enumerate(both):
-                best[one.split.gpu, kind] = min(best.get((one.split.gpu, kind), math.inf), cost)
+                best[one.split.board, kind] = min(best.get((one.split.board, kind), math.inf), cost)
         for one, both in zip(looked, costs, strict=True):
-            if any(c <= ALSO * best[one.split.gpu, kind] for kind, c in enumerate(both) if math.isfinite(c)):
+            if any(c <= ALSO * best[one.split.board, kind] for kind, c in enumerate(both) if math.isfinite(c)):
                 yield one
 
     def _decode_seems(self, one: Screened) -> float:
@@ -131,7 +132,7 @@ class Search:
         """USD an hour of whole replicas, or of a request a second where nothing says how much comes; GPUs in place of
         USD for those without a price, which are more than any price.
         """
-        usd = hourly(split, self.known)
+        usd = hourly(split, self.known, split.card.tdp_w)
         each = 1e6 * split.gpus if usd is None else usd
         if not self.demand.given:
             return each / rate
@@ -160,11 +161,13 @@ class Search:
         )
 
     def _each_gpu(self, order: Iterable[int]) -> Iterator[int]:
-        seen, each = dict[str, int](), max(FIRST // len(self.space.gpus), 1)
+        boards = len(self.space.gpus) * len(self.space.power_limits)
+        seen, each = dict[Any, int](), max(FIRST // boards, 1)
         for number in order:
-            gpu, *others = self.looked[number].split.by_gpu
-            seen[gpu] = seen.get(gpu, 0) + (not others)
-            if seen[gpu] <= each and not others:
+            split = self.looked[number].split
+            alone = len(split.by_gpu) == 1
+            seen[split.board] = seen.get(split.board, 0) + alone
+            if seen[split.board] <= each and alone:
                 yield number
 
     def serve(self, numbers: Iterable[int], likely: frozenset[int] = frozenset()) -> None:
@@ -187,10 +190,10 @@ class Search:
     def _design(self, look: Screened, served: Served) -> Design:
         point, replicas = served.point, served.replicas
         peak = point.rate * replicas / point.replicas
-        usd = hourly(look.split, self.known, replicas)
+        usd = hourly(look.split, self.known, point.figures["power_w"], replicas)
         cost = usd if usd is not None else 1e6 * look.split.gpus * replicas
         fleet = Fleet(replicas, peak, served.capacity, point, usd)
-        return Design(look, fleet, cost / (1.0 if self.demand.given else peak))
+        return Design(look, fleet, cost / (1.0 if self.demand.given else peak), self.meter)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -210,18 +213,23 @@ def plan(
     demand: Demand | None = None,
     variants: Mapping[str, ModelSpec] | None = None,
     own_prices: Mapping[str, float] | None = None,
+    owned: Owned | None = None,
+    grid_g_per_kwh: float | None = None,
     executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> Plan:
     """Search a space for what serves a demand within limits at the least cost.
 
-    variants: quantised checkpoints by name, for `space.weights`. `progress` hears of every few designs. Raises
-    UnknownGPU or BadInput; a split that cannot be is a reason in the answer.
+    variants: quantised checkpoints by name, for `space.weights`. owned: GPUs are bought, not rented. grid_g_per_kwh: of
+    CO₂. `progress` hears of every few designs. Raises UnknownGPU or BadInput; a split that cannot be is a reason in the
+    answer.
     """
     for gpu in space.gpus:
         find_gpu(gpu)
     models = {"": model, **(variants or {})}
-    return Search(models, question, space, demand or Demand(), prices(own_prices), executor, progress).run()
+    known = prices(own_prices, owned, space.gpus)
+    meter = Meter(owned.pue if owned else 1.0, grid_g_per_kwh)
+    return Search(models, question, space, demand or Demand(), known, meter, executor, progress).run()
 
 
 def screen_many(models: Mapping[str, ModelSpec], splits: Sequence[Split], question: Question) -> list[Screened]:
@@ -242,7 +250,8 @@ def serve_best(
                 found = _served(model, look, question, demand, guess, sure=sure)
             except PipewaveError:
                 found = None
-            out += [found] if found else []
+            if found and not (out and demand.given and found.replicas == out[0].replicas):  # the same run again
+                out.append(found)
     return out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -13,6 +14,7 @@ from pipewave.gpus import find as find_gpu
 from pipewave.kernels.collective.fabric import joined
 from pipewave.models import ModelSpec
 from pipewave.models.shard import Parallel, stage_bytes
+from pipewave.physics.energy import limited
 from pipewave.planning import platforms
 from pipewave.published.unstated import default_engine
 from pipewave.published.versions import newest
@@ -108,6 +110,17 @@ class Split:
     max_num_seqs: int | None = None  # of an engine's data-parallel rank
     max_num_batched_tokens: int | None = None
     weights: str = ""  # a quantised checkpoint of the model, by name; empty for the model as asked
+    power_limit_w: float | None = None  # of each board; None: the part's own
+
+    @property
+    def card(self) -> GPU:
+        """The GPU under its power limit."""
+        return limited(find_gpu(self.gpu), self.power_limit_w)
+
+    @property
+    def board(self) -> tuple[str, float | None]:
+        """What is compared first: a GPU under a power limit."""
+        return self.gpu, self.power_limit_w
 
     @property
     def gpus(self) -> int:
@@ -132,7 +145,8 @@ class Split:
     def label(self) -> str:
         """A split in a few words."""
         wide = f" dp{self.dp}" if self.dp > 1 else ""
-        return f"{self.gpu} tp{self.tp} pp{self.pp} ep{self.ep}{wide} {self.engine}"
+        limit = f" {self.power_limit_w:g} W" if self.power_limit_w else ""
+        return f"{self.gpu}{limit} tp{self.tp} pp{self.pp} ep{self.ep}{wide} {self.engine}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +155,8 @@ class Space:
 
     `gpus_most` bounds the GPUs of one replica. `dps`: ranks of data-parallel attention, of models with experts, which
     are then spread over all of them. `speculative`: ways to draft (None among them: no drafts). `weights`: quantised
-    checkpoints of the model by name, the model itself as an empty name.
+    checkpoints of the model by name, the model itself as an empty name. `power_limits`: of each board, W (None: its
+    own). `gpus_per_rack` boards may draw `rack_w` together, so each is held to its share.
     """
 
     gpus: tuple[str, ...]
@@ -157,9 +172,13 @@ class Space:
     speculative: tuple[str | None, ...] | None = None
     disaggregated: bool = True
     weights: tuple[str, ...] = ("",)
+    power_limits: tuple[float | None, ...] = (None,)
+    rack_w: float | None = None
+    gpus_per_rack: int | None = None
 
     def __post_init__(self) -> None:
-        lists = ("gpus", "tps", "pps", "dps", "kv_dtypes", "engines", "budgets", "batches", "speculative", "weights")
+        lists = ("gpus", "tps", "pps", "dps", "kv_dtypes", "engines", "budgets", "batches", "speculative", "weights",
+                 "power_limits")  # fmt: skip
         for name in lists:
             if getattr(self, name) is not None and not getattr(self, name):
                 raise BadInput(f"{name}: must not be empty", field=name)
@@ -167,6 +186,16 @@ class Space:
             wrong = [v for v in getattr(self, name) or () if not _whole(v)]
             if wrong:
                 raise BadInput(f"{name} = {wrong[0]!r}: must be positive integers", field=name)
+        if (self.rack_w is None) != (self.gpus_per_rack is None):
+            raise BadInput("the power of a rack needs the GPUs of a rack, and they it", field="gpus_per_rack")
+        if self.rack_w is not None and not (0 < self.rack_w < 1e9 and _whole(self.gpus_per_rack)):
+            raise BadInput(f"rack_w = {self.rack_w!r} of {self.gpus_per_rack!r} GPUs: must be positive", field="rack_w")
+
+    def limits_on(self, gpu: GPU) -> Iterator[float | None]:
+        """Power limits to try on a GPU: none above its own or above its share of a rack's power."""
+        share = self.rack_w / self.gpus_per_rack if self.rack_w and self.gpus_per_rack else math.inf
+        for limit in dict.fromkeys(min(asked or gpu.tdp_w, gpu.tdp_w, share) for asked in self.power_limits):
+            yield limit if limit < gpu.tdp_w else None
 
     def drafts(self, model: ModelSpec) -> tuple[str | None, ...]:
         """Ways to draft: by the model's own heads, where it has some."""
@@ -180,12 +209,12 @@ class Space:
         Engines that no node holds are tried over several: the default search adds pipeline stages and further ranks.
         """
         hardware = find_gpu(gpu)
-        for engine, kv_dtype in product(self.engines_on(gpu), self.kv_dtypes):
+        for engine, kv_dtype, limit in product(self.engines_on(gpu), self.kv_dtypes, self.limits_on(hardware)):
             for tp, pp, dp in self._degrees(model, hardware):
                 if tp * pp * dp <= self.gpus_most:
                     for ep in sorted({1, tp * dp}) if self.experts and model.is_moe and dp == 1 else (tp * dp,):
                         split = Split(gpu, tp, pp, ep if model.is_moe and self.experts else 1, kv_dtype, engine, dp)
-                        yield replace(split, weights=weights)
+                        yield replace(split, weights=weights, power_limit_w=limit)
 
     def settings(self) -> Iterator[dict[str, Any]]:
         """Limits of the scheduler to try."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from pipewave.calls.families import CLASSES, Call, from_dict
 from pipewave.calls.fields import rules
-from pipewave.errors import BadInput, MissingField, PipewaveError, UnknownField, close_to
+from pipewave.errors import BadInput, MissingField, PipewaveError, UnknownField, did_you_mean
 from pipewave.gpus import GPU, find
 from pipewave.prediction.tables import Table, is_table, names_of, values_of
 from pipewave.software import stacks
@@ -49,7 +49,7 @@ def check_protocol(protocol: Any) -> str:
     """The protocol itself, or BadInput."""
     if not isinstance(protocol, str) or protocol not in stacks.PROTOCOLS:
         known = ", ".join(stacks.PROTOCOLS)
-        hint = close_to(str(protocol), stacks.PROTOCOLS)
+        hint = did_you_mean(str(protocol), stacks.PROTOCOLS)
         raise BadInput(f"protocol = {protocol!r}: must be one of {known}{hint}", field="protocol")
     return protocol
 
@@ -149,7 +149,7 @@ def fields_of(table: Table) -> list[str]:
         return names
     known = {name for cls in CLASSES.values() for name in rules(cls)} | set(ENVELOPE)
     for name in names:
-        if name not in known and (hint := close_to(name, known, 0.8)):
+        if name not in known and (hint := did_you_mean(name, known, 0.8)):
             raise UnknownField(f"unknown column {name!r};{hint}", field=name)
     return [name for name in names if name in known]
 

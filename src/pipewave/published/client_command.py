@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipewave.calls.fields import Rule
-from pipewave.errors import BadInput, close_to
+from pipewave.errors import BadInput, did_you_mean
 from pipewave.files import packaged
 from pipewave.published.server_command import Words, options, split
 from pipewave.simulate.report import Sla
@@ -108,7 +108,7 @@ def _passed_over(taken: Words) -> tuple[str, ...]:
             quiet.append(option)
         elif any(fnmatch(plain, pattern) for pattern in table["not_modelled"]):
             notes.append(f"{option}: not modelled; answered as without it")
-        elif near := close_to(plain, (*NAMES, "--goodput"), MISSPELT):
+        elif near := did_you_mean(plain, (*NAMES, "--goodput"), MISSPELT):
             raise BadInput(f"client: {option} is no option that is known of it;{near}", field="client")
         else:
             notes.append(f"{option}: no option that is known of it; answered as without it")

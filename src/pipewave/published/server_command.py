@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from pipewave.calls.dtypes import cache_type
 from pipewave.calls.fields import Rule
-from pipewave.errors import BadInput, MissingField, close_to
+from pipewave.errors import BadInput, MissingField, did_you_mean
 from pipewave.files import packaged
 from pipewave.models import ModelSpec, load
 from pipewave.models.expert_parallel import Balance
@@ -187,7 +187,7 @@ def _passed_over(engine: str, taken: Words) -> tuple[str, ...]:
             raise BadInput(f"from_command: {option}: {why}", field="from_command")
         if any(fnmatch(plain, pattern) for pattern in table["no_effect"]):
             quiet.append(option)
-        elif not known and (near := close_to(option, (*_fields(engine), *_recorded(engine)), MISSPELT)):
+        elif not known and (near := did_you_mean(option, (*_fields(engine), *_recorded(engine)), MISSPELT)):
             raise BadInput(
                 f"from_command: {option} is no option that is known of {engine};{near}", field="from_command"
             )

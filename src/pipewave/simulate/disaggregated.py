@@ -47,7 +47,7 @@ class Side:
     dp: int = 1
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
-    gpu: str | None = None
+    gpu: str | GPU | None = None
 
     @property
     def gpus(self) -> int:

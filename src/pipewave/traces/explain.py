@@ -16,7 +16,9 @@ from pipewave.kernels.profiler import Given, Shaped
 from pipewave.kernels.streaming.metadata import as_run
 from pipewave.kernels.streaming.sampling import ARGMAX as ARGMAX
 from pipewave.kernels.streaming.stream import GENERATED
+from pipewave.models import ModelSpec
 from pipewave.models.kernels import Batch, Deployment, Use
+from pipewave.models.shard import Parallel
 from pipewave.software.engine import Engine
 from pipewave.software.engine import find as find_engine
 from pipewave.traces.align import align, between, by_repetition, match, of_scope, parts, role_of, sequence, sized
@@ -37,6 +39,16 @@ class Workload:
     deployment: Deployment | None = None
     given: Given = NOTHING
     engine: str | Engine = "vllm"
+
+    @classmethod
+    def of(
+        cls, model: ModelSpec | None, parallel: Parallel, kv_dtype: str | None, given: Given, engine: Engine
+    ) -> Workload:
+        """Requests of a model that is split so. Raises CannotShard where it does not divide."""
+        if model is None:
+            return cls(None, given, engine)
+        parallel.check(model)
+        return cls(Deployment(model, parallel, kv_dtype, engine.memory.page_size), given, engine)
 
 
 def explain_trace(

@@ -8,6 +8,75 @@ An answer becomes a `Document` of facts, charts, tables and notes (one function 
 
 from __future__ import annotations
 
-from pipewave.view.answers import FORMS, document, report
+import json
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
-__all__ = ["FORMS", "document", "report"]
+from pipewave.errors import BadFile, BadInput
+from pipewave.view.document import Document
+
+FORMS: Mapping[str, str] = {"html": "html", "md": "markdown"}  # the module that writes each
+# A field that only this kind of answer has, and what makes a document of it.
+KINDS: Mapping[str, tuple[str, str]] = {
+    "estimate": ("tpot_ms_low", "estimate:document"),
+    "traffic": ("ttft_p99_ms", "traffic:document"),
+    "rate": ("capacity_per_s", "traffic:rate_document"),
+    "plan": ("meet_the_limits", "plan:document"),
+    "trace": ("recoverable_us", "trace:document"),
+    "kernel": ("series", "kernel:document"),
+    "comparison": ("changes", "trace:comparison"),
+    "predict": ("predictions", "kernel:predictions"),
+    "replay": ("decode_ms_mean", "estimate:replayed"),
+    "step": ("total_us", "estimate:step"),
+}
+MOST_BYTES = 256 << 20
+
+
+def report(answer: Mapping[str, Any], form: str = "html") -> str:
+    """The report of an answer of `estimate`, `plan`, `trace` or `predict --json`.
+
+    Raises:
+        BadInput: no such form.
+        BadFile: the answer is of another kind, or parts of it are missing or of the wrong type.
+    """
+    check_form(form)
+    write: Callable[[Document], str] = import_module(f"pipewave.view.{FORMS[form]}").write
+    return write(document(answer))
+
+
+def check_form(form: str) -> str:
+    """The form itself, or BadInput."""
+    if form not in FORMS:
+        raise BadInput(f"format = {form!r}: must be one of {', '.join(FORMS)}", field="format")
+    return form
+
+
+def document(answer: Mapping[str, Any]) -> Document:
+    """What an answer says, as a document; BadFile where it says too little."""
+    for kind, (mark, home) in KINDS.items():
+        if mark in answer:
+            module, _, name = home.partition(":")
+            build: Callable[[Mapping[str, Any]], Document] = getattr(import_module(f"pipewave.view.{module}"), name)
+            try:
+                return build(answer)
+            except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as problem:
+                what = f"{type(problem).__name__}: {problem}"
+                raise BadFile(f"not a whole answer of {kind} ({what})", field="answer") from problem
+    raise BadFile(f"no answer of {', '.join(KINDS)}: print one with --json", field="answer")
+
+
+def read(path: Path) -> Mapping[str, Any]:
+    """The answer saved in a file; BadFile says what is wrong with it."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise BadFile(f"{path}: larger than {MOST_BYTES >> 20} MiB, not an answer", field="answer")
+        answer = json.loads(path.read_text("utf-8-sig"))
+    except OSError as problem:
+        raise BadFile(f"{path}: cannot be read ({problem.strerror})", field="answer") from problem
+    except (ValueError, RecursionError) as problem:
+        raise BadFile(f"{path}: not JSON ({problem})", field="answer") from problem
+    if not isinstance(answer, dict):
+        raise BadFile(f"{path}: must hold one JSON object", field="answer")
+    return answer

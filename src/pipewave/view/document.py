@@ -149,6 +149,17 @@ def table_of(
     return Table(title, tuple(kept.values()), body, note, **how)
 
 
+def shares_of(first: str, names: Sequence[str], parts: Mapping[str, Mapping[str, float]], whole: str = "") -> Table:
+    """Rows of ms and of their share of each column's sum, which is a row of its own under the name `whole`."""
+    columns = (first, *(text for head in parts for text in (f"{head}, ms", "share")))
+    sums = {head: sum(each.values()) for head, each in parts.items()}
+    cells = {name: [(float(each.get(name, 0.0)), sums[head]) for head, each in parts.items()] for name in names}
+    cells |= {whole: [(total, total) for total in sums.values()]} if whole else {}
+    rows = ((words(name), *(cell for value, total in row for cell in (value, percent(value / (total or 1.0)))))
+            for name, row in cells.items())  # fmt: skip
+    return Table("", columns, tuple(rows))
+
+
 def rests_on(basis: Mapping[str, float], what: str = "of the time is") -> str:
     """A sentence on the evidence behind an answer, from shares by basis; empty without any."""
     shares = sorted(((share, name) for name, share in basis.items() if share > 0), reverse=True)
@@ -162,6 +173,7 @@ def rests_on_what_is_open(basis: Mapping[str, float], answer: Mapping[str, Any])
     return "; ".join(part for part in (rests_on(basis), *told[:1]) if part)
 
 
-def again(answer: Mapping[str, Any]) -> tuple[Code, ...]:
-    """The command that gives the same numbers, where an answer knows one."""
-    return (Code("The same numbers again", str(answer["command"]), detail=True),) if answer.get("command") else ()
+def closing(answer: Mapping[str, Any]) -> tuple[Block, ...]:
+    """An answer's notes, and the command that gives the same numbers where it knows one."""
+    notes, command = Notes(tuple(map(str, answer.get("notes", ())))), answer.get("command")
+    return (notes, Code("The same numbers again", str(command), detail=True)) if command else (notes,)

@@ -12,15 +12,15 @@ from pipewave.view.document import (
     Document,
     Fact,
     Facts,
-    Notes,
     Table,
-    again,
     between,
+    closing,
     ms,
     number,
     percent,
     rests_on,
     rests_on_what_is_open,
+    shares_of,
     table_of,
     words,
 )
@@ -48,10 +48,9 @@ def document(answer: Mapping[str, Any]) -> Document:
 
 def replayed(answer: Mapping[str, Any]) -> Document:
     """What recorded iterations would take. Raises KeyError or TypeError where it is no answer of `replay`."""
-    blocks = (_facts(answer), *_breakdown(answer["breakdown"]), _notes(answer))
-    return Document(
-        f"Recorded iterations on {answer['gpu']}", "", blocks, rests_on_what_is_open(answer["basis"], answer)
-    )
+    blocks = (_facts(answer), *_breakdown(answer["breakdown"]), *closing(answer))
+    sure = rests_on_what_is_open(answer["basis"], answer)
+    return Document(f"Recorded iterations on {answer['gpu']}", "", blocks, sure)
 
 
 def step(answer: Mapping[str, Any]) -> Document:
@@ -59,34 +58,26 @@ def step(answer: Mapping[str, Any]) -> Document:
     parts = [part | {"share": percent(part["share"])} for part in answer["parts"] if part["total_us"] >= SHORTEST_US]
     staged = any(part["stage"] for part in parts)
     columns = {name: head for name, head in PARTS.items() if staged or name != "stage"}
-    took = Fact(
-        "one step", f"{number(float(answer['total_us']))} µs", between(answer["low_us"], answer["high_us"], "µs")
-    )
+    took = f"{number(float(answer['total_us']))} µs", between(answer["low_us"], answer["high_us"], "µs")
     table = table_of("", parts, columns, droppable=("basis", "each µs", "low", "high"))
     basis = {name: sum(part["total_us"] for part in parts if part["basis"] == name) / (answer["total_us"] or 1.0)
              for name in dict.fromkeys(part["basis"] for part in parts) if name}  # fmt: skip
     title = "One engine step" + (f": {answer['model']} on {answer['gpu']}" if "model" in answer else "")
-    return Document(title, "", (Facts((took,)), table, _notes(answer)), rests_on(basis))
+    return Document(title, "", (Facts((Fact("one step", *took),)), table, *closing(answer)), rests_on(basis))
 
 
 def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
     yield _facts(answer)
     embeds = answer["tpot_ms"] == 0.0  # no decode step
-    yield from _breakdown(
-        {phase: parts for phase, parts in answer["breakdown"].items() if not (embeds and phase == DECODE)}
-    )
+    breakdown = answer["breakdown"]
+    yield from _breakdown({phase: breakdown[phase] for phase in breakdown if not (embeds and phase == DECODE)})
     if "pipes" in answer:
         yield _pipes(answer["pipes"])
     if "memory_gib" in answer:
         yield from _memory(answer["memory_gib"])
     for phase, one in answer.get("timeline", {}).items():
         yield _step(phase, one)
-    yield _notes(answer)
-    yield from again(answer)
-
-
-def _notes(answer: Mapping[str, Any]) -> Notes:
-    return Notes(tuple(map(str, answer.get("notes", ()))))
+    yield from closing(answer)
 
 
 def _facts(answer: Mapping[str, Any]) -> Facts:
@@ -109,9 +100,7 @@ def _breakdown(breakdown: Mapping[str, Mapping[str, float]]) -> Iterator[Block]:
     shown = [(part.name, part.colour) for part in bars[0][1]] if bars else []
     drawing = svg.stacks(bars, "time by kernel family") + svg.legend(shown)
     yield Chart("Where the time goes", drawing, "By kernel family; what the engine adds (gaps) has names of its own.")
-    rows = tuple((words(name), *_with_shares(name, breakdown)) for name in names)
-    columns = ("family", *(text for phase in breakdown for text in (f"{PHASES.get(phase, words(phase))}, ms", "share")))
-    yield Table("", columns, rows)
+    yield shares_of("family", names, {PHASES.get(phase, words(phase)): parts for phase, parts in breakdown.items()})
 
 
 def _folded(names: Sequence[str], sizes: Mapping[str, float]) -> list[Part]:
@@ -120,14 +109,6 @@ def _folded(names: Sequence[str], sizes: Mapping[str, float]) -> list[Part]:
     parts = [Part(words(name), sizes.get(name, 0.0), i) for i, name in enumerate(names[:own])]
     rest = sum(sizes.get(name, 0.0) for name in names[own:])
     return [*parts, Part("the rest", rest, own)] if names[own:] else parts
-
-
-def _with_shares(name: str, breakdown: Mapping[str, Mapping[str, float]]) -> list[Any]:
-    out: list[Any] = []
-    for parts in breakdown.values():
-        value = float(parts.get(name, 0.0))
-        out += [value, percent(value / (sum(parts.values()) or 1.0))]
-    return out
 
 
 def _pipes(pipes: Mapping[str, Mapping[str, float]]) -> Chart:

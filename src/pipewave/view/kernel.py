@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pipewave.view import svg
-from pipewave.view.document import BASIS, Block, Chart, Document, Notes, Table, again, bar, ends, table_of, words
+from pipewave.view.document import BASIS, Block, Chart, Document, Notes, Table, bar, closing, ends, table_of, words
 
 SHOWN = 12  # sizes in the table
 
@@ -73,9 +73,7 @@ def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
     yield from (_tuned(answer["field"], tuned) for tuned in answer["tuner"] or ())
     said = [f"{one['gpu']}: {one['error']['message']}" for one in answer["series"] if "error" in one]
     said += [f"{one['gpu']}: {note}" for one in series for note in one["notes"]]
-    if said:
-        yield Notes(tuple(said))
-    yield from again(answer)
+    yield from closing({**answer, "notes": said})
 
 
 def _wide(values: Sequence[float]) -> bool:
@@ -103,11 +101,8 @@ def _waves(answer: Mapping[str, Any], series: Sequence[Mapping[str, Any]], waved
     curves = [svg.tag("path", d=axes.path(x, one["waves"]), cls=f"curve l{i % svg.COLOURS}")
               for i, one in enumerate(series) if one["waves"]]  # fmt: skip
     drawing = svg.canvas(svg.HEIGHT, axes.grid() + "".join(curves), "waves over size")
-    return Chart(
-        "Waves",
-        drawing,
-        "Tasks over the places that the SMs offer at a time; a product's are tiles of one size throughout.",
-    )
+    note = "Tasks over the places that the SMs offer at a time; a product's are tiles of one size throughout."
+    return Chart("Waves", drawing, note)
 
 
 def _table(answer: Mapping[str, Any], one: Mapping[str, Any]) -> Table:

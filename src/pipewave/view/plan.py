@@ -16,7 +16,7 @@ from pipewave.view.document import (
     Facts,
     Notes,
     Table,
-    again,
+    closing,
     ends,
     ms,
     number,
@@ -24,18 +24,19 @@ from pipewave.view.document import (
 )
 
 FRONT = {
-    "gpu": "GPU", "replicas": "replicas", "gpus": "GPUs each", "tp": "TP", "pp": "PP", "ep": "EP", "dp": "DP",
-    "engines": "engines",
-    "drafts": "drafts", "engine": "engine", "weights": "weights", "kv_dtype": "KV cache",
-    "max_num_seqs": "most at once", "max_num_batched_tokens": "step tokens", "requests_per_s": "requests/s",
-    "ttft_ms": "TTFT ms",
-    "ttft_range": "TTFT 90 %", "tpot_ms": "TPOT ms", "range": "TPOT 90 %", "tokens_per_s_per_gpu": "tokens/s/GPU",
-    "tokens_per_s_per_user": "tokens/s/user", "usd_per_million_tokens": "USD / M output", "sure": "sure",
+    "gpu": "GPU", "power_limit_w": "limit W", "replicas": "replicas", "gpus": "GPUs each", "tp": "TP", "pp": "PP",
+    "ep": "EP", "dp": "DP", "engines": "engines", "drafts": "drafts", "engine": "engine", "weights": "weights",
+    "kv_dtype": "KV cache", "max_num_seqs": "most at once", "max_num_batched_tokens": "step tokens",
+    "requests_per_s": "requests/s", "ttft_ms": "TTFT ms", "ttft_range": "TTFT 90 %", "tpot_ms": "TPOT ms",
+    "range": "TPOT 90 %", "tokens_per_s_per_gpu": "tokens/s/GPU", "tokens_per_s_per_user": "tokens/s/user",
+    "power_w": "W a GPU", "energy_j_per_output_token": "J/token", "kg_co2_per_million_tokens": "kg CO2/M",
+    "usd_per_million_tokens": "USD/M output", "sure": "sure",
 }  # fmt: skip
 USUAL = (
     "replicas", "tp", "pp", "ep", "dp", "engines", "drafts", "engine", "weights", "kv_dtype", "max_num_seqs",
     "max_num_batched_tokens",
 )  # fmt: skip
+DROPPABLE = tuple(FRONT[name] for name in ("ttft_range", "range", "power_w", "tokens_per_s_per_gpu"))
 MOST_REFUSED = 8  # lines of what is not possible
 COST, RATE, SPEED = "usd_per_million_tokens", "tokens_per_s_per_gpu", "tokens_per_s_per_user"
 
@@ -60,24 +61,29 @@ def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
         least = f" The shortest first token takes {ms(shortest['ttft_ms'])}, the shortest later token " \
                 f"{ms(shortest['tpot_ms'])}." if shortest else ""  # fmt: skip
         yield Notes((f"No design meets the limits.{least}",), detail=False)
-    yield from _left_out(answer.get("left_out", ()))
+    if left := answer.get("left_out"):
+        said = ", ".join(f"{row['option']} ({row['rate_change_percent']:+.0f} % of the rate)" for row in left)
+        yield Notes((f"not tried for the winner: {said}; decode context parallelism and KV offload",), detail=False)
     yield from _refused(answer)
-    yield from _prices(answer)
-    yield Notes(tuple(map(str, answer.get("notes", ()))))
-    yield from again(answer)
+    if answer["prices"]:
+        names = {"gpu": "GPU", "usd_per_hour": "USD per hour", "provider": "provider", "date": "date",
+                 "verified": "verified"}  # fmt: skip
+        yield table_of("Prices", answer["prices"], names, detail=True)
+    if missing := answer["without_price"]:
+        yield Notes((f"no price known, so not ranked: {', '.join(missing)} (give one with --price)",), detail=False)
+    yield from closing(answer)
 
 
 def _refused(answer: Mapping[str, Any]) -> Iterator[Block]:
     """What is not possible and why; where that is long, first the GPUs on which nothing is."""
     rows = tuple((row["why"], ", ".join(row["splits"])) for row in answer["does_not_fit"])
-    if not rows:
-        return
     long = len(rows) > MOST_REFUSED
     if long:
         splits = sum(len(row["splits"]) for row in answer["does_not_fit"])
         nowhere = (f"not possible on {gpu}: {why}" for gpu, why in answer.get("impossible", {}).items())
         yield Notes((*nowhere, f"not possible: {splits} splits in all; --verbose says why of each"), detail=False)
-    yield Table("Not possible", ("why", "splits"), rows, detail=long)
+    if rows:
+        yield Table("Not possible", ("why", "splits"), rows, detail=long)
 
 
 def _evidence(answer: Mapping[str, Any]) -> str:
@@ -102,7 +108,7 @@ def _table(title: str, front: Sequence[Mapping[str, Any]]) -> Table:
     columns = {name: head for name, head in FRONT.items() if name not in alike}
     same = ", ".join(f"{FRONT[name]} {rows[0][name]}" for name in alike if rows[0].get(name) not in (None, "", "none"))
     told = [f"All with {same}."] * bool(same) + [f"{PERHAPS}: {STRADDLES}."] * doubt
-    return table_of(title, rows, columns, " ".join(told), droppable=(FRONT["ttft_range"], FRONT["range"]))
+    return table_of(title, rows, columns, " ".join(told), droppable=DROPPABLE)
 
 
 def _winner(answer: Mapping[str, Any]) -> Facts:
@@ -126,9 +132,20 @@ def _winner(answer: Mapping[str, Any]) -> Facts:
         facts.append(Fact("a million output tokens", f"{number(float(row[COST]))} USD, prompts included",
                           f"apart: {number(float(fleet['usd_per_million_input_tokens']))} a million tokens in, "
                           f"{number(float(fleet['usd_per_million_output_tokens']))} out"))  # fmt: skip
-    if likely := answer.get("likely"):
-        facts.append(Fact("cheapest likely one", f"{likely['replicas']} × {likely['gpus']} × {likely['gpu']}",
-                          f"{likely['engine']}, {number(likely[COST])} USD; may miss a limit"))  # fmt: skip
+    if "power_w" in row:
+        co2 = row.get("kg_co2_per_million_tokens")
+        carbon = "" if co2 is None else f", {number(float(co2))} kg CO2 a million tokens"
+        facts.append(Fact("energy", f"{number(float(row['energy_j_per_output_token']))} J an output token",
+                          f"{number(float(row['power_w']))} W of a GPU, "
+                          f"{number(round(row['tokens_per_mwh'] / 1e6))} M tokens a MWh{carbon}"))  # fmt: skip
+    for name, field, key, said in (
+        ("least energy", "least_energy", "energy_j_per_output_token", "J an output token"),
+        ("cheapest likely one", "likely", COST, "USD; may miss a limit"),
+    ):
+        if (other := answer.get(field)) and other != row:
+            limit = f" at {number(other['power_limit_w'])} W" if other.get("power_limit_w") else ""
+            what = f"{other['replicas']} × {other['gpus']} × {other['gpu']}{limit}"
+            facts.append(Fact(name, what, f"{other['engine']}, {number(other[key])} {said}"))
     return Facts(tuple(facts))
 
 
@@ -147,12 +164,6 @@ def _fleet(fleet: Mapping[str, Any]) -> Iterator[Block]:
             zip(scaled["start_s"], scaled["requests_per_s"], scaled["needed"], scaled["replicas"], strict=True)
         )
         yield Table("Replicas over time", ("from s", "requests/s", "needed", "running"), rows, detail=True)
-
-
-def _left_out(rows: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
-    if rows:
-        said = ", ".join(f"{row['option']} ({row['rate_change_percent']:+.0f} % of the rate)" for row in rows)
-        yield Notes((f"not tried for the winner: {said}; decode context parallelism and KV offload",), detail=False)
 
 
 def _front(front: Sequence[Mapping[str, Any]], cloud: Sequence[Mapping[str, Any]]) -> Chart:
@@ -182,19 +193,7 @@ def _dot(axes: svg.Frame, row: Mapping[str, Any], field: str, colour: int, *, fr
 def _elasticities(rows: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
     if rows:
         columns = ("with", "TTFT %", "TPOT %", "tokens/s/GPU %")
-        fields = ("ttft_ms", "tpot_ms", "tokens_per_s_per_gpu")
-        body = tuple((row["more"], *(_signed(row[f"{name}_change_percent"]) for name in fields)) for row in rows)
+        changes = [[row[f"{name}_change_percent"] for name in ("ttft_ms", "tpot_ms", RATE)] for row in rows]
+        body = tuple((row["more"], *(f"{value:+.1f}" if value else "0" for value in each))
+                     for row, each in zip(rows, changes, strict=True))  # fmt: skip
         yield Table("What would move the winner", columns, body)
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.1f}" if value else "0"
-
-
-def _prices(answer: Mapping[str, Any]) -> Iterator[Block]:
-    if answer["prices"]:
-        names = {"gpu": "GPU", "usd_per_hour": "USD per hour", "provider": "provider", "date": "date",
-                 "verified": "verified"}  # fmt: skip
-        yield table_of("Prices", answer["prices"], names, detail=True)
-    if missing := answer["without_price"]:
-        yield Notes((f"no price known, so not ranked: {', '.join(missing)} (give one with --price)",), detail=False)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pipewave.traces.entry import shape_text
 from pipewave.view import svg
-from pipewave.view.document import Block, Chart, Document, Fact, Facts, Notes, Table, again, ends, ms, number, percent
+from pipewave.view.document import Block, Chart, Document, Fact, Facts, Notes, Table, closing, ends, ms, number, percent
 from pipewave.view.svg import Part
 
 NOTHING = "No call could be predicted: no shape was recorded. Inside CUDA graphs they come from the model: name it."
@@ -38,13 +38,14 @@ def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
     yield _facts(answer)
     counted, by = [call for call in calls if call.get("counted", True)], answer.get("by", "call")
     sums = [(title, answer[field]) for field, title in SUMS.items() if answer.get(field)]
-    if counted and _known(answer):
+    known = bool(answer.get("judged", True))  # enough calls have a shape to say what could be won back
+    if counted and known:
         yield _chart(counted)
     if counted:
         yield _table("Calls", counted, answer)
     if len(counted) < len(calls):
         yield _table(ASSUMED, [call for call in calls if not call.get("counted", True)], answer)
-    if not calls or not (_known(answer) or answer.get("headline")):
+    if not calls or not (known or answer.get("headline")):
         yield Notes((NOTHING if not calls else LITTLE,), detail=False)
     if answer.get("idle"):
         yield _idle(answer["idle"], GAPS if "top" in answer else LEFT)
@@ -55,13 +56,8 @@ def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
     for field, title in (("unshaped", "Recognised, shape unknown"), ("unrecognized", "Not recognised")):
         if answer[field]:
             yield _left(title, answer[field], GAPS if "top" in answer else LEFT)
-    yield Notes(tuple(map(str, (*(call["note"] for call in calls if call["note"]), *answer.get("notes", ())))))
-    yield from again(answer)
-
-
-def _known(answer: Mapping[str, Any]) -> bool:
-    """Whether enough calls have a shape to say what could be won back."""
-    return bool(answer.get("judged", True))
+    notes = [*(call["note"] for call in calls if call["note"]), *answer.get("notes", ())]
+    yield from closing({**answer, "notes": notes})
 
 
 def _facts(answer: Mapping[str, Any]) -> Facts:
@@ -72,7 +68,7 @@ def _facts(answer: Mapping[str, Any]) -> Facts:
     assumed = answer.get("assumed_recoverable_us")
     facts = [
         Fact("GPU time", ms(answer["gpu_us"] / 1e3), "sum of all kernels"),
-        won if _known(answer) else Fact("could be won back", "not known", "too few calls have shapes"),
+        won if answer.get("judged", True) else Fact("could be won back", "not known", "too few calls have shapes"),
         Fact("if what is assumed holds", f"{ms(assumed / 1e3)} more" if assumed else ""),
         Fact("recognised", percent(answer["recognized_share"]), "of GPU time"),
         Fact("predicted within 10 %", percent(answer["close_share"]), "of recognised time"),
@@ -82,30 +78,37 @@ def _facts(answer: Mapping[str, Any]) -> Facts:
 
 
 def _chart(calls: Sequence[Mapping[str, Any]]) -> Chart:
-    rows = [(f"{call['name']} ×{call['count']}", _parts(call), _said(call)) for call in calls[:BARS]]
+    rows = []
+    for call in calls[:BARS]:
+        lost, whole = float(call["total_recoverable_us"]), float(call["total_measured_us"])
+        said = f"{number(lost)} of {number(whole)} µs" if lost else f"{number(whole)} µs"
+        parts = [Part("needed", whole - lost, 0), Part("recoverable", lost, 5)]
+        rows.append((f"{call['name']} ×{call['count']}", parts, said))
     drawing = svg.ranked(rows, "recoverable time by call")
     drawing += svg.legend([("what a good kernel needs", 0), ("could be won back", 5)])
     return Chart("Largest gains", drawing, "All calls of a kind together, ranked by what a good kernel would save.")
-
-
-def _parts(call: Mapping[str, Any]) -> list[Part]:
-    lost, whole = float(call["total_recoverable_us"]), float(call["total_measured_us"])
-    return [Part("needed", whole - lost, 0), Part("recoverable", lost, 5)]
-
-
-def _said(call: Mapping[str, Any]) -> str:
-    lost, whole = float(call["total_recoverable_us"]), float(call["total_measured_us"])
-    return f"{number(lost)} of {number(whole)} µs" if lost else f"{number(whole)} µs"
 
 
 def _table(title: str, calls: Sequence[Mapping[str, Any]], answer: Mapping[str, Any]) -> Table:
     """The first calls; `top` of the answer says how many, 0 all; `by` whether sums stand in their place."""
     most = answer.get("top", ROWS) or len(calls)
     columns = ("call", "shape", "×", "measured", "predicted", "90 %", "ceiling", "floor", "bound by", "recoverable")
-    rows = tuple((call["name"], _shape(call["call"]), call["count"], float(call["measured_us"]),
-                  float(call["latency_us"]), ends(call["low_us"], call["high_us"]),
-                  float(call["ceiling_us"]), float(call["floor_us"]), call["bound"],
-                  float(call["total_recoverable_us"])) for call in calls[:most])  # fmt: skip
+    shapes = [shape_text({name: value for name, value in call["call"].items() if value != 0}) for call in calls]
+    rows = tuple(
+        (
+            call["name"],
+            shape,
+            call["count"],
+            float(call["measured_us"]),
+            float(call["latency_us"]),
+            ends(call["low_us"], call["high_us"]),
+            float(call["ceiling_us"]),
+            float(call["floor_us"]),
+            call["bound"],
+            float(call["total_recoverable_us"]),
+        )
+        for call, shape in zip(calls[:most], shapes[:most], strict=True)
+    )
     more = f"{number(len(calls) - most)} smaller ones are left out; --top 0 shows all." if len(calls) > most else ""
     note = f"µs of one call; recoverable of all of them. {more}".strip()
     return Table(title, columns, rows, note, ("90 %", "bound by", "floor"), detail=answer.get("by", "call") != "call")
@@ -129,10 +132,6 @@ def _sums(title: str, rows: Sequence[Mapping[str, Any]], *, detail: bool) -> Tab
                   float(row["recoverable_us"])) for row in rows[:ROWS])  # fmt: skip
     more = f" {number(len(rows) - ROWS)} more." if len(rows) > ROWS else ""
     return Table(title, columns, body, f"µs of all calls.{more}", detail=detail)
-
-
-def _shape(call: Mapping[str, Any]) -> str:
-    return shape_text({name: value for name, value in call.items() if value != 0})
 
 
 def _left(title: str, rows: Sequence[Mapping[str, Any]], most: int) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pipewave.view import svg
@@ -12,15 +12,14 @@ from pipewave.view.document import (
     Document,
     Fact,
     Facts,
-    Notes,
     Table,
-    again,
     between,
+    closing,
     ends,
     ms,
     number,
-    percent,
     rests_on_what_is_open,
+    shares_of,
     words,
 )
 from pipewave.view.svg import Part
@@ -52,47 +51,36 @@ def document(answer: Mapping[str, Any]) -> Document:
 
 def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
     yield _facts(answer)
-    yield _percentiles(answer)
-    yield from _intervals(answer)
+    shown = {name: said for name, said in TIMES.items() if f"{name}_mean_ms" in answer}
+    rows = [(said, *(float(answer[f"{name}_{column}_ms"]) for column in COLUMNS)) for name, said in shown.items()]
+    yield Table("Percentiles, ms", ("", *COLUMNS), tuple(rows))
+    if "ttft_mean_ms_low" in answer:
+        both = [(said, *(_interval(answer, f"{name}_{column}_ms", ends) for column in COLUMNS))
+                for name, said in shown.items()]  # fmt: skip
+        yield Table("90 % intervals, ms", ("", *COLUMNS), tuple(both), detail=True)
     if "where" in answer:
         yield from _where(answer["where"])
     if "timeline" in answer:
-        yield from _over_time(answer["timeline"])
-    yield _rest(answer)
-    yield Notes(tuple(map(str, answer.get("notes", ()))))
-    yield from again(answer)
+        seconds = [float(one) for one in answer["timeline"]["time_s"]]
+        for name, said in OVER_TIME.items():
+            values = [float(one) for one in answer["timeline"][name]]
+            yield _curve("seconds", seconds, said, values, f"At most {number(max(values))}.")
+    yield Facts(tuple(Fact(RUN[name], number(answer[name])) for name in RUN if answer.get(name) is not None))
+    yield from closing(answer)
 
 
 def _facts(answer: Mapping[str, Any]) -> Facts:
     names = {"ttft": "mean time to first token", "tpot": "mean time per later token", "e2e": "mean end to end"}
-    times = [Fact(said, ms(answer[f"{name}_mean_ms"]), _interval(answer, f"{name}_mean_ms"))
+    times = [Fact(said, ms(answer[f"{name}_mean_ms"]), _interval(answer, f"{name}_mean_ms", between, "ms"))
              for name, said in names.items() if f"{name}_mean_ms" in answer]  # fmt: skip
     rates = [Fact(said, number(float(answer[name]))) for name, said in RATES.items() if name in answer]
     return Facts((*times, *rates))
 
 
-def _interval(answer: Mapping[str, Any], field: str) -> str:
+def _interval(answer: Mapping[str, Any], field: str, say: Callable[..., str], *unit: str) -> str:
+    """The 90 % interval of a figure, empty where it has none."""
     low, high = answer.get(f"{field}_low"), answer.get(f"{field}_high")
-    return "" if low is None or high is None else between(low, high, "ms")
-
-
-def _percentiles(answer: Mapping[str, Any]) -> Table:
-    rows = tuple((said, *(float(answer[f"{name}_{column}_ms"]) for column in COLUMNS))
-                 for name, said in TIMES.items() if f"{name}_mean_ms" in answer)  # fmt: skip
-    return Table("Percentiles, ms", ("", *COLUMNS), rows)
-
-
-def _intervals(answer: Mapping[str, Any]) -> Iterator[Table]:
-    """The 90 % interval of each figure, where there are any."""
-    if "ttft_mean_ms_low" in answer:
-        rows = tuple((said, *(_ends(answer, f"{name}_{column}_ms") for column in COLUMNS))
-                     for name, said in TIMES.items() if f"{name}_mean_ms" in answer)  # fmt: skip
-        yield Table("90 % intervals, ms", ("", *COLUMNS), rows, detail=True)
-
-
-def _ends(answer: Mapping[str, Any], field: str) -> str:
-    low, high = answer.get(f"{field}_low"), answer.get(f"{field}_high")
-    return "" if low is None or high is None else ends(low, high)
+    return "" if low is None or high is None else say(low, high, *unit)
 
 
 def _where(parts: Mapping[str, Mapping[str, float]]) -> Iterator[Block]:
@@ -103,32 +91,16 @@ def _where(parts: Mapping[str, Mapping[str, float]]) -> Iterator[Block]:
     drawing = svg.stacks(bars, "what the means are made of")
     drawing += svg.legend([(words(name), i) for i, name in enumerate(names)])
     yield Chart("Where the time goes", drawing, "Waiting: until the first step with a piece of the prompt begins.")
-    heads = [name.removesuffix("_ms").upper() for name in parts]
-    columns = ("part", *(text for head in heads for text in (f"{head}, ms", "share")))
-    sums = [sum(each.values()) for each in parts.values()]
-    rows = [(words(name), *_shared([each.get(name, 0.0) for each in parts.values()], sums)) for name in names]
-    yield Table("", columns, (*rows, ("in all", *_shared(sums, sums))))
+    by_head = {name.removesuffix("_ms").upper(): each for name, each in parts.items()}
+    yield shares_of("part", names, by_head, whole="in all")
 
 
-def _shared(values: Sequence[float], sums: Sequence[float]) -> list[Any]:
-    return [cell for value, whole in zip(values, sums, strict=True) for cell in (value, percent(value / (whole or 1)))]
-
-
-def _over_time(timeline: Mapping[str, Sequence[float]]) -> Iterator[Chart]:
-    """One curve a quantity, all over the same seconds."""
-    seconds = [float(one) for one in timeline["time_s"]]
-    for name, said in OVER_TIME.items():
-        values = [float(one) for one in timeline[name]]
-        axes = svg.frame(seconds, [0.0, *values], ("seconds", said), logs=(False, False))
-        line = svg.tag("path", d=axes.path(seconds, values), cls="curve l0")
-        drawing = svg.canvas(svg.HEIGHT, axes.grid() + line, f"{said} over time")
-        yield Chart(said.capitalize(), drawing, f"At most {number(max(values))}.")
-
-
-def _rest(answer: Mapping[str, Any]) -> Facts:
-    """The other figures of the run."""
-    told = [name for name in RUN if answer.get(name) is not None]
-    return Facts(tuple(Fact(RUN[name], number(answer[name])) for name in told))
+def _curve(along: str, xs: Sequence[float], said: str, values: Sequence[float], note: str) -> Chart:
+    """A quantity from zero up, over seconds or rates."""
+    axes = svg.frame(xs, [0.0, *values], (along, said), logs=(False, False))
+    line = svg.tag("path", d=axes.path(xs, values), cls="curve l0")
+    drawing = svg.canvas(svg.HEIGHT, axes.grid() + line, f"{said} over {along.split()[0]}")
+    return Chart(said[:1].upper() + said[1:], drawing, note)
 
 
 CURVE = {"ttft_mean_ms": "mean TTFT, ms", "tpot_mean_ms": "mean TPOT, ms"}
@@ -146,18 +118,10 @@ def rate_document(answer: Mapping[str, Any]) -> Document:
     most = Fact("requests per second at most", number(float(answer["capacity_per_s"])))
     blocks: list[Block] = [Facts((found, most, Fact("bound by", str(answer["bound_by"]))))]
     rows = [row for row in answer["curve"] if "rate" in row]
-    cells = [(*(row.get(name, "") for name in CURVE_COLUMNS), SATURATED[bool(row["saturated"])]) for row in rows]
+    cells = [(*(row.get(name, "") for name in CURVE_COLUMNS), "saturated" if row["saturated"] else "") for row in rows]
     blocks.append(Table("Rate against times, ms", (*CURVE_COLUMNS.values(), ""), tuple(cells)))
-    blocks += [_curve(rows, name, said) for name, said in CURVE.items() if len(rows) > 1 and name in rows[0]]
-    notes = Notes(tuple(map(str, answer.get("notes", ()))))
-    return Document(title, "", (*blocks, notes, *again(answer)), rests_on_what_is_open({}, answer))
-
-
-SATURATED = ("", "saturated")
-
-
-def _curve(rows: Sequence[Mapping[str, Any]], name: str, said: str) -> Chart:
-    rates, values = ([float(row[key]) for row in rows] for key in ("rate", name))
-    axes = svg.frame([0.0, *rates], [0.0, *values], ("requests a second", said), logs=(False, False))
-    line = svg.tag("path", d=axes.path(rates, values), cls="curve l0")
-    return Chart(said, svg.canvas(svg.HEIGHT, axes.grid() + line, f"{said} over rate"), "")
+    if len(rows) > 1:
+        rates = [float(row["rate"]) for row in rows]
+        blocks += [_curve("requests a second", rates, said, [float(row[name]) for row in rows], "")
+                   for name, said in CURVE.items() if name in rows[0]]  # fmt: skip
+    return Document(title, "", (*blocks, *closing(answer)), rests_on_what_is_open({}, answer))

@@ -10,7 +10,6 @@ from pydantic import Field
 from pipewave.calls.fields import integers
 from pipewave.errors import BadInput
 from pipewave.kernels.profiler import Given
-from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.prediction.requests import check_protocol
 from pipewave.step import find_engine
@@ -75,14 +74,9 @@ def _explained(query: TraceQuery, name: str, data: bytes) -> Report:
 
 def _workload(query: TraceQuery) -> Workload:
     given = Given(_lens("q_lens", query.q_lens), _lens("kv_lens", query.kv_lens))
-    engine = find_engine(query.engine)
-    if query.model is None:
-        return Workload(None, given, engine)
-    spec, parallel = model_of(query.model), Parallel(query.tp, 1, query.ep)
-    parallel.check(spec)
-    return Workload(
-        Deployment(spec, parallel, cache_dtype(query.kv_cache_dtype), engine.memory.page_size), given, engine
-    )
+    spec = None if query.model is None else model_of(query.model)
+    parallel, cache = Parallel(query.tp, 1, query.ep), cache_dtype(query.kv_cache_dtype)
+    return Workload.of(spec, parallel, cache, given, find_engine(query.engine))
 
 
 def _lens(name: str, text: str) -> tuple[int, ...]:

@@ -1,5 +1,0 @@
-"""`python -m pipewave.cli`."""
-
-from pipewave.cli import main
-
-main()
