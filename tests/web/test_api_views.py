@@ -41,11 +41,9 @@ def printed(command: str) -> Any:
 def test_lists(client: Any) -> None:
     gpus = {gpu["name"]: gpu for gpu in client.get("/api/gpus").json()}
     assert gpus["H200"]["dram_gbps"] == pw.find("H200").dram_gbps
-    assert gpus["H200"]["tuned"] == ["gemm", "fused_moe", "attention"] and gpus["V100"]["tuned"] == []
     models = {model["name"]: model for model in client.get("/api/models").json()}
     assert models["Llama-3.1-8B"]["parameters"] == pytest.approx(8.03e9, rel=0.01)
     assert client.get("/api/health").json()["status"] == "ok"
-    assert client.get("/api/limits").json()["sweep_points"] == 2000
 
 
 @pytest.mark.parametrize("kernel", ["gemm", "attention", "mla", "fused_moe", "rmsnorm", "elementwise", "all_reduce"])

@@ -15,14 +15,14 @@ from anyio import BrokenWorkerProcess, to_process
 
 from pipewave.errors import UnknownGPU
 from pipewave.gpus import find
-from pipewave.web.app import Lanes, apart, here
+from pipewave.web.app import apart, here
 
 TRAFFIC = {"model": "Llama-3.1-8B", "gpu": "H200", "requests": 4, "input_len": 64, "output_len": 4}
 
 
 def asked(how: Callable[..., Awaitable[Any]], work: Callable[..., Any], *args: object) -> Any:
     async def main() -> Any:
-        return await how(Lanes().plan, work, *args)
+        return await how(anyio.CapacityLimiter(1), work, *args)
 
     return anyio.run(main)
 
@@ -42,7 +42,7 @@ def test_errors_of_another_process_keep_their_field_and_their_words() -> None:
 
 def test_a_process_that_dies_takes_one_question_with_it() -> None:
     async def main() -> int:
-        lane = Lanes().plan
+        lane = anyio.CapacityLimiter(1)
         with pytest.raises(BrokenWorkerProcess):
             await apart(lane, os._exit, 1)
         return await apart(lane, os.getpid)

@@ -8,41 +8,29 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import yaml
 
 from pipewave.errors import BadInput
+from pipewave.files import packaged
 from pipewave.planning.platforms import NVIDIA, Platform
 
 FORMS = ("shell", "docker", "kubernetes", "dynamo")
-IMAGES = {
-    "vllm": "vllm/vllm-openai:v{version}",
-    "sglang": "lmsysorg/sglang:v{version}",
-    "trtllm": "nvcr.io/nvidia/tensorrt-llm/release:{version}",
-}
-PORTS = {"vllm": 8000, "sglang": 30000, "trtllm": 8000}
+ENGINES = Path(__file__).with_name("launch.yaml")
+CACHE = "/root/.cache/huggingface"
 
 
-class Worker(NamedTuple):
-    """Dynamo's worker of an engine: its module, the option that names the model where the engine's own server takes it
-    without one, and how many words start that server.
-    """
-
-    module: str
-    model_option: tuple[str, ...]
-    server_words: int
+@cache
+def _engines() -> dict[str, Any]:
+    return dict(packaged.yaml(ENGINES))
 
 
-DYNAMO = {
-    "vllm": Worker("dynamo.vllm", ("--model",), 2),
-    "sglang": Worker("dynamo.sglang", (), 3),
-    "trtllm": Worker("dynamo.trtllm", ("--model-path",), 2),
-}
-RUNTIMES = {
-    name: f"nvcr.io/nvidia/ai-dynamo/{runtime}-runtime"
-    for name, runtime in (("vllm", "vllm"), ("sglang", "sglang"), ("trtllm", "tensorrtllm"))
-}
+def engine_words(name: str) -> dict[str, Any]:
+    """What starts an engine."""
+    return dict(_engines()[name])
 
 
 class _Plain(yaml.SafeDumper):
@@ -68,101 +56,61 @@ def render(form: str, engine: str, version: str, pools: Sequence[Pool], platform
     if form not in FORMS:
         raise BadInput(f"form = {form!r}: must be one of {', '.join(FORMS)}", field="form")
     if form == "shell":
-        return "\n".join(_shell(pool, alone=len(pools) == 1) for pool in pools)
+        heads = [f"# {pool.engines} × {pool.role}, {pool.gpus} GPUs each\n" * (len(pools) > 1) for pool in pools]
+        return "\n".join(head + pool.command for head, pool in zip(heads, pools, strict=True))
+    image = (platform.image or engine_words(engine)["image"]).format(version=version)
     if form == "docker":
-        return "\n".join(_docker(engine, version, pool, platform) for pool in pools)
+        return "\n".join(_docker(image, engine_words(engine)["port"], pool, platform) for pool in pools)
     if form == "dynamo" and platform != NVIDIA:
         raise BadInput("form = 'dynamo': its images are for NVIDIA GPUs; ask for docker or kubernetes", field="form")
-    documents = [_deployment(engine, version, pool, platform) for pool in pools]
-    documents = [_dynamo(engine, pools)] if form == "dynamo" else documents
+    documents = [_dynamo(engine, pools)] if form == "dynamo" else [
+        _deployment(engine, image, pool, platform) for pool in pools]  # fmt: skip
     return yaml.dump_all(documents, Dumper=_Plain, sort_keys=False).strip()
 
 
-def _shell(pool: Pool, *, alone: bool) -> str:
-    return pool.command if alone else f"# {pool.engines} × {pool.role}, {pool.gpus} GPUs each\n{pool.command}"
+def _docker(image: str, port: int, pool: Pool, platform: Platform) -> str:
+    words = ["docker", "run", "--rm", *(platform.docker or ("--gpus", str(pool.gpus)))]
+    words += f"--ipc=host --ulimit memlock=-1 -p {port}:{port} -v {CACHE}:{CACHE} --entrypoint bash".split()
+    return shlex.join([*words, image, "-c", pool.command])
 
 
-def _image(engine: str, version: str, platform: Platform) -> str:
-    return (platform.image or IMAGES[engine]).format(version=version)
-
-
-def _docker(engine: str, version: str, pool: Pool, platform: Platform) -> str:
-    image, port = _image(engine, version, platform), PORTS[engine]
-    words = [
-        "docker",
-        "run",
-        "--rm",
-        *(platform.docker or ("--gpus", str(pool.gpus))),
-        "--ipc=host",
-        "--ulimit",
-        "memlock=-1",
-        "-p",
-        f"{port}:{port}",
-    ]
-    words += [
-        "-v",
-        "/root/.cache/huggingface:/root/.cache/huggingface",
-        "--entrypoint",
-        "bash",
-        image,
-        "-c",
-        pool.command,
-    ]
-    return shlex.join(words)
-
-
-def _deployment(engine: str, version: str, pool: Pool, platform: Platform) -> dict[str, Any]:
+def _deployment(engine: str, image: str, pool: Pool, platform: Platform) -> dict[str, Any]:
     """A Kubernetes Deployment of a pool: one pod an engine."""
     labels = {"app": f"{engine}-{pool.role}"}
     container = {
         "name": engine,
-        "image": _image(engine, version, platform),
+        "image": image,
         "command": ["bash", "-c", pool.command],
-        "ports": [{"containerPort": PORTS[engine]}],
+        "ports": [{"containerPort": engine_words(engine)["port"]}],
         "resources": {"limits": {platform.resource: pool.gpus}},
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }
-    volumes = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
+    pod = {"containers": [container], "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}]}
+    template = {"metadata": {"labels": labels}, "spec": pod}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {"name": labels["app"]},
-        "spec": {
-            "replicas": pool.engines,
-            "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container], "volumes": volumes}},
-        },
+        "spec": {"replicas": pool.engines, "selector": {"matchLabels": labels}, "template": template},
     }
 
 
 def _dynamo(engine: str, pools: Sequence[Pool]) -> dict[str, Any]:
-    """A DynamoGraphDeployment: a frontend, and a worker service a pool."""
-    services: dict[str, Any] = {
-        "Frontend": {"componentType": "frontend", "replicas": 1, "extraPodSpec": _pod(engine, None)}
-    }
+    """A DynamoGraphDeployment: a frontend, and for each pool the engine's options behind Dynamo's own worker."""
+    how = engine_words(engine)["dynamo"]
+    image = {"image": f"nvcr.io/nvidia/ai-dynamo/{how['runtime']}-runtime"}
+    front = {"componentType": "frontend", "replicas": 1, "extraPodSpec": {"mainContainer": image}}
+    services: dict[str, Any] = {"Frontend": front}
     for pool in pools:
+        words = shlex.split(pool.command) if "<(" not in pool.command else pool.command.split(" ")
+        line = f"python3 -m {shlex.join([*how['worker'], *words[how['server_words'] :]])}"
         services[f"{pool.role.capitalize()}Worker"] = {
             "componentType": "worker",
             **({"subComponentType": pool.role} if pool.role in ("prefill", "decode") else {}),
             "replicas": pool.engines,
             "resources": {"limits": {"gpu": str(pool.gpus)}},
-            "extraPodSpec": _pod(engine, _worker(engine, pool.command)),
+            "extraPodSpec": {"mainContainer": {**image, "command": ["bash", "-c"], "args": [line]}},
         }
-    return {
-        "apiVersion": "nvidia.com/v1alpha1",
-        "kind": "DynamoGraphDeployment",
-        "metadata": {"name": f"{engine}-plan"},
-        "spec": {"services": services},
-    }
-
-
-def _pod(engine: str, command: str | None) -> dict[str, Any]:
-    override = {"command": ["bash", "-c"], "args": [command]} if command else {}
-    return {"mainContainer": {"image": RUNTIMES[engine], **override}}
-
-
-def _worker(engine: str, command: str) -> str:
-    """The engine's options behind Dynamo's worker instead of its own server."""
-    words = shlex.split(command) if "<(" not in command else command.split(" ")
-    worker = DYNAMO[engine]
-    return f"python3 -m {worker.module} {shlex.join([*worker.model_option, *words[worker.server_words :]])}"
+    meta = {"name": f"{engine}-plan"}
+    kind = {"apiVersion": "nvidia.com/v1alpha1", "kind": "DynamoGraphDeployment"}
+    return {**kind, "metadata": meta, "spec": {"services": services}}

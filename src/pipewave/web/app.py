@@ -25,20 +25,17 @@ from pipewave.errors import PipewaveError
 from pipewave.files import packaged
 from pipewave.version import VERSION
 from pipewave.view import report as write_report
-from pipewave.web import catalogue, serving
-from pipewave.web.catalogue import GpuQuery, ModelQuery, gpu_answer, model_answer
-from pipewave.web.forms import worded
+from pipewave.web import catalogue
+from pipewave.web.forms import page_words, worded
 from pipewave.web.guard import Guard
-from pipewave.web.kernel import GridQuery, KernelQuery, grid_answer, kernel_answer
 from pipewave.web.limits import TRACE_BYTES
-from pipewave.web.planning import PlanQuery, plan_answer
-from pipewave.web.replies import failure, form_failure, library_failure, reply
-from pipewave.web.serving import ServeQuery
+from pipewave.web.queries import VIEWS, View
+from pipewave.web.replies import failure, form_failure, reply
 from pipewave.web.traces import TraceQuery, trace_answer
-from pipewave.web.traffic import TrafficQuery, traffic_answer
 
 STATIC = Path(__file__).with_name("static")
-VIEWS = ("plan", "serve", "compare", "kernel", "trace", "model")
+ADDRESSES = ("", "plan", "serve", "compare", "kernel", "trace", "model")
+LANES = ("quick", "kernel", "plan", "traffic", "trace")  # answers of a kind wait for one another
 CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 FILE_BODY = {
     "requestBody": {
@@ -57,16 +54,18 @@ def create_app(static: Path = STATIC) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _on_form_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(BrokenWorkerProcess, _on_lost_process)
-    lanes = Lanes()
-    _lists(app, lanes)
-    _views(app, lanes)
+    lanes = {name: CapacityLimiter(2 if name == "quick" else 1) for name in LANES}
+    _lists(app, lanes["quick"])
+    for name, view in VIEWS.items():
+        _view(app, name, view, lanes[view.lane])
+    _trace(app, lanes["trace"])
     _page(app, static)
     return app
 
 
 async def _on_library_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, PipewaveError)
-    return library_failure(error)
+    return failure(422, error.code, page_words(error.message), error.field)
 
 
 async def _on_form_error(_: Request, error: Exception) -> Response:
@@ -83,65 +82,40 @@ async def _on_lost_process(_: Request, _error: Exception) -> Response:
     return failure(503, "lost", "the process that worked on this answer ended before it; ask again, or for less")
 
 
-def _lists(app: FastAPI, lanes: Lanes) -> None:
+def _lists(app: FastAPI, lane: CapacityLimiter) -> None:
     """What can be asked."""
 
     @app.get("/api/health")
     async def health() -> Response:
         return reply({"status": "ok", "version": VERSION})
 
-    @app.get("/api/gpus")
-    async def gpus() -> Response:
-        return reply(await here(lanes.quick, catalogue.gpus))
+    def listed(name: str, work: Callable[[], Any]) -> None:
+        async def answer() -> Response:
+            return reply(await here(lane, work))
 
-    @app.get("/api/models")
-    async def models() -> Response:
-        return reply(await here(lanes.quick, catalogue.models))
+        app.get(f"/api/{name}", name=name)(answer)
 
-    @app.get("/api/kernels")
-    async def kernels() -> Response:
-        return reply(await here(lanes.quick, catalogue.kernels))
-
-    @app.get("/api/limits")
-    async def limits() -> Response:
-        return reply(catalogue.bounds())
+    for work in (catalogue.gpus, catalogue.models, catalogue.kernels):
+        listed(work.__name__, work)
 
 
-def _views(app: FastAPI, lanes: Lanes) -> None:
-    """What is answered. JSON is written there, too."""
+def _view(app: FastAPI, name: str, view: View, lane: CapacityLimiter) -> None:
+    """One kind of question. JSON is written where it is answered, too."""
 
-    @app.post("/api/kernel")
-    async def kernel(query: KernelQuery, report: Form = None) -> Response:
-        return await here(lanes.kernel, answered, kernel_answer, report, query)
+    async def endpoint(query: Any, report: Form = None) -> Response:
+        return await (apart if view.apart else here)(lane, answered, view.answer, report, query)
 
-    @app.post("/api/grid")
-    async def grid(query: GridQuery) -> Response:
-        return await here(lanes.kernel, answered, grid_answer, None, query)
+    endpoint.__annotations__["query"] = view.form
+    app.post(f"/api/{name}", name=name)(endpoint)
 
-    @app.post("/api/serve")
-    async def serve(query: ServeQuery, report: Form = None) -> Response:
-        return await here(lanes.quick, answered, serving.cached, report, query)
 
-    @app.post("/api/model")
-    async def model(query: ModelQuery) -> Response:
-        return await here(lanes.quick, answered, model_answer, None, query)
-
-    @app.post("/api/gpu")
-    async def gpu(query: GpuQuery) -> Response:
-        return await here(lanes.quick, answered, gpu_answer, None, query)
-
-    @app.post("/api/traffic")
-    async def traffic(query: TrafficQuery, report: Form = None) -> Response:
-        return await apart(lanes.traffic, answered, traffic_answer, report, query)
-
-    @app.post("/api/plan")
-    async def plan(query: PlanQuery, report: Form = None) -> Response:
-        return await apart(lanes.plan, answered, plan_answer, report, query)
+def _trace(app: FastAPI, lane: CapacityLimiter) -> None:
+    """The one question that comes with a file."""
 
     @app.post("/api/trace", openapi_extra=FILE_BODY)
     async def trace(query: Annotated[TraceQuery, Query()], request: Request) -> Response:
         async with _stored(request) as file:
-            return await apart(lanes.trace, answered, trace_answer, query.report, query, file)
+            return await apart(lane, answered, trace_answer, query.report, query, file)
 
 
 def answered(work: Callable[..., dict[str, Any]], form: str | None, *args: Any) -> Response:
@@ -186,8 +160,8 @@ def _page(app: FastAPI, static: Path) -> None:
             return FileResponse(index)
         return failure(404, "not_found", "the page is not built; the API is under /api")
 
-    for view in ("", *VIEWS):
-        app.get(f"/{view}", include_in_schema=False)(document)
+    for address in ADDRESSES:
+        app.get(f"/{address}", include_in_schema=False)(document)
     # Not mounted at the root, which would answer 404 where an endpoint answers 405.
     for file in (path for path in static.glob("*") if path.is_file() and path != index):
         app.add_route(f"/{file.name}", _file(file), include_in_schema=False)
@@ -196,13 +170,6 @@ def _page(app: FastAPI, static: Path) -> None:
 
 
 T = TypeVar("T")
-
-
-class Lanes:
-    """How many answers of a kind are worked out at once; further ones wait."""
-
-    def __init__(self) -> None:
-        self.quick, self.kernel, self.plan, self.traffic, self.trace = map(CapacityLimiter, (2, 1, 1, 1, 1))
 
 
 async def here(lane: CapacityLimiter, work: Callable[..., T], *args: object) -> T:

@@ -8,85 +8,58 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from pipewave.calls.families import KV_DTYPES
-from pipewave.calls.fields import Rule, defaults, required, rules
+from pipewave.calls.fields import defaults, required, rules
 from pipewave.gpus import GPU
-from pipewave.gpus.limits import LIMITS
 from pipewave.gpus.registry import all_gpus
 from pipewave.kernels import Family, registered
 from pipewave.models import load, names
 from pipewave.models.shard import Parallel
 from pipewave.models.summary import blocks, summary
 from pipewave.planning.prices import prices
-from pipewave.software import engine_rules, stacks
-from pipewave.web import limits, tuner
 from pipewave.web.forms import Form, GpuFile, Model, model_of, query_command
 from pipewave.web.kernel import sweepable
-
-ENGINES = engine_rules.names()
 
 
 @cache
 def gpus() -> list[dict[str, Any]]:
-    """Every shipped GPU with all its numbers, its price where one is known, and the families tuned for it."""
-    known = prices()
-    return [numbers(gpu) | {"usd_per_hour": known[gpu.name].usd_per_hour if gpu.name in known else None,
-                             "tuned": tuner.tuned(gpu.name)} for gpu in all_gpus()]  # fmt: skip
+    """Every shipped GPU with all its numbers, and its price where one is known."""
+    rents = {name: price.usd_per_hour for name, price in prices().items()}
+    return [numbers(gpu) | {"usd_per_hour": rents.get(gpu.name)} for gpu in all_gpus()]
 
 
 @cache
 def models() -> list[dict[str, Any]]:
     """Every built-in model with its size."""
-    return [_model(name) for name in names()]
-
-
-def _model(name: str) -> dict[str, Any]:
-    spec = load(name)
-    found = summary(spec)
     kept = ("model_type", "layers", "hidden", "parameters", "active_parameters", "kv_dtype")
-    return {"name": name} | {field: found[field] for field in kept} | {
-        "weights_gib": found["weights_gib_per_gpu"],
-        "kv_bytes_per_token": found["kv_bytes_per_token_per_gpu"],
-        "max_length": spec.max_length,
-    }  # fmt: skip
+    sizes = {"weights_gib": "weights_gib_per_gpu", "kv_bytes_per_token": "kv_bytes_per_token_per_gpu"}
+    rows = []
+    for name in names():
+        spec = load(name)
+        found = summary(spec)
+        row = {field: found[field] for field in kept} | {ours: found[theirs] for ours, theirs in sizes.items()}
+        rows.append({"name": name, **row, "max_length": spec.max_length})
+    return rows
 
 
 def kernels() -> list[dict[str, Any]]:
     """Every family with its fields, what may be swept, and a first example."""
-    return [_kernel(family) for family in registered()]
-
-
-def _kernel(family: Family) -> dict[str, Any]:
-    page = family.page
-    return {"kernel": family.name, "help": " ".join((family.call.__doc__ or "").split()), "fields": _fields(family),
-            "sweeps": sweepable(family.name),
-            "example": {"case": dict(page.case), "sweep": dict(page.sweep)} if page else None}  # fmt: skip
+    rows = []
+    for family in registered():
+        page, told = family.page, " ".join((family.call.__doc__ or "").split())
+        example = {"case": dict(page.case), "sweep": dict(page.sweep)} if page else None
+        rows.append({"kernel": family.name, "help": told, "fields": _fields(family), "sweeps": sweepable(family.name),
+                     "example": example})  # fmt: skip
+    return rows
 
 
 def _fields(family: Family) -> list[dict[str, Any]]:
-    cls = family.call
-    needed, default = required(cls), defaults(cls)
+    """Fields of a call; of operand types only those that the family has kernels of."""
+    needed, default = required(family.call), defaults(family.call)
+    choices = {name: list((name == "dtype" and family.dtypes) or rule.choices) or None
+               for name, rule in rules(family.call).items()}  # fmt: skip
     return [{"name": name, "type": rule.kind, "required": name in needed, "default": default.get(name),
-             "choices": _choices(family, name, rule), "low": rule.low, "high": rule.high, "optional": rule.optional}
-            for name, rule in rules(cls).items()]  # fmt: skip
-
-
-def _choices(family: Family, name: str, rule: Rule) -> list[str] | None:
-    """What a field may be; of operand types only those that the family has kernels of."""
-    exist = family.dtypes if name == "dtype" else ()
-    return list(exist or rule.choices) or None
-
-
-def bounds() -> dict[str, Any]:
-    """Limits of a request, the words its fields accept, and the range of every GPU number a what-if may change."""
-    changeable = {name: limit for name, limit in LIMITS.items() if name != "compute_capability"}
-    return limits.table() | {
-        "protocols": list(stacks.PROTOCOLS),
-        "engines": list(ENGINES),
-        "kv_cache_dtypes": ["auto", *KV_DTYPES],
-        "what_if": {name: {"low": limit.low, "high": limit.high, "whole": limit.whole}
-                    for name, limit in changeable.items()},
-    }  # fmt: skip
+             "choices": choices[name], "low": rule.low, "high": rule.high, "optional": rule.optional}
+            for name, rule in rules(family.call).items()]  # fmt: skip
 
 
 class GpuQuery(Form):

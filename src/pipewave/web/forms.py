@@ -70,21 +70,17 @@ def gpu_of(gpu: Gpu, what_if: WhatIf) -> GPU:
 
     Raises UnknownGPU (also for a path), BadFile, UnknownField or BadInput.
     """
-    return _changed(gpu.read() if isinstance(gpu, GpuFile) else _shipped(gpu), what_if)
-
-
-def _shipped(name: str) -> GPU:
-    if name.startswith(OPEN):
-        raise UnknownGPU(f"{name.removeprefix(OPEN)} is not open in this page: choose the file again", field="gpu")
-    if stem_of(name) is None and Path(name).suffix.lower() in (".yaml", ".yml", ".json"):
-        raise UnknownGPU(f"gpu = {name!r}: a name, or the content of a spec file; no paths here", field="gpu")
-    return find(name)
-
-
-def _changed(gpu: GPU, what_if: WhatIf) -> GPU:
+    if isinstance(gpu, GpuFile):
+        found = gpu.read()
+    elif gpu.startswith(OPEN):
+        raise UnknownGPU(f"{gpu.removeprefix(OPEN)} is not open in this page: choose the file again", field="gpu")
+    elif stem_of(gpu) is None and Path(gpu).suffix.lower() in (".yaml", ".yml", ".json"):
+        raise UnknownGPU(f"gpu = {gpu!r}: a name, or the content of a spec file; no paths here", field="gpu")
+    else:
+        found = find(gpu)
     if "name" in what_if:
         raise UnknownField("unknown GPU field 'name'", field="what_if")
-    return gpu.what_if(**what_if) if what_if else gpu
+    return found.what_if(**what_if) if what_if else found
 
 
 def model_of(model: Model) -> ModelSpec:
@@ -139,16 +135,9 @@ def cache_dtype(word: str | None) -> str | None:
 
 def line(words: Sequence[str], options: Mapping[str, Any]) -> str:
     """A command of words and of options that are given, quoted for a shell."""
-    flags = [word for name, value in options.items() if value is not None for word in (_flag(name), _text(value))]
-    return shlex.join([*words, *flags])
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def _text(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    said = {f"--{name.replace('_', '-')}": value for name, value in options.items() if value is not None}
+    texts = {flag: ",".join(map(str, value)) if isinstance(value, list) else str(value) for flag, value in said.items()}
+    return shlex.join([*words, *(word for pair in texts.items() for word in pair)])
 
 
 # What the page calls an option of the commands.
@@ -193,10 +182,9 @@ def worded(answer: Any) -> Any:
         return [worded(item) for item in answer]
     if not isinstance(answer, dict):
         return answer
-    return {name: _notes(value) if name in ("note", "notes") else worded(value) for name, value in answer.items()}
-
-
-def _notes(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [page_words(str(one)) for one in value]
-    return page_words(value) if isinstance(value, str) else value
+    found = {name: worded(value) for name, value in answer.items()}
+    if isinstance(note := answer.get("note"), str):
+        found["note"] = page_words(note)
+    if isinstance(notes := answer.get("notes"), (list, tuple)):
+        found["notes"] = [page_words(str(one)) for one in notes]
+    return found

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pipewave.errors import BadInput
 
 SWEEP_POINTS, SWEEP_GPUS = 2_000, 8
@@ -23,25 +21,3 @@ def at_most(what: str, size: int, most: int, field: str) -> None:
     """Raise BadInput, naming the field to reduce, when `size` exceeds `most`."""
     if size > most:
         raise BadInput(f"{what}: {size:,} is more than the {most:,} that one request may ask for", field=field)
-
-
-def table() -> dict[str, Any]:
-    """The limits a page must know to offer no more."""
-    return {
-        "sweep_points": SWEEP_POINTS,
-        "sweep_gpus": SWEEP_GPUS,
-        "batch": BATCH,
-        "input_len": INPUT_LEN,
-        "output_len": OUTPUT_LEN,
-        "max_num_batched_tokens": STEP_TOKENS,
-        "grid_points": GRID_POINTS,
-        "traffic_requests": TRAFFIC_REQUESTS,
-        "traffic_steps": TRAFFIC_STEPS,
-        "traffic_bytes": TRAFFIC_BYTES,
-        "gpu_characters": GPU_CHARACTERS,
-        "plan_splits": PLAN_SPLITS,
-        "plan_designs": PLAN_DESIGNS,
-        "json_bytes": JSON_BYTES,
-        "trace_bytes": TRACE_BYTES,
-        "unpacked_bytes": UNPACKED_BYTES,
-    }

@@ -9,7 +9,7 @@ from pydantic import Field
 from pipewave.errors import BadInput
 from pipewave.gpus import names
 from pipewave.gpus.registry import knowing
-from pipewave.planning import Demand, Plan, Question, Space, plan
+from pipewave.planning import Demand, Owned, Question, Space, plan
 from pipewave.step import find_engine
 from pipewave.web import limits
 from pipewave.web.forms import Form, Gpu, GpuFile, Model, Name, cache_dtype, gpu_of, line, model_of, query_command
@@ -17,6 +17,13 @@ from pipewave.web.forms import Form, Gpu, GpuFile, Model, Name, cache_dtype, gpu
 Degrees = Annotated[list[Annotated[int, Field(ge=1, le=4096)]], Field(min_length=1, max_length=16)]
 Sizes = Annotated[list[Annotated[int, Field(ge=1, le=limits.STEP_TOKENS)]], Field(min_length=1, max_length=64)]
 Limit = Annotated[float, Field(gt=0, lt=1e12)]
+
+# Lists to try as `Space` calls them, and other fields as options of the command do.
+LISTS = {"tps": "tp", "pps": "pp", "dps": "dp", "engines": "engines", "budgets": "max_num_batched_tokens",
+         "batches": "max_num_seqs", "power_limits": "power_limits"}  # fmt: skip
+NAMED = {"input_len": "isl", "output_len": "osl", "ttft_ms": "ttft", "tpot_ms": "tpot", "engines": "engine",
+         "kv_cache_dtypes": "kv_cache_dtype", "grid_g_per_kwh": "grid", "power_limits": "power_limit",
+         "rack_w": "max_power_per_rack"}  # fmt: skip
 
 
 class PlanQuery(Form):
@@ -43,6 +50,11 @@ class PlanQuery(Form):
     max_num_batched_tokens: Sizes | None = None
     max_gpus: Annotated[int, Field(ge=1, le=4096)] = 64
     prices: Annotated[dict[Name, Annotated[float, Field(gt=0, lt=1e6)]], Field(default_factory=dict)]
+    owned: Annotated[dict[Name, float], Field(min_length=1, max_length=64)] | None = None
+    grid_g_per_kwh: Annotated[float, Field(ge=0, le=5000)] | None = None
+    power_limits: Annotated[list[Limit], Field(min_length=1, max_length=8)] | None = None
+    rack_w: Limit | None = None
+    gpus_per_rack: Annotated[int, Field(ge=1, le=4096)] | None = None
     rows: Annotated[int, Field(ge=1, le=200)] = 20
 
 
@@ -58,54 +70,40 @@ def _answer(query: PlanQuery) -> dict[str, Any]:
     settings = sum(1 for _ in space.settings())
     limits.at_most("splits (gpus × tp × pp × dp × engines × cache types)", splits, limits.PLAN_SPLITS, "gpus")
     limits.at_most("designs", splits * settings, limits.PLAN_DESIGNS, "max_num_seqs")
-    question = Question(
-        query.input_len, query.output_len, query.ttft_ms, query.tpot_ms, prefix_share=query.prefix_share
-    )
+    limit = {name: getattr(query, name) for name in ("ttft_ms", "tpot_ms", "prefix_share")}
+    question = Question(query.input_len, query.output_len, **limit)
     demand = Demand(query.rate, users=query.users, think_s=query.think_s, budget=query.budget)
-    found = plan(spec, question, space, demand=demand, own_prices=query.prices)
+    bill: dict[str, Any] = {"owned": Owned.of(query.owned), "grid_g_per_kwh": query.grid_g_per_kwh}
+    found = plan(spec, question, space, demand=demand, own_prices=query.prices, **bill)
     launches = [found.launch(design) for design in found.front[: query.rows]]
-    return {"schema_version": 1, **found.to_dict(query.rows), "launches": launches, "all": _cloud(found),
+    cloud = [row | {"meets": True} for row in found.rows()[: limits.PLAN_POINTS]]  # for a scatter
+    return {"schema_version": 1, **found.to_dict(query.rows), "launches": launches, "all": cloud,
             "command": plan_command(query)}  # fmt: skip
 
 
 def _space(query: PlanQuery) -> Space:
     for engine in query.engines or ():
         find_engine(engine)
+    if query.gpus != "all" and not all(gpu.strip() for gpu in query.gpus if isinstance(gpu, str)):
+        raise BadInput("gpus: a name is empty", field="gpus")
+    lists = {name: tuple(value) for name, asked in LISTS.items() if (value := getattr(query, asked))}
     return Space(
-        names() if query.gpus == "all" else tuple(_gpu(gpu) for gpu in query.gpus),
-        tps=_tuple(query.tp),
-        pps=_tuple(query.pp),
-        dps=_tuple(query.dp),
-        engines=tuple(query.engines) if query.engines else None,
+        names() if query.gpus == "all" else tuple(gpu_of(gpu, {}).name for gpu in query.gpus),
         kv_dtypes=tuple(cache_dtype(word) for word in query.kv_cache_dtypes),
-        budgets=_tuple(query.max_num_batched_tokens) or (None,),
-        batches=_tuple(query.max_num_seqs) or (None,),
         gpus_most=query.max_gpus,
         disaggregated=query.disaggregated,
+        rack_w=query.rack_w,
+        gpus_per_rack=query.gpus_per_rack,
+        **lists,
     )
-
-
-def _tuple(values: list[int] | None) -> tuple[int, ...] | None:
-    return tuple(values) if values else None
-
-
-def _gpu(gpu: Gpu) -> str:
-    if isinstance(gpu, str) and not gpu.strip():
-        raise BadInput("gpus: a name is empty", field="gpus")
-    return gpu_of(gpu, {}).name
-
-
-def _cloud(found: Plan) -> list[dict[str, Any]]:
-    """Every design that was served, for a scatter."""
-    return [row | {"meets": True} for row in found.rows()[: limits.PLAN_POINTS]]
 
 
 def plan_command(query: PlanQuery) -> str:
     """`pipewave plan ...`, or `pipewave query` for a model of one's own."""
     if not isinstance(query.model, str) or any(isinstance(gpu, GpuFile) for gpu in query.gpus):
         return query_command("plan", query)
-    named = {"input_len": "isl", "output_len": "osl", "ttft_ms": "ttft", "tpot_ms": "tpot", "engines": "engine",
-             "kv_cache_dtypes": "kv_cache_dtype"}  # fmt: skip
-    given = {named.get(name, name): value for name, value in query.given().items()}
+    given = {NAMED.get(name, name): value for name, value in query.given().items()}
     prices = [f"--price={gpu}={usd:g}" for gpu, usd in given.pop("prices", {}).items()]
+    if owned := given.pop("owned", None):
+        given["owned"] = [f"{name}={value:g}" for name, value in owned.items()]
     return line(["pipewave", "plan", "--json", *prices], given)

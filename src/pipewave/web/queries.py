@@ -1,9 +1,9 @@
-"""A view's answer from its question as JSON text, for the command line."""
+"""The views of the page: the question of each, what answers it, and where; and their answers without a server."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -13,17 +13,27 @@ from pipewave.web.catalogue import GpuQuery, ModelQuery, gpu_answer, model_answe
 from pipewave.web.forms import Form
 from pipewave.web.kernel import GridQuery, KernelQuery, grid_answer, kernel_answer
 from pipewave.web.planning import PlanQuery, plan_answer
-from pipewave.web.serving import ServeQuery, serve_answer
+from pipewave.web.serving import ServeQuery, cached
 from pipewave.web.traffic import TrafficQuery, traffic_answer
 
-VIEWS: dict[str, tuple[type[Form], Callable[[Any], dict[str, Any]]]] = {
-    "kernel": (KernelQuery, kernel_answer),
-    "grid": (GridQuery, grid_answer),
-    "serve": (ServeQuery, serve_answer),
-    "traffic": (TrafficQuery, traffic_answer),
-    "model": (ModelQuery, model_answer),
-    "gpu": (GpuQuery, gpu_answer),
-    "plan": (PlanQuery, plan_answer),
+
+class View(NamedTuple):
+    """A kind of question. lane: where it waits for others of its kind; apart: answered in a process of its own."""
+
+    form: type[Form]
+    answer: Callable[[Any], dict[str, Any]]
+    lane: str = "quick"
+    apart: bool = False
+
+
+VIEWS = {
+    "kernel": View(KernelQuery, kernel_answer, "kernel"),
+    "grid": View(GridQuery, grid_answer, "kernel"),
+    "serve": View(ServeQuery, cached),
+    "traffic": View(TrafficQuery, traffic_answer, "traffic", apart=True),
+    "model": View(ModelQuery, model_answer),
+    "gpu": View(GpuQuery, gpu_answer),
+    "plan": View(PlanQuery, plan_answer, "plan", apart=True),
 }
 
 
@@ -31,8 +41,7 @@ def answer(view: str, question: str) -> str:
     """The JSON answer. Raises BadInput for another view or a question that is not one; and what the library raises."""
     try:
         if view in VIEWS:
-            form, work = VIEWS[view]
-            return dumps(work(form.model_validate_json(question)))
+            return dumps(VIEWS[view].answer(VIEWS[view].form.model_validate_json(question)))
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"])) or None

@@ -9,9 +9,6 @@ from typing import Any
 
 from starlette.responses import Response
 
-from pipewave.errors import PipewaveError
-from pipewave.web.forms import page_words
-
 LONGEST_MESSAGE = 2_000
 
 
@@ -37,11 +34,6 @@ def failure(status: int, code: str, message: str, field: str | None = None) -> R
     """The one shape of all errors."""
     shown = message if len(message) <= LONGEST_MESSAGE else message[:LONGEST_MESSAGE] + "..."
     return reply({"error": {"code": code, "field": field, "message": shown}}, status)
-
-
-def library_failure(error: PipewaveError) -> Response:
-    """An error of the library's own, in the words of the page."""
-    return failure(422, error.code, page_words(error.message), error.field)
 
 
 CODES = {"missing": "missing_field", "extra_forbidden": "unknown_field", "json_invalid": "not_json"}

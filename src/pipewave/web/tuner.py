@@ -14,7 +14,6 @@ from pipewave.tune.explain import runs as merged
 
 Shape = dict[str, int]
 GEMMS = {"bf16": "gemm", "fp16": "gemm", "fp8": "gemm_fp8"}
-FAMILIES = {"gemm": "gemm", "fused_moe": "moe_w13", "attention": "decode_128"}
 HEAD_DIMS = (64, 128)
 
 
@@ -27,19 +26,16 @@ def table(kernel: str, gpu: str) -> Any:
         return None
 
 
-def tuned(gpu: str) -> list[str]:
-    """Families the tuner has a table for on a GPU."""
-    return [family for family, kernel in FAMILIES.items() if table(kernel, gpu) is not None]
-
-
 def runs(calls: Sequence[Call], x: Sequence[int], gpu: str) -> Iterator[dict[str, Any]]:
-    """For each tuned kernel of the calls: ranges of x with one configuration, and its waves at both ends."""
+    """For each tuned kernel of the calls: ranges of x with one configuration."""
     name = find(gpu).name
     for kernel in _kernels(calls):
         found = table(kernel, name)
         shapes = {value: _shape(kernel, call) for value, call in zip(x, calls, strict=True)}
         if found is not None and all(shapes.values()):
-            yield {"gpu": name, "kernel": kernel, "runs": _runs(found, shapes, list(x))}
+            chosen = merged(lambda value, by=found, of=shapes: by.select(**of[value]), list(x))
+            stretches = [{"from": first, "to": last, "config": dict(config)} for first, last, config in chosen]
+            yield {"gpu": name, "kernel": kernel, "runs": stretches}
 
 
 def _kernels(calls: Sequence[Call]) -> list[str]:
@@ -79,18 +75,3 @@ def _shape(kernel: str, call: Call) -> Shape:
     if kernel.startswith("decode"):
         return shape
     return shape | {"q_len": q_len} if kv_len >= q_len else {}
-
-
-def _runs(found: Any, shapes: dict[int, Shape], x: list[int]) -> list[dict[str, Any]]:
-    chosen = merged(lambda value: found.select(**shapes[value]), x)
-    return [{"from": first, "to": last, "config": dict(config),
-             "waves": [round(_waves(found, shapes[value], config), 4) for value in (first, last)]}
-            for first, last, config in chosen]  # fmt: skip
-
-
-def _waves(found: Any, shape: Shape, config: Any) -> float:
-    """Thread blocks of a launch over the places its residency gives."""
-    chooser, key = found.key(shape)
-    index = found.configs.index(config)
-    blocks = chooser.formulas.counts(dict(zip(chooser.inputs, key, strict=True)))[index, 0]
-    return float(blocks) / float(chooser.model.peaks.sms * chooser.model.resident[index])
