@@ -11,6 +11,7 @@ from pipewave.cli.options import (
     STEP_TOKENS,
     AsJson,
     Backend,
+    Bill,
     EngineName,
     Ep,
     Gpu,
@@ -46,6 +47,7 @@ def estimate_command(
     input_len: Isl,
     output_len: Osl,
     split: Split,
+    bill: Bill,
     images: Images = 0,
     engine: EngineName = "vllm",
     max_num_batched_tokens: Annotated[int, Option(*STEP_TOKENS, help="Token budget of a step.")] = 8192,
@@ -75,7 +77,7 @@ def estimate_command(
 
         case = {IN_CASES.get(name, name): value for name, value in asked.items() if name not in UNTOLD}
         answer = corrected_estimate(answer, case | {"model": model, "gpu": gpu}, runs_of(told))
-    give(answer.to_dict(), as_json, verbose=verbose)
+    give(bill.added(answer.to_dict(), gpu), as_json, verbose=verbose)
 
 
 def step_command(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from pipewave.cli.command import Option
+from pipewave.errors import BadInput
 
 # Spellings of options that one command takes as a number and another as a list to try.
 TP = ("--tp", "--tp-size", "--tensor-parallel-size", "-tp")
@@ -70,3 +71,24 @@ class Split:
     pp: Pp = 1
     ep: Ep = 1
     dp: Dp = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What output tokens cost: USD, energy, carbon; where one of these is given."""
+
+    price: Annotated[float | None, Option("--price", help="Rent of a GPU, USD an hour.")] = None
+    owned: OwnedWords = None
+    grid_g_per_kwh: Grid = None
+
+    def added(self, answer: dict[str, Any], gpu: str) -> dict[str, Any]:
+        """An answer of `estimate` or `serve` with its cost. Raises what `cost` raises."""
+        if self == Bill():
+            return answer
+        from pipewave.planning.prices import cost
+
+        if " + " in answer["gpu"]:
+            raise BadInput(f"{answer['gpu']}: `plan` says what engines on two kinds of GPU cost", field="price")
+        work = {name: answer[name] for name in ("gpus", "power_w", "output_tokens_per_s")}
+        how = {"usd_per_hour": self.price, "owned": self.owned, "grid_g_per_kwh": self.grid_g_per_kwh}
+        return answer | {"cost": cost(gpu, **work, **how)}

@@ -127,7 +127,7 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True)
-class Bill:
+class Prices:
     """Prices, power and carbon."""
 
     price: Annotated[
@@ -150,7 +150,7 @@ def plan_command(
     asked: Asked,
     coming: Coming,
     tried: Tried,
-    bill: Bill,
+    bill: Prices,
     executor: Annotated[str | None, Option(help="processes://N or dask://HOST:PORT; else one process a core.")] = None,
     launch_as: Annotated[
         str, Option("--launch-as", help="How to print the winner: shell, docker, kubernetes or dynamo.")

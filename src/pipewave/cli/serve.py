@@ -8,7 +8,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from pipewave.cli.command import Option
-from pipewave.cli.options import AsJson, GpuName, Ignore, ModelName, Split, ToldRuns, Verbose
+from pipewave.cli.options import AsJson, Bill, GpuName, Ignore, ModelName, Split, ToldRuns, Verbose
 from pipewave.cli.serve_options import CommandLines, EngineOptions, Fleet, Limits, Requests
 from pipewave.cli.streams import answer_cases, bar, give, waiting
 from pipewave.errors import MissingField
@@ -21,6 +21,7 @@ def serve_command(
     engine: EngineOptions,
     fleet: Fleet,
     limits: Limits,
+    bill: Bill,
     pasted: CommandLines,
     model: ModelName = None,
     gpu: GpuName = None,
@@ -90,7 +91,7 @@ def serve_command(
 
         case = {"model": model or str(spec.name), "gpu": gpu, "engine": engine.engine, **asdict(split)}
         answer = corrected_run(answer, stated, ready.traffic, case, runs_of(told))
-    give(answer, as_json, verbose=verbose)
+    give(bill.added(answer, gpu), as_json, verbose=verbose)
     return 0
 
 

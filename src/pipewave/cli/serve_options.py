@@ -30,7 +30,11 @@ if TYPE_CHECKING:
     from pipewave.simulate.traffic import Traffic
 
 LIMIT = "ms; with --find-rate on the mean, or p99=2000 on a percentile over requests."
+MEMORY = ("--gpu-memory-utilization", "--mem-fraction-static")
 ALL_TO_ALL = ("--all2all-backend", "--moe-a2a-backend")
+OVERLAP = ("--enable-two-batch-overlap", "--enable-dbo")
+PREFIX_CACHE = ("--enable-prefix-caching/--no-enable-prefix-caching", " /--disable-radix-cache")
+Text, Number = str | None, float | None
 NO_HOST = "none"  # nothing stands before the engine
 
 
@@ -38,12 +42,8 @@ NO_HOST = "none"  # nothing stands before the engine
 class CommandLines:
     """Command lines of others, instead of options."""
 
-    from_command: Annotated[
-        str | None, Option("--from-command", help="A server's own command line, quoted, instead of its options.")
-    ] = None
-    client: Annotated[
-        str | None, Option("--client", help="A benchmark's own command line, quoted: vllm bench serve ...")
-    ] = None
+    from_command: Annotated[Text, Option("--from-command", help="A server's own command line, quoted.")] = None
+    client: Annotated[Text, Option("--client", help="A benchmark's own, quoted: vllm bench serve ...")] = None
 
     def deployed(self, engine: str | None) -> Pasted | None:
         """The deployment of the server's line; its version as `--engine name:version` says it."""
@@ -67,35 +67,22 @@ class Requests:
     osl: Osl = 128
     images: Images = 0
     requests: Annotated[int | None, Option("--requests", "--num-prompts", help="How many requests.")] = None
-    rate: Annotated[
-        float | None, Option("--request-rate", "--rate", "--qps", help="Requests a second; inf: all at once.")
-    ] = None
+    rate: Annotated[Number, Option("--request-rate", "--rate", "--qps", help="Requests a second; inf: at once.")] = None
     concurrency: Annotated[int | None, Option("--concurrency", "--max-concurrency", help="In flight.")] = None
     burstiness: Annotated[float, Option(help="1 = Poisson; smaller is burstier.")] = 1.0
     spread: Annotated[float, Option("--spread", help="Lengths are uniform within ± this share.")] = 0.0
     ratio: Annotated[
-        float | None,
-        Option(
-            "--random-range-ratio",
-            help="Lengths from this share of isl and osl up to them, as InferenceX and SGLang mean it.",
-        ),
+        Number,
+        Option("--random-range-ratio", help="Lengths from this share of isl and osl up, as InferenceX means it."),
     ] = None
     seed: Annotated[int, Option(help="Of the random requests.")] = 0
-    steady: Annotated[
-        bool, Option("--steady", help="Figures of the middle of the run, where the load neither builds up nor drains.")
-    ] = False
-    dataset: Annotated[
-        str | None, Option("--dataset", "--dataset-name", help="Lengths of recorded conversations: sharegpt.")
-    ] = None
-    trace: Annotated[
-        str | None, Option(help="File of arrivals instead: CSV, JSON or parquet; a column session makes turns.")
-    ] = None
-    block_tokens: Annotated[int, Option("--block-tokens", min=1, help="Of --trace: tokens of a block of hash_ids.")] = (
-        512
+    steady: Annotated[bool, Option("--steady", help="Figures of the middle of the run, where the load is steady.")] = (
+        False
     )
-    prefix_share: Annotated[
-        float, Option("--prefix-share", help="Share of every prompt that the engine's cache holds already.")
-    ] = 0.0
+    dataset: Annotated[Text, Option("--dataset", "--dataset-name", help="Lengths of recorded ones: sharegpt.")] = None
+    trace: Annotated[Text, Option("--trace", help="File of arrivals: CSV, JSON, parquet; session makes turns.")] = None
+    block_tokens: Annotated[int, Option("--block-tokens", min=1, help="Of a block of --trace's hash_ids.")] = 512
+    prefix_share: Annotated[float, Option("--prefix-share", help="Share of every prompt that the cache holds.")] = 0.0
 
     def traffic(self, spec: ModelSpec) -> Traffic:
         """Requests of a trace file, or as many as asked for, drawn with a dataset's lengths or with given ones."""
@@ -140,34 +127,20 @@ class EngineOptions:
     ] = None
     max_num_batched_tokens: StepTokens = None
     max_num_seqs: Annotated[int | None, Option(*SEQUENCES, help="Requests at once.")] = None
-    gpu_memory_utilization: Annotated[
-        float | None, Option("--gpu-memory-utilization", "--mem-fraction-static", help="Share of memory.")
-    ] = None
+    gpu_memory_utilization: Annotated[Number, Option(*MEMORY, help="Share of memory.")] = None
     kv_dtype: KvDtype = None
     moe_backend: Backend = None
     speculative: Speculation = None
-    lora: Annotated[str | None, Option("--lora", help="Adapters: rank=16,adapters=4.")] = None
-    exchange: Annotated[
-        str | None, Option(*ALL_TO_ALL, help="How tokens reach the experts of other ranks: deepep, ...")
-    ] = None
-    two_batch: Annotated[
-        bool, Option("--enable-two-batch-overlap", "--enable-dbo", help="Its overlap with kernels.")
-    ] = False
-    balance: Annotated[
-        str | None,
-        Option("--eplb", help="Copies of busy experts, and loads: redundant=32,loads=FILE or power_law_1.2."),
-    ] = None
-    kv_offload_gib: Annotated[
-        float, Option("--kv-offload-gib", help="Host memory a GPU for prompts' blocks of a trace with hashes.")
-    ] = 0.0
-    prefix_cache: Annotated[
-        bool | None,
-        Option(
-            "--enable-prefix-caching/--no-enable-prefix-caching",
-            " /--disable-radix-cache",
-            help="Prefixes of prompts are cached; where nothing is said, as the engine does by itself.",
-        ),
-    ] = None
+    lora: Annotated[Text, Option("--lora", help="Adapters: rank=16,adapters=4.")] = None
+    exchange: Annotated[Text, Option(*ALL_TO_ALL, help="How tokens reach other ranks' experts: deepep, ...")] = None
+    two_batch: Annotated[bool, Option(*OVERLAP, help="The exchange overlaps with kernels.")] = False
+    balance: Annotated[Text, Option("--eplb", help="Copies of experts: redundant=32,loads=FILE or power_law_1.2.")] = (
+        None
+    )
+    kv_offload_gib: Annotated[float, Option("--kv-offload-gib", help="Host memory a GPU for blocks of prompts.")] = 0.0
+    prefix_cache: Annotated[bool | None, Option(*PREFIX_CACHE, help="Prompts' prefixes; else as the engine does.")] = (
+        None
+    )
 
     def given(self) -> dict[str, Any]:
         """The fields of `Setup` that these options set."""
@@ -186,22 +159,12 @@ class Fleet:
     """Engines side by side, pools and host."""
 
     replicas: Annotated[int, Option("--replicas", help="Engines side by side.")] = 1
-    prefill_pool: Annotated[
-        str | None, Option("--prefill", help="Disaggregated: the prompts' engines, such as workers=2,tp=4.")
-    ] = None
-    decode_pool: Annotated[
-        str | None,
-        Option("--decode", help="Disaggregated: the later tokens' engines, such as workers=1,dp=8,ep=8."),
-    ] = None
+    prefill_pool: Annotated[Text, Option("--prefill", help="Engines of prompts apart: workers=2,tp=4.")] = None
+    decode_pool: Annotated[Text, Option("--decode", help="Those of later tokens: workers=1,dp=8,ep=8.")] = None
     prefill: Annotated[int, Option("--prefill-engines", help="Disaggregated: engines for prompts.")] = 0
     decode: Annotated[int, Option("--decode-engines", help="Disaggregated: engines for later tokens.")] = 0
-    group: Annotated[
-        int | None, Option("--gpus", help="GPUs of a replica, where degrees are as tables that count some twice.")
-    ] = None
-    host: Annotated[
-        str | None,
-        Option("--host", help="The server's host: cores=16,speed=0.8,api_servers=2; none: in-process."),
-    ] = None
+    group: Annotated[int | None, Option("--gpus", help="Of a replica, where degrees count some twice.")] = None
+    host: Annotated[Text, Option("--host", help="cores=16,speed=0.8,api_servers=2; none: in-process.")] = None
     power_limit: PowerLimit = None
 
     def stated(self, spec: ModelSpec, gpu: str, split: Split, engine: EngineOptions, images: int) -> Stated:
@@ -245,9 +208,9 @@ class Fleet:
 class Limits:
     """Limits that requests are held to."""
 
-    ttft: Annotated[str | None, Option(help=f"Limit on time to first token: {LIMIT}")] = None
-    tpot: Annotated[str | None, Option(help=f"Limit on time per later token: {LIMIT}")] = None
-    request_latency: Annotated[str | None, Option("--request-latency", help=f"Limit end to end: {LIMIT}")] = None
+    ttft: Annotated[Text, Option(help=f"Limit on time to first token: {LIMIT}")] = None
+    tpot: Annotated[Text, Option(help=f"Limit on time per later token: {LIMIT}")] = None
+    request_latency: Annotated[Text, Option("--request-latency", help=f"Limit end to end: {LIMIT}")] = None
 
     def given(self) -> tuple[Limit, ...]:
         """The limits as given."""

@@ -28,7 +28,7 @@ from pipewave.prediction.notes import by_gpu
 from pipewave.results import Shown
 from pipewave.step import Runner, find_engine
 
-TIMES = ("ttft_ms", "tpot_ms")
+TIMES, ENDS = ("ttft_ms", "tpot_ms"), ("", "_low", "_high")
 MARGIN = 64  # tokens that a launched server takes beyond the question: what a chat template adds
 ELASTIC = {
     "DRAM bandwidth": "dram_gbps",
@@ -80,19 +80,16 @@ class Design:
     def row(self, question: Question) -> dict[str, Any]:
         """One flat row."""
         split, point, fleet = self.split, self.fleet.point, self.fleet
-        figures = point.figures
-        per_gpu = fleet.peak * question.output_len / (fleet.replicas * split.gpus)
-        usd = fleet.usd_per_hour
+        usd, figures = fleet.usd_per_hour, point.figures
+        times = {f"{metric}_ms{end}": figures.get(f"{metric}_mean_ms{end}", 0.0)
+                 for metric in ("ttft", "tpot", "e2e") for end in ENDS}  # fmt: skip
+        tails = [limit.figure for limit in question.limits if limit.statistic != "mean"]
         found: dict[str, Any] = {
             "gpu": " + ".join(split.by_gpu),
             "gpus": split.gpus,
-            "power_limit_w": split.power_limit_w,
             "replicas": fleet.replicas,
             "engines": _pools(split),
-            "tp": split.tp,
-            "pp": split.pp,
-            "ep": split.ep,
-            "dp": split.dp,
+            **{name: getattr(split, name) for name in ("tp", "pp", "ep", "dp", "power_limit_w")},
             "drafts": split.speculative or "none",
             "engine": split.engine,
             "weights": split.weights or "as asked",
@@ -102,25 +99,18 @@ class Design:
             "requests": point.requests,
             "requests_per_s": fleet.peak,
             "in_flight": point.in_flight / point.replicas,
-        }
-        for metric in ("ttft", "tpot", "e2e"):
-            found[f"{metric}_ms"] = figures.get(f"{metric}_mean_ms", 0.0)
-            found |= {f"{metric}_ms{end}": figures.get(f"{metric}_mean_ms{end}", 0.0) for end in ("_low", "_high")}
-        for limit in question.limits:
-            if limit.statistic != "mean":
-                found |= {limit.figure + end: figures[limit.figure + end] for end in ("", "_low", "_high")}
-        found |= {
-            "tokens_per_s_per_gpu": per_gpu,
+            **times,
+            **{name + end: figures[name + end] for name in tails for end in ENDS},
+            "tokens_per_s_per_gpu": fleet.peak * question.output_len / (fleet.replicas * split.gpus),
             "tokens_per_s_per_user": self.speed if math.isfinite(self.speed) else None,
             "usd_per_million_tokens": usd and usd / (3600 * fleet.peak * question.output_len) * 1e6,
             "usd_per_hour": usd,
             "usd_per_month": usd and usd * MONTH_H,
+            **self.meter.per_token(self.joules),
         }
-        for name in ("power_w", "energy_j_per_output_token"):
-            found |= {f"{name}{end}": figures[f"{name}{end}"] for end in ("", "_low", "_high")}
-        found |= self.meter.per_token(self.joules)
+        energy = {name + end: figures[name + end] for name in ("power_w", "energy_j_per_output_token") for end in ENDS}
         rounded = {name: round(value, 4) if isinstance(value, float) else value for name, value in found.items()}
-        return rounded | {"sure": "yes" if self.sure else PERHAPS}
+        return rounded | energy | {"sure": "yes" if self.sure else PERHAPS}
 
 
 @dataclass(frozen=True)
@@ -325,10 +315,8 @@ class Plan(Shown):
 
     def _shortest(self) -> dict[str, float] | None:
         """The shortest times to a first and a later token, each of the design that is best at it."""
-        able = [one for one in self.looked if not one.refused]
-        if not able:
-            return None
-        return {name: round(min(one.least_ms[i] for one in able), 3) for i, name in enumerate(TIMES)}
+        least = [one.least_ms for one in self.looked if not one.refused]
+        return {name: round(min(each), 3) for name, each in zip(TIMES, zip(*least, strict=True), strict=False)} or None
 
     def _impossible(self) -> dict[str, str]:
         """GPUs that none of the splits tried is possible on, with the reason of the last of them."""
@@ -340,13 +328,11 @@ def _pools(split: Split) -> str:
     """How many engines of which split: `one`, or `3 tp4 + 1 dp8` when prompts have their own."""
     if split.prefill is None:
         return "one"
-    several = split.gpu != split.prefill.gpu
-    return " + ".join(_pool(n, s, several) for n, s in zip(split.workers, (split.prefill, split), strict=True))
-
-
-def _pool(count: int, split: Split, named: bool) -> str:
-    degree = f"dp{split.dp}" if split.dp > 1 else f"tp{split.tp}"
-    return f"{count} {degree}" + (f" {split.gpu}" if named else "")
+    several, said = split.gpu != split.prefill.gpu, []
+    for count, side in zip(split.workers, (split.prefill, split), strict=True):
+        degree = f"dp{side.dp}" if side.dp > 1 else f"tp{side.tp}"
+        said.append(f"{count} {degree}" + (f" {side.gpu}" if several else ""))
+    return " + ".join(said)
 
 
 def _changes(base: Screened, changed: Screened) -> dict[str, float]:

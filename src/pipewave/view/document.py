@@ -173,6 +173,23 @@ def rests_on_what_is_open(basis: Mapping[str, float], answer: Mapping[str, Any])
     return "; ".join(part for part in (rests_on(basis), *told[:1]) if part)
 
 
+COSTS = {
+    "usd_per_million_tokens": "USD a million output tokens",
+    "usd_per_hour": "USD an hour",
+    "tokens_per_mwh": "output tokens a MWh",
+    "kg_co2_per_million_tokens": "kg CO2 a million output tokens",
+}
+
+
+def costs_of(answer: Mapping[str, Any]) -> list[Fact]:
+    """What its output tokens cost, where an answer says so."""
+    found = answer.get("cost", {})
+    texts = {name: number(float(value)) for name, value in found.items()}
+    if found:
+        texts["tokens_per_mwh"] = f"{number(1e-6 * found['tokens_per_mwh'])} million"
+    return [Fact(said, texts[name]) for name, said in COSTS.items() if name in texts]
+
+
 def closing(answer: Mapping[str, Any]) -> tuple[Block, ...]:
     """An answer's notes, and the command that gives the same numbers where it knows one."""
     notes, command = Notes(tuple(map(str, answer.get("notes", ())))), answer.get("command")

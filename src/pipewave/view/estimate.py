@@ -15,6 +15,7 @@ from pipewave.view.document import (
     Table,
     between,
     closing,
+    costs_of,
     ms,
     number,
     percent,
@@ -87,7 +88,7 @@ def _facts(answer: Mapping[str, Any]) -> Facts:
     rates = (Fact("output tokens per second", number(float(rate)), "of the whole deployment"),) if rate else ()
     energy = [Fact(name, number(float(answer[field])), between(answer[f"{field}_low"], answer[f"{field}_high"], unit))
               for field, (name, unit) in ENERGY.items() if field in answer]  # fmt: skip
-    return Facts((*times, *rates, *energy))
+    return Facts((*times, *rates, *energy, *costs_of(answer)))
 
 
 def _breakdown(breakdown: Mapping[str, Mapping[str, float]]) -> Iterator[Block]:

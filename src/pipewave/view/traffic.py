@@ -15,6 +15,7 @@ from pipewave.view.document import (
     Table,
     between,
     closing,
+    costs_of,
     ends,
     ms,
     number,
@@ -65,7 +66,8 @@ def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
         for name, said in OVER_TIME.items():
             values = [float(one) for one in answer["timeline"][name]]
             yield _curve("seconds", seconds, said, values, f"At most {number(max(values))}.")
-    yield Facts(tuple(Fact(RUN[name], number(answer[name])) for name in RUN if answer.get(name) is not None))
+    rest = [Fact(RUN[name], number(answer[name])) for name in RUN if answer.get(name) is not None]
+    yield Facts((*rest, *costs_of(answer)))
     yield from closing(answer)
 
 

@@ -8,13 +8,14 @@ takes its own question with it and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal, TypeVar
 
-from anyio import BrokenWorkerProcess, CapacityLimiter, to_process, to_thread
+from anyio import BrokenWorkerProcess, CapacityLimiter, move_on_after, to_process, to_thread
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -27,7 +28,7 @@ from pipewave.version import VERSION
 from pipewave.view import report as write_report
 from pipewave.web import catalogue
 from pipewave.web.forms import page_words, worded
-from pipewave.web.guard import Guard
+from pipewave.web.guard import LINGER_S, UPLOADS, Guard
 from pipewave.web.limits import TRACE_BYTES
 from pipewave.web.queries import VIEWS, View
 from pipewave.web.replies import failure, form_failure, reply
@@ -68,8 +69,10 @@ async def _on_library_error(_: Request, error: Exception) -> Response:
     return failure(422, error.code, page_words(error.message), error.field)
 
 
-async def _on_form_error(_: Request, error: Exception) -> Response:
+async def _on_form_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
+    if request.url.path in UPLOADS:
+        await _rest(request.stream())
     return form_failure(error.errors())
 
 
@@ -134,19 +137,25 @@ async def _stored(request: Request) -> AsyncIterator[Path]:
     with TemporaryDirectory(prefix="pipewave-") as folder:
         path, size = Path(folder) / "trace", 0
         with path.open("wb") as file:
-            async for chunk in request.stream():
+            chunks = request.stream()
+            async for chunk in chunks:
                 size += len(chunk)
                 if size > TRACE_BYTES:
+                    await _rest(chunks)
                     raise HTTPException(413, f"the trace is larger than {TRACE_BYTES:,} bytes")
                 file.write(chunk)
         yield path
 
 
-def _file(path: Path) -> Callable[[Request], Awaitable[Response]]:
-    async def answer(_: Request) -> Response:
-        return FileResponse(path)
+async def _rest(chunks: AsyncIterator[bytes]) -> None:
+    """Read what a refused client still sends, for a while (`guard` says why)."""
+    with move_on_after(LINGER_S):
+        async for _ in chunks:
+            pass
 
-    return answer
+
+async def _file(path: Path) -> Response:
+    return FileResponse(path)
 
 
 def _page(app: FastAPI, static: Path) -> None:
@@ -164,7 +173,7 @@ def _page(app: FastAPI, static: Path) -> None:
         app.get(f"/{address}", include_in_schema=False)(document)
     # Not mounted at the root, which would answer 404 where an endpoint answers 405.
     for file in (path for path in static.glob("*") if path.is_file() and path != index):
-        app.add_route(f"/{file.name}", _file(file), include_in_schema=False)
+        app.get(f"/{file.name}", include_in_schema=False)(partial(_file, file))
     if (static / "assets").is_dir():
         app.mount("/assets", StaticFiles(directory=static / "assets"), name="assets")
 

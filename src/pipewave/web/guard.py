@@ -6,10 +6,11 @@ rebinding). So the Host header must be a loopback name, and a request that names
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 
-from anyio import move_on_after
+from anyio import CancelScope, current_time
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -34,7 +35,7 @@ HEADERS: Mapping[str, str] = {
     "x-frame-options": "DENY",
 }
 YEAR = "public, max-age=31536000, immutable"
-LINGER_S = 10.0
+LINGER_S = 10.0  # for what a refused client still sends
 
 
 class Guard:
@@ -47,31 +48,27 @@ class Guard:
         """Answer one request, or refuse it."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
-        elif scope["type"] == "http":
-            body = _Body(receive)
-            await self._http(scope, body.receive, _lingering(body, _with_headers(scope["path"], send)))
-        else:
+            return
+        if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
-
-    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refused = _foreign(Headers(scope=scope))
-        if refused is None and scope["path"] not in UPLOADS and scope["method"] not in ("GET", "HEAD"):
+            return
+        send, headers = _with_headers(scope["path"], send), Headers(scope=scope)
+        refused = _foreign(headers)
+        if refused or (scope["path"] not in UPLOADS and scope["method"] not in ("GET", "HEAD")):
             most = LARGER.get(scope["path"], JSON_BYTES)
-            body = await _body(Headers(scope=scope), receive, most)
+            body = await _body(headers, receive, 0 if refused else most)
             if body is None:
-                refused = 413, "too_large", f"the body is larger than {most:,} bytes"
+                refused = refused or (413, "too_large", f"the body is larger than {most:,} bytes")
             else:
                 receive = _again(body, receive)
-        if refused is None:
-            await self.app(scope, receive, send)
-        else:
-            await failure(*refused)(scope, receive, send)
+        await (failure(*refused) if refused else self.app)(scope, receive, send)
 
 
 def _foreign(headers: Headers) -> tuple[int, str, str] | None:
     """Why a request is not from this machine's own page, if it is not."""
     host = headers.get("host", "")
-    if _hostname(host) not in LOOPBACK:
+    found = HOST.fullmatch(host)
+    if not found or (found["v6"] or found["name"]).lower() not in LOOPBACK:
         return 421, "bad_host", f"host = {host[:80]!r}: must be {', '.join(LOOPBACK)}"
     origin = headers.get("origin")
     if origin is not None and origin.lower() != f"http://{host.lower()}":
@@ -79,62 +76,24 @@ def _foreign(headers: Headers) -> tuple[int, str, str] | None:
     return None
 
 
-def _hostname(host: str) -> str | None:
-    """The name in a Host header; None where it holds anything but a name and a port."""
-    found = HOST.fullmatch(host)
-    return found and (found["v6"] or found["name"]).lower()
-
-
 async def _body(headers: Headers, receive: Receive, most: int) -> bytes | None:
-    """The whole body, or None as soon as it is known to be too large."""
-    said = headers.get("content-length", "0")
-    if not said.isascii() or not said.isdigit() or len(said) > 12 or int(said) > most:
-        return None
-    parts, size = [], 0
-    while True:
-        message = await receive()
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > most:
-            return None
-        if message["type"] == "http.disconnect" or not message.get("more_body", False):
-            return b"".join(parts)
-
-
-class _Body:
-    """A request's body on its way in, and whether all of it has come."""
-
-    def __init__(self, receive: Receive) -> None:
-        self._receive, self.complete = receive, False
-
-    async def receive(self) -> Message:
-        message = await self._receive()
-        self.complete = message["type"] == "http.disconnect" or not message.get("more_body", False)
-        return message
-
-
-def _lingering(body: _Body, send: Send) -> Send:
-    """Answers that end only when their client has sent what it had to send, or LINGER_S later.
-
-    A server that answers 413 and closes while data still comes resets the connection, and the answer is lost with it.
+    """The whole body, or None where it is too large. What is too large is still read for LINGER_S: a server that
+    answers and closes while data comes resets the connection, and the answer is lost with it.
     """
-    failed = False
-
-    async def send_and_wait(message: Message) -> None:
-        nonlocal failed
-        if message["type"] == "http.response.start":
-            failed = message["status"] >= 400
-        last = message["type"] == "http.response.body" and not message.get("more_body", False)
-        if not (failed and last) or body.complete:
-            await send(message)
-            return
-        await send({**message, "more_body": True})
-        with move_on_after(LINGER_S):
-            while not body.complete:
-                await body.receive()
-        await send({"type": "http.response.body", "body": b""})
-
-    return send_and_wait
+    said = headers.get("content-length", "0")
+    large = not (said.isascii() and said.isdigit() and len(said) <= 12 and int(said) <= most)
+    parts, size, more = list[bytes](), 0, True
+    with CancelScope(deadline=current_time() + LINGER_S if large else math.inf) as reading:
+        while more:
+            message = await receive()
+            more = message["type"] == "http.request" and message.get("more_body", False)
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > most and not large:
+                large, reading.deadline = True, current_time() + LINGER_S
+            if large:
+                parts.clear()
+    return None if large else b"".join(parts)
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
@@ -152,10 +111,8 @@ def _with_headers(path: str, send: Send) -> Send:
 
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            for name, value in HEADERS.items():
-                headers[name] = value
-            headers["cache-control"] = cache if message["status"] < 400 else "no-store"
+            kept = "no-store" if message["status"] >= 400 else cache
+            MutableHeaders(scope=message).update({**HEADERS, "cache-control": kept})
         await send(message)
 
     return send_with_headers
