@@ -90,5 +90,5 @@ class Bill:
         if " + " in answer["gpu"]:
             raise BadInput(f"{answer['gpu']}: `plan` says what engines on two kinds of GPU cost", field="price")
         work = {name: answer[name] for name in ("gpus", "power_w", "output_tokens_per_s")}
-        how = {"usd_per_hour": self.price, "owned": self.owned, "grid_g_per_kwh": self.grid_g_per_kwh}
+        how: dict[str, Any] = {"usd_per_hour": self.price, "owned": self.owned, "grid_g_per_kwh": self.grid_g_per_kwh}
         return answer | {"cost": cost(gpu, **work, **how)}

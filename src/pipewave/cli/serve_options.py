@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from pipewave.cli.command import Option
 from pipewave.cli.options import (
@@ -34,7 +34,8 @@ MEMORY = ("--gpu-memory-utilization", "--mem-fraction-static")
 ALL_TO_ALL = ("--all2all-backend", "--moe-a2a-backend")
 OVERLAP = ("--enable-two-batch-overlap", "--enable-dbo")
 PREFIX_CACHE = ("--enable-prefix-caching/--no-enable-prefix-caching", " /--disable-radix-cache")
-Text, Number = str | None, float | None
+Text: TypeAlias = str | None
+Number: TypeAlias = float | None
 NO_HOST = "none"  # nothing stands before the engine
 
 

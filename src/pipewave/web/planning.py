@@ -86,7 +86,7 @@ def _space(query: PlanQuery) -> Space:
         find_engine(engine)
     if query.gpus != "all" and not all(gpu.strip() for gpu in query.gpus if isinstance(gpu, str)):
         raise BadInput("gpus: a name is empty", field="gpus")
-    lists = {name: tuple(value) for name, asked in LISTS.items() if (value := getattr(query, asked))}
+    lists: dict[str, Any] = {name: tuple(value) for name, asked in LISTS.items() if (value := getattr(query, asked))}
     return Space(
         names() if query.gpus == "all" else tuple(gpu_of(gpu, {}).name for gpu in query.gpus),
         kv_dtypes=tuple(cache_dtype(word) for word in query.kv_cache_dtypes),
