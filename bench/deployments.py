@@ -16,7 +16,7 @@ import numpy as np
 from pipewave.models import load
 from pipewave.planning import Demand, Question, Space, plan
 from pipewave.planning.executors import executor, one_a_core
-from pipewave.simulate.server import Server
+from pipewave.simulate.pools import Pools
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.shared_tokens import of_hashes
 from pipewave.simulate.speculative import of
@@ -39,8 +39,8 @@ def shared_prefixes(requests: int, blocks: int = 4, families: int = 20) -> Traff
 def serve_s() -> float:
     """1,000 requests of Llama-3.1-70B on four H200s."""
     traffic = shared_prefixes(1000)
-    server = Server.of("Llama-3.1-70B", "H200", Setup(tp=4, speculative=of("mtp,tokens=3")), traffic.longest)
-    return _best(lambda: server.run(traffic))
+    engines = Pools.of("Llama-3.1-70B", "H200", Setup(tp=4, speculative=of("mtp,tokens=3")), traffic.longest)
+    return _best(lambda: engines.record(traffic, keep_steps=True))
 
 
 def plan_s() -> float:

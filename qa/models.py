@@ -16,7 +16,7 @@ from pathlib import Path
 from pipewave.errors import CannotShard, DoesNotFit, PipewaveError, UnsupportedDtype
 from pipewave.models import ModelSpec, load
 from pipewave.simulate import estimate
-from pipewave.simulate.server import Server
+from pipewave.simulate.pools import Pools
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import synthetic
 
@@ -32,8 +32,8 @@ def answers(model: ModelSpec, engine: str) -> str | None:
     for gpu, tp, pp in SPLITS:
         try:
             estimate(model, gpu, tp=tp, pp=pp, engine=engine, batch=4, input_len=2000, output_len=64)
-            server = Server.of(model, gpu, Setup(tp, pp, engine=engine), 1200)
-            server.run(synthetic(16, input_len=1000, output_len=50, concurrency=4))
+            engines = Pools.of(model, gpu, Setup(tp, pp, engine=engine), 1200)
+            engines.record(synthetic(16, input_len=1000, output_len=50, concurrency=4))
         except REFUSED as problem:
             reason = str(problem)
         except PipewaveError as problem:

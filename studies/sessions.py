@@ -26,7 +26,6 @@ from pipewave.published.answers import Deployed, deploy
 from pipewave.published.unstated import Stated
 from pipewave.simulate.arrival_files import read_trace
 from pipewave.simulate.report import found_share
-from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import Traffic
 from pipewave.software.front import INSIDE
@@ -80,9 +79,9 @@ def served(run: Run) -> tuple[Deployed, Traffic]:
     requests = traffic(run)
     setup = Setup(max_num_batched_tokens=run["engine"]["max_batched_tokens"], front=INSIDE)
     ready = deploy(Stated(load(run["model"]), "H200", setup, f"vllm:{run['engine']['versions']['vllm']}"), requests)
-    assert isinstance(ready.engines, Server)
-    kv = replace(ready.engines.kv, pages=run["kv_tokens"] // run["engine"]["block_size"])
-    return replace(ready, engines=replace(ready.engines, kv=kv)), requests
+    engine = ready.engines.decode
+    kv = replace(engine.kv, pages=run["kv_tokens"] // run["engine"]["block_size"])
+    return replace(ready, engines=replace(ready.engines, servers=(replace(engine, kv=kv),))), requests
 
 
 def predicted(run: Run) -> Figures:

@@ -11,6 +11,7 @@ import pipewave as pw
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import synthetic
+from tests.simulate.serving import serve
 
 MODEL, GPU = "Llama-3.1-8B", "H200"
 TRACE = Path(__file__).parents[1] / "docs" / "fixtures" / "step.json.gz"
@@ -35,7 +36,7 @@ def server() -> Server:
         (lambda: pw.trace(TRACE), [TRACE.name, GPU, "ms of kernels"]),
         (lambda: pw.step_time(MODEL, GPU), [MODEL, GPU, "vllm"]),
         (server, [MODEL, GPU]),
-        (lambda: server().run(synthetic(requests=2, input_len=64, output_len=2)), ["2 requests", MODEL]),
+        (lambda: serve(server(), synthetic(requests=2, input_len=64, output_len=2)), ["2 requests", MODEL]),
     ],
 )
 def test_an_answer_is_one_line(make: Any, told: list[str]) -> None:

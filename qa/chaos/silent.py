@@ -71,25 +71,28 @@ def calibrated() -> Iterator[tuple[str, bool, bool]]:
     import os
 
     import pipewave as pw
+    from pipewave.models import load
     from pipewave.nets.calibration.corrections import VARIABLE
-    from pipewave.simulate.server import Server, with_interval
+    from pipewave.published.answers import deploy, served
+    from pipewave.published.unstated import Stated
     from pipewave.simulate.setup import Setup
     from pipewave.simulate.traffic import synthetic
 
     traffic = synthetic(8, input_len=512, output_len=8, concurrency=4)
-    runner = Server.of("Llama-3.1-8B", made.GPU, Setup(), traffic.longest).runner
+    stated = Stated(load("Llama-3.1-8B"), made.GPU, Setup())
+    runner = deploy(stated, traffic).engines.decode.runner
 
     def answers() -> dict[str, tuple[float, tuple[str, ...]]]:
         call = pw.predict(pw.gemm(512, 4096, 4096, **made.SOFTWARE), made.GPU)
         whole = pw.estimate("Llama-3.1-8B", made.GPU, batch=4, input_len=512, output_len=8)
-        served = with_interval(Server.of("Llama-3.1-8B", made.GPU, Setup(), traffic.longest), traffic).answer
+        found = served(deploy(stated, traffic)).answer
         step = runner.steps([runner.batch([512], [512])])
         plan = pw.plan("Llama-3.1-8B", made.GPU, isl=512, osl=8).to_dict()
         traced = pw.trace(TRACE, gpu=made.GPU)
         return {
             "gemm": (call.latency_us, call.notes),
             "estimate": (whole.prefill_ms, whole.notes),
-            "serve": (served["ttft_mean_ms"], tuple(served["notes"])),
+            "serve": (found["ttft_mean_ms"], tuple(found["notes"])),
             "plan": (plan["winner"]["ttft_ms"], tuple(plan["notes"])),
             "step": (float(step.total_us[0]), step.notes),
             "trace": (sum(entry.latency_us for entry in traced.entries), traced.notes),

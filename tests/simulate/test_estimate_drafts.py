@@ -11,6 +11,7 @@ from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import of
 from pipewave.simulate.traffic import synthetic
+from tests.simulate.serving import serve
 
 SIZES: dict[str, Any] = {"batch": 8, "input_len": 512, "output_len": 128}
 
@@ -23,7 +24,7 @@ def _tpot(how: str | None, **changes: Any) -> float:
 def test_it_agrees_with_serve(how: str) -> None:
     """Of a batch that starts together; serve's first steps hold prompts, so its median is compared."""
     traffic = synthetic(8, input_len=512, output_len=128)
-    served = Server.of("Llama-3.1-8B", "H200", Setup(speculative=of(how)), 640).run(traffic).answer
+    served = serve(Server.of("Llama-3.1-8B", "H200", Setup(speculative=of(how)), 640), traffic).answer
     assert _tpot(how) == pytest.approx(served["itl_p50_ms"], rel=0.03)
 
 

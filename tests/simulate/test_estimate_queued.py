@@ -10,6 +10,7 @@ from pipewave.simulate import estimate
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import synthetic
+from tests.simulate.serving import serve
 
 ASKED = {"model": "Llama-3.1-8B", "gpu": "L40S", "input_len": 2048, "output_len": 128}
 
@@ -31,7 +32,7 @@ def test_what_waits_is_said_and_takes_longer() -> None:
 def test_it_is_what_serve_says_of_all_at_once() -> None:
     one = estimate(batch=200, **ASKED)  # type: ignore[arg-type]
     traffic = synthetic(200, input_len=2048, output_len=128)
-    served = Server.of("Llama-3.1-8B", "L40S", Setup(max_num_batched_tokens=8192), traffic.longest).run(traffic)
+    served = serve(Server.of("Llama-3.1-8B", "L40S", Setup(max_num_batched_tokens=8192), traffic.longest), traffic)
     record = served.record
     assert one.e2e_ms == pytest.approx(1e3 * float(np.max(record.done_s)), rel=0.1)
     assert one.prefill_ms == pytest.approx(1e3 * float(np.max(record.first_s)), rel=0.1)

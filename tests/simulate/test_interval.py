@@ -13,11 +13,12 @@ from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
 from pipewave.simulate import estimate
 from pipewave.simulate.interval import METRICS, Uncertainty, hull, names_version, server_of, sides
-from pipewave.simulate.server import Server, with_interval
+from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import synthetic
 from pipewave.step import find_engine
 from tests.sampled import sampled
+from tests.simulate.serving import serve
 
 MODEL, GPU, ENGINES = "Llama-3.1-8B", "H200", ("vllm", "sglang", "trtllm")
 
@@ -35,7 +36,7 @@ def rows(engine: str) -> dict[str, dict[str, Any]]:
     planned = plan(load(MODEL), question, space).to_dict()
     batch = estimate(MODEL, GPU, batch=16, input_len=1000, output_len=100, engine=engine).to_dict()
     server = Server.of(MODEL, GPU, Setup(engine=engine), 1100)
-    run = with_interval(server, synthetic(40, input_len=1000, output_len=100, concurrency=16)).answer
+    run = serve(server, synthetic(40, input_len=1000, output_len=100, concurrency=16), interval=True).answer
     name, _, version = engine.partition(":")
     case = {"model": MODEL, "gpu": GPU, "engine": name, "isl": 1000, "osl": 100, "concurrency": 16, "mode": "offline"}
     case |= {"version": version} if version else {}

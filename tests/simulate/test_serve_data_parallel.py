@@ -30,6 +30,7 @@ from pipewave.simulate.simulation import Pool, Simulation
 from pipewave.simulate.step_table import StepTable
 from pipewave.simulate.traffic import Traffic, synthetic
 from pipewave.step import Runner, find_engine
+from tests.simulate.serving import serve
 
 MODEL, WIDE = load("DeepSeek-V3"), Parallel(tp=1, ep=8, dp=8)
 SENDING = find_engine("vllm").what_if(exchange="deepep_ll_narrow")
@@ -208,7 +209,7 @@ def test_an_estimate_shares_its_batch_among_ranks() -> None:
 
 def test_ranks_of_a_dense_model_are_replicas() -> None:
     traffic = synthetic(20, input_len=256, output_len=16, concurrency=8)
-    both = [Server.of("Llama-3.1-8B", "H200", setup, 512).run(traffic) for setup in (Setup(dp=2), Setup(replicas=2))]
+    both = [serve(Server.of("Llama-3.1-8B", "H200", setup, 512), traffic) for setup in (Setup(dp=2), Setup(replicas=2))]
     assert both[0].answer == both[1].answer
     assert both[0].answer["gpus"] == 2
 

@@ -18,24 +18,25 @@ from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
 from pipewave.published.infer_pools import HEADROOM, MOST_GPUS, _choices, _prompt_s, matched
 from pipewave.published.versions import is_disaggregated
-from pipewave.simulate.disaggregated import Disaggregated, Sender, Side, side_of
-from pipewave.simulate.server import HANDOVER_S, Server, link_gbps
+from pipewave.simulate.pools import HANDOVER_S, Pools, Sender, Side, side_of
+from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import Traffic, synthetic
 from pipewave.software.front import INSIDE
 from pipewave.step.memory import cache_bytes
+from tests.simulate.serving import recorded, serve
 
 MODEL = "Llama-3.1-8B"
 
 
-def _pools(prefill: Side, decode: Side) -> Disaggregated:
-    return Disaggregated.of(MODEL, "H200", Setup(max_num_batched_tokens=2048), (prefill, decode), 2048)
+def _pools(prefill: Side, decode: Side) -> Pools:
+    return Pools.of(MODEL, "H200", Setup(max_num_batched_tokens=2048), 2048, (prefill, decode))
 
 
-def _plain(pools: Disaggregated, traffic: Traffic) -> tuple[list[float], list[float]]:
+def _plain(pools: Pools, traffic: Traffic) -> tuple[list[float], list[float]]:
     """Two prefill engines in turn of arrival, a wire, one decode engine: every request walked, step by step."""
     prompts, outputs = traffic.input_len.tolist(), traffic.output_len.tolist()
-    table, later = pools.prefill.table, pools.decode.table
+    table, later = pools.servers[0].table, pools.decode.table
     ends: list[list[float]] = [[0.0] for _ in range(pools.workers[0])]
     first, ready = [0.0] * len(prompts), []
     for request, come in enumerate(traffic.arrival_s.tolist()):
@@ -63,11 +64,11 @@ def _plain(pools: Disaggregated, traffic: Traffic) -> tuple[list[float], list[fl
 
 def test_pools_are_those_of_a_plain_simulator() -> None:
     """Prompts of a whole step's budget, so that each runs alone; engines without overlapped scheduling."""
-    pools = Disaggregated.of(
-        MODEL, "H200", Setup(engine="vllm:0.11.0", max_num_batched_tokens=1024, front=INSIDE), (Side(2), Side(1)), 2048
+    pools = Pools.of(
+        MODEL, "H200", Setup(engine="vllm:0.11.0", max_num_batched_tokens=1024, front=INSIDE), 2048, (Side(2), Side(1))
     )
     traffic = synthetic(40, input_len=1024, output_len=40, rate=40, seed=2)
-    record = pools.record(traffic)
+    record = recorded(pools, traffic)
     first, done = _plain(pools, traffic)
     # A cache that comes while others decode joins them one step later here than in the plain simulator.
     step = pools.decode.table.seconds(8, 8 * 1060, [])
@@ -77,12 +78,12 @@ def test_pools_are_those_of_a_plain_simulator() -> None:
 
 def _at_once(prompts: int, **more: float) -> tuple[list[float], float]:
     """First tokens of prompts that come together to one prefill engine, a step each; and such a step's seconds."""
-    pools = Disaggregated.of(
-        MODEL, "H200", Setup(engine="vllm:0.11.0", max_num_batched_tokens=1024, front=INSIDE), (Side(), Side()), 2048
+    pools = Pools.of(
+        MODEL, "H200", Setup(engine="vllm:0.11.0", max_num_batched_tokens=1024, front=INSIDE), 2048, (Side(), Side())
     )
     traffic = synthetic(prompts, input_len=1024, output_len=2, rate=1e6, seed=2)
-    record = replace(pools, **more).record(traffic)  # type: ignore[arg-type]
-    return sorted(record.first_s.tolist()), pools.prefill.table.seconds(0, 0, [(1024, 0)])
+    record = recorded(replace(pools, **more), traffic)  # type: ignore[arg-type]
+    return sorted(record.first_s.tolist()), pools.servers[0].table.seconds(0, 0, [(1024, 0)])
 
 
 def test_a_scheduler_that_sends_caches_runs_no_step_meanwhile() -> None:
@@ -111,14 +112,14 @@ def test_a_scheduler_ahead_hands_prompts_on_once_the_next_step_is_launched() -> 
 
 def test_each_side_has_its_own_split() -> None:
     pools = _pools(Side(workers=3), Side(workers=1, tp=4))
-    assert (pools.gpus, pools.prefill.runner.deployment.parallel.tp, pools.decode.runner.deployment.parallel.tp) == (
+    assert (pools.gpus, pools.servers[0].runner.deployment.parallel.tp, pools.decode.runner.deployment.parallel.tp) == (
         7,
         1,
         4,
     )
     alike = _pools(Side(workers=3), Side(workers=1))
     traffic = synthetic(60, input_len=512, output_len=64, concurrency=16)
-    fast, slow = pools.run(traffic).answer, alike.run(traffic).answer
+    fast, slow = serve(pools, traffic).answer, serve(alike, traffic).answer
     assert fast["tpot_mean_ms"] < slow["tpot_mean_ms"]
     assert fast["kv_tokens"] > slow["kv_tokens"]
     assert fast["gpus"] == 7
@@ -127,14 +128,14 @@ def test_each_side_has_its_own_split() -> None:
 def test_prompts_do_not_disturb_decoding() -> None:
     """What disaggregation is for: the longest gap between tokens holds no prompt."""
     traffic = synthetic(60, input_len=2000, output_len=64, concurrency=8)
-    apart = _pools(Side(workers=2), Side()).run(traffic).answer
-    together = Server.of(MODEL, "H200", Setup(max_num_batched_tokens=2048), 2100).run(traffic).answer
+    apart = serve(_pools(Side(workers=2), Side()), traffic).answer
+    together = serve(Server.of(MODEL, "H200", Setup(max_num_batched_tokens=2048), 2100), traffic).answer
     assert apart["itl_p99_ms"] < 0.3 * together["itl_p99_ms"]
 
 
 def test_more_prefill_engines_shorten_the_wait() -> None:
     traffic = synthetic(80, input_len=2000, output_len=32, rate=30)
-    waits = [_pools(Side(workers=n), Side()).run(traffic).answer["ttft_mean_ms"] for n in (1, 2, 4)]
+    waits = [serve(_pools(Side(workers=n), Side()), traffic).answer["ttft_mean_ms"] for n in (1, 2, 4)]
     assert waits == sorted(waits, reverse=True)
 
 
@@ -145,7 +146,8 @@ def test_caches_cross_the_slower_link() -> None:
     size = cache_bytes(near.decode.runner.deployment, 1000)
     assert near.transfer_s(1000) == pytest.approx(HANDOVER_S + size / (1e9 * gpu.link_gbps))
     assert far.transfer_s(1000) == pytest.approx(HANDOVER_S + size / (1e9 * network_gbps(gpu)))
-    assert link_gbps(find("GB200"), 64) == find("GB200").link_gbps  # a rack is one island
+    rack = Pools.of(MODEL, "GB200", Setup(), 2048, (Side(32), Side(32)))  # one island
+    assert rack.transfer_s(1000) == pytest.approx(HANDOVER_S + size / (1e9 * find("GB200").link_gbps))
     assert _pools(Side(tp=2), Side(tp=2)).transfer_s(1000) - HANDOVER_S == pytest.approx(
         (near.transfer_s(1000) - HANDOVER_S) / 2
     )
@@ -168,7 +170,7 @@ def test_steps_need_not_be_kept() -> None:
     """Steps in which nothing begins or ends are then run in stretches."""
     pools = _pools(Side(workers=2), Side(workers=2))
     traffic = synthetic(40, input_len=500, output_len=90, concurrency=6, spread=0.2, seed=1)
-    kept, quick = pools.record(traffic, keep_steps=True), pools.record(traffic)
+    kept, quick = recorded(pools, traffic, keep_steps=True), recorded(pools, traffic)
     assert kept.steps and not quick.steps
     np.testing.assert_allclose(kept.first_s, quick.first_s, rtol=1e-9)
     np.testing.assert_allclose(kept.done_s, quick.done_s, rtol=1e-9)
@@ -188,7 +190,7 @@ def test_pools_that_nothing_says_are_matched() -> None:
     assert any("match the rate of" in note for note in found["notes"])
     traffic = synthetic(96, input_len=2000, output_len=64, concurrency=32)
     pools, _ = matched(load(MODEL), "H200", Setup(), 1, traffic)
-    record = pools.record(traffic)
+    record = recorded(pools, traffic)
     # Enough prefill engines that most requests in flight are decoding, and not twice as many as that takes.
     prefill = float((record.first_s - record.arrival_s).mean())
     whole = float((record.done_s - record.arrival_s).mean())
@@ -202,7 +204,7 @@ def test_matched_pools_are_the_middle_of_a_range_that_the_interval_holds() -> No
     model, traffic = "Llama-3.1-70B", synthetic(256, input_len=4000, output_len=500, concurrency=256)
     pools, _ = matched(load(model), "H100", Setup(), 4, traffic)
     assert pools.decode.runner.deployment.parallel.world == 4
-    choices = _choices(pools.prefill, pools.decode, 256, traffic)
+    choices = _choices(*pools.servers, 256, traffic)
     own = next(one for one in choices if one.workers == pools.workers)
     assert len(choices) > 2 and all(one.gpus <= MOST_GPUS for one in choices)
     assert all(own.gpus * own.token_s**2 <= one.gpus * one.token_s**2 for one in choices)
@@ -217,7 +219,7 @@ def test_matched_pools_are_the_middle_of_a_range_that_the_interval_holds() -> No
 def test_a_prompt_longer_than_a_step_costs_its_parts() -> None:
     """Beside the simulation of one prompt on an idle engine."""
     server = Server.of(MODEL, "H200", Setup(max_num_batched_tokens=2048, front=INSIDE), 8192)
-    record = server.record(synthetic(1, input_len=5000, output_len=1, concurrency=1))
+    record = recorded(server, synthetic(1, input_len=5000, output_len=1, concurrency=1))
     seconds = _prompt_s(server, synthetic(1, input_len=5000, output_len=1))
     assert seconds == pytest.approx(float(record.done_s[0] - record.reached_s[0]), rel=1e-6)
     assert seconds > 5000 / 2048 * server.table.seconds(0, 0, [(2048, 0)])  # later parts attend to earlier ones

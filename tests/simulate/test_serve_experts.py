@@ -16,6 +16,7 @@ from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import synthetic
 from pipewave.software.front import INSIDE
+from tests.simulate.serving import serve
 
 BASE = Setup(dp=16, ep=16, engine="sglang", gpu_memory_utilization=0.85, front=INSIDE)
 TRAFFIC = synthetic(128, input_len=1024, output_len=16, concurrency=64)
@@ -30,7 +31,7 @@ def _server(**changes: Any) -> Server:
 
 
 def _tpot(**changes: Any) -> float:
-    return float(_server(**changes).run(BUSY).answer["tpot_mean_ms"])
+    return float(serve(_server(**changes), BUSY).answer["tpot_mean_ms"])
 
 
 @pytest.mark.parametrize("two_batch", [False, True])

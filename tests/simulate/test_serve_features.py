@@ -29,6 +29,7 @@ from pipewave.software.front import of as front_of
 from pipewave.software.host import Host
 from pipewave.step import find_engine
 from tests.sampled import sampled
+from tests.simulate.serving import serve
 
 ENGINES = ("vllm", "sglang", "trtllm")
 BASE = {"model": "Llama-3.1-8B", "gpu": "H200", "isl": 1024, "osl": 64, "concurrency": 8, "requests": 24}
@@ -68,7 +69,7 @@ def _hashes(engine: str) -> bool:
     blocks = tuple((1, 2, 3, 100 + i) for i in range(20))
     shared = replace(traffic, shared=of_hashes(blocks, traffic.input_len, traffic.output_len))
     server = Server.of("Llama-3.1-8B", "H200", Setup(engine=engine, front=INSIDE), traffic.longest)
-    return bool(server.run(shared).answer["ttft_mean_ms"] < 0.7 * server.run(traffic).answer["ttft_mean_ms"])
+    return bool(serve(server, shared).answer["ttft_mean_ms"] < 0.7 * serve(server, traffic).answer["ttft_mean_ms"])
 
 
 def _data_parallel(engine: str) -> bool:
@@ -97,7 +98,7 @@ def _queue(engine: str) -> bool:
 def _lora(engine: str) -> bool:
     traffic = synthetic(16, input_len=256, output_len=16, concurrency=4)
     setups = (Setup(engine=engine, lora=lora) for lora in (None, Lora(16, 4)))
-    plain, adapted = (Server.of("Llama-3.1-8B", "H200", setup, 512).run(traffic).answer for setup in setups)
+    plain, adapted = (serve(Server.of("Llama-3.1-8B", "H200", setup, 512), traffic).answer for setup in setups)
     return bool(plain["tpot_mean_ms"] < adapted["tpot_mean_ms"])
 
 
@@ -110,7 +111,7 @@ def _offload(engine: str) -> bool:
     traffic = Traffic(np.arange(size) * 4.0, *lengths, shared=of_hashes(blocks, *lengths))
     server = Server.of("Llama-3.1-8B", "L40S", Setup(engine=engine, kv_offload_gib=64.0), traffic.longest)
     without = Server.of("Llama-3.1-8B", "L40S", Setup(engine=engine), traffic.longest)
-    found, lost = (one.run(traffic).answer["prefix_found_share"] for one in (server, without))
+    found, lost = (serve(one, traffic).answer["prefix_found_share"] for one in (server, without))
     return bool(found >= lost and found > 0.4)
 
 
@@ -118,7 +119,7 @@ def _wide(engine: str, **changes: Any) -> dict[str, float]:
     """A server of 128 experts over four ranks."""
     traffic = synthetic(128, input_len=1024, output_len=16, concurrency=64)
     server = Server.of("Qwen3-30B-A3B", "H200", Setup(engine=engine, dp=4, ep=4, **changes), traffic.longest)
-    return dict(server.run(traffic).answer)
+    return dict(serve(server, traffic).answer)
 
 
 def _exchange(engine: str) -> bool:
@@ -149,9 +150,9 @@ def _host(engine: str) -> bool:
     chats = synthetic(200, input_len=16, output_len=4, concurrency=100)
     fronts = (Host(cores=cores).front(front_of(engine), gpus=1) for cores in (8, 1))
     rates = [
-        Server.of("Llama-3.2-1B", "H200", Setup(engine=engine, front=front), chats.longest)
-        .run(chats)
-        .answer["requests_per_s"]
+        serve(Server.of("Llama-3.2-1B", "H200", Setup(engine=engine, front=front), chats.longest), chats).answer[
+            "requests_per_s"
+        ]
         for front in fronts
     ]
     return bool(rates[0] > 1.5 * rates[1])

@@ -10,6 +10,7 @@ from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import synthetic
 from pipewave.software.front import of
 from pipewave.software.host import Host, host_of
+from tests.simulate.serving import serve
 
 CHATS = synthetic(800, input_len=16, output_len=4, concurrency=400)
 
@@ -17,7 +18,7 @@ CHATS = synthetic(800, input_len=16, output_len=4, concurrency=400)
 def _rate(host: Host, gpu: str = "H200") -> float:
     setup = Setup(front=host.front(of("vllm"), gpus=1))
     server = Server.of("Llama-3.2-1B", gpu, setup, CHATS.longest)
-    return float(server.run(CHATS).answer["requests_per_s"])
+    return float(serve(server, CHATS).answer["requests_per_s"])
 
 
 def test_processes_share_too_few_cores() -> None:

@@ -15,6 +15,7 @@ from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import of
 from pipewave.simulate.traffic import Traffic
 from pipewave.software.front import INSIDE
+from tests.simulate.serving import serve
 
 CORPUS = Path(os.environ.get("PIPEWAVE_DATA", "/absent")) / "models" / "Qwen--Qwen3-VL-8B-Instruct"
 needs_corpus = pytest.mark.skipif(not CORPUS.exists(), reason="needs the corpus of configs")
@@ -23,7 +24,7 @@ APART = Traffic(2.0 * np.arange(8), np.full(8, 2048), np.full(8, 8))  # one prom
 
 def _answer(images: int, **more: object) -> dict[str, float]:
     setup = Setup(images=images, front=INSIDE, **more)  # type: ignore[arg-type]
-    return dict(Server.of(load(CORPUS), "H200", setup, APART.longest).run(APART).answer)
+    return dict(serve(Server.of(load(CORPUS), "H200", setup, APART.longest), APART).answer)
 
 
 @needs_corpus

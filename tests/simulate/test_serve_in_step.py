@@ -15,6 +15,7 @@ from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import synthetic
 from pipewave.software.front import INSIDE, of
 from tests.command_line import CliRunner
+from tests.simulate.serving import recorded, serve
 
 MODEL, GPU = "Llama-3.1-8B", "H200"
 EQUAL = ["--isl", "1000", "--osl", "100", "--concurrency", "16", "--num-prompts", "160"]
@@ -38,9 +39,9 @@ def test_equal_requests_do_not_run_in_step(engine: str) -> None:
 def test_nor_do_those_of_data_parallel_ranks() -> None:
     found = synthetic(160, input_len=1000, output_len=100, concurrency=16)
     server = Server.of("Qwen3-30B-A3B", GPU, Setup(dp=4, ep=4), found.longest)
-    answer = server.run(found).answer
+    answer = serve(server, found).answer
     assert answer["e2e_p99_ms"] > 1.01 * answer["e2e_p50_ms"]
-    steps = [step.seconds for _, step in server.record(found, keep_steps=True).steps if not step.pieces]
+    steps = [step.seconds for _, step in recorded(server, found, keep_steps=True).steps if not step.pieces]
     assert len(set(steps)) > 0.9 * len(steps)  # no two alike
 
 
@@ -74,7 +75,7 @@ def test_a_prompt_behind_a_running_step_waits_for_no_host() -> None:
     pair = synthetic(2, **lengths, rate=1.0)
     apart, beside = (replace(pair, arrival_s=np.array([0.0, at])) for at in (10.0, 0.05))
     for traffic, whole in ((apart, True), (beside, False)):
-        steps = server.record(traffic, keep_steps=True).steps
+        steps = recorded(server, traffic, keep_steps=True).steps
         (second,) = [step for _, step in steps if any(request == 1 for request, _, _ in step.pieces)]
         alone = server.table.seconds(second.decoding, second.cached, [(200, 0)])
         assert second.seconds == pytest.approx(alone if whole else alone - hidden, rel=1e-6)

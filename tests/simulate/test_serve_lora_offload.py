@@ -18,6 +18,7 @@ from pipewave.simulate.setup import Setup
 from pipewave.simulate.shared_tokens import of_hashes
 from pipewave.simulate.traffic import Traffic, synthetic
 from pipewave.step.memory import cache_bytes
+from tests.simulate.serving import serve
 
 MODEL = load("Llama-3.1-8B")
 
@@ -46,7 +47,7 @@ def test_adapters_add_two_kernels_a_map() -> None:
 def test_adapters_cost_time_and_cache() -> None:
     traffic = synthetic(24, input_len=256, output_len=32, concurrency=8)
     plain, few, many = (
-        Server.of(MODEL, "H200", Setup(lora=lora), traffic.longest).run(traffic).answer
+        serve(Server.of(MODEL, "H200", Setup(lora=lora), traffic.longest), traffic).answer
         for lora in (None, Lora(16, 2), Lora(64, 8))
     )
     assert plain["tpot_mean_ms"] < few["tpot_mean_ms"] < many["tpot_mean_ms"]
@@ -89,7 +90,7 @@ def test_an_offloaded_prefix_costs_its_copy_and_saves_its_prompt() -> None:
         for gib in (0.0, 64.0)  # type: ignore[arg-type]
     )
     assert plain.memory.kv_tokens < 12 * 8192
-    cold, warm = (server.run(traffic).answer for server in (plain, host))
+    cold, warm = (serve(server, traffic).answer for server in (plain, host))
     assert cold["prefix_found_share"] < 0.1
     assert warm["prefix_found_share"] > 0.6
     copy_s = 8192 * cache_bytes(host.runner.deployment, 4096) / 4096 / (1e9 * PCIE_SHARE * find("H200").pcie_gbps)

@@ -9,23 +9,24 @@ import pytest
 
 from pipewave.errors import BadInput, DoesNotFit
 from pipewave.simulate.latency_breakdown import WAITING, latency_breakdown
+from pipewave.simulate.pools import Pools, Side
 from pipewave.simulate.run_window import middle, over_time, summary_of
-from pipewave.simulate.server import Server, with_interval
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.simulation import Record, Simulation
 from pipewave.simulate.traffic import Traffic, synthetic
+from tests.simulate.serving import serve
 
 CLOSED = synthetic(120, input_len=600, output_len=60, concurrency=16, spread=0.5)
 OPEN = synthetic(120, input_len=600, output_len=60, rate=30.0, spread=0.5)
 
 
 @cache
-def server(**setup: int) -> Server:
-    return Server.of("Llama-3.1-8B", "H200", Setup(**setup), 2048)  # type: ignore[arg-type]
+def server(*sides: Side, **setup: int) -> Pools:
+    return Pools.of("Llama-3.1-8B", "H200", Setup(**setup), 2048, sides or None)  # type: ignore[arg-type]
 
 
-def record(traffic: Traffic, **setup: int) -> Record:
-    return server(**setup).record(traffic, keep_steps=True)
+def record(traffic: Traffic, *sides: Side, **setup: int) -> Record:
+    return server(*sides, **setup).record(traffic, keep_steps=True)
 
 
 @pytest.mark.parametrize("traffic", [CLOSED, OPEN])
@@ -45,7 +46,7 @@ def test_stretches_add_up_to_the_run(traffic: Traffic, setup: dict[str, int]) ->
 def test_pages_are_those_of_the_tokens_held() -> None:
     """A step holds pages for its requests' tokens, at most one page a request more."""
     found = record(CLOSED)
-    size = server().kv.page_size
+    size = server().decode.kv.page_size
     for _, step in found.steps:
         if step.decoding and not step.pieces:
             assert step.cached / size - step.decoding <= step.pages <= step.cached / size + step.decoding
@@ -81,7 +82,7 @@ CLOSED_FEW = synthetic(3, input_len=64, output_len=8, concurrency=1)
 
 def test_interval_holds_the_figure() -> None:
     """Also where other requests meet and a slow tail becomes shorter in slower steps."""
-    answer = with_interval(server(), OPEN).answer
+    answer = serve(server(), OPEN, interval=True).answer
     for name in (name for name in answer if name.endswith("_ms")):
         assert answer[f"{name}_low"] <= answer[name] <= answer[f"{name}_high"]
 
@@ -93,14 +94,14 @@ def test_too_many_steps_are_refused() -> None:
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_the_work_of_a_run_is_counted_before_it_begins_and_while_it_lasts(keep: bool) -> None:
-    whole = Simulation(CLOSED, server().pool(1), keep_steps=keep)
+    whole = Simulation(CLOSED, server().decode.pool(1), keep_steps=keep)
     whole.run()
     assert len(CLOSED) < whole.spent
     with pytest.raises(BadInput, match="engine steps") as found:
         server().record(CLOSED, keep_steps=keep, most_steps=int(whole.spent) - 1)
     assert found.value.field == "requests"
     with pytest.raises(BadInput, match="engine steps"):
-        Simulation(CLOSED, server().pool(1), most_steps=len(CLOSED) - 1)
+        Simulation(CLOSED, server().decode.pool(1), most_steps=len(CLOSED) - 1)
 
 
 @pytest.mark.parametrize("name", ["requests", "output_len"])
@@ -112,21 +113,21 @@ def test_traffic_of_more_requests_than_a_run_may_have_is_refused_before_it_is_dr
 
 def test_a_request_that_fits_no_cache_is_refused_before_a_step_is_run() -> None:
     one = server()
-    room = one.kv.pages * one.kv.page_size
+    room = one.decode.kv.pages * one.decode.kv.page_size
     fits, too_long = (synthetic(1, input_len=room - 10, output_len=size) for size in (11, 12))
     one.record(fits)
-    pool = one.pool(1)
+    pool = one.decode.pool(1)
     with pytest.raises(DoesNotFit, match=f"{room + 1} tokens"):
         Simulation(too_long, pool)
 
 
 def test_a_cache_on_its_way_keeps_the_first_token_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine that takes a cache sends the first token: a slower link moves TTFT and no later token."""
-    traffic, apart = synthetic(40, input_len=1000, output_len=100, concurrency=8), server(prefill=1, decode=1)
-    real, found = Server.transfer_s, []
+    traffic, apart = synthetic(40, input_len=1000, output_len=100, concurrency=8), server(Side(), Side())
+    real, found = Pools.transfer_s, []
     for more in (0.0, 0.05):
-        monkeypatch.setattr(Server, "transfer_s", lambda self, tokens, more=more: real(self, tokens) + more)
-        seen = record(traffic, prefill=1, decode=1)
+        monkeypatch.setattr(Pools, "transfer_s", lambda self, tokens, more=more: real(self, tokens) + more)
+        seen = record(traffic, Side(), Side())
         found.append((seen, latency_breakdown(apart, seen, traffic)))
     (before, parts), (after, later) = found
     assert later["ttft_ms"]["cache_transfer"] - parts["ttft_ms"]["cache_transfer"] == pytest.approx(50, abs=0.1)

@@ -21,6 +21,7 @@ from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.shared_tokens import of_hashes
 from pipewave.simulate.traffic import Traffic
+from tests.simulate.serving import serve
 
 
 class Toy:
@@ -140,7 +141,7 @@ def test_mooncakes_hashes_save_prompt_time(tmp_path: Path) -> None:
     apart = read_trace(path)
     apart = Traffic(apart.arrival_s, apart.input_len, apart.output_len)
     server = Server.of("Llama-3.1-8B", "H200", Setup(), shared.longest)
-    found, cold = server.run(shared).answer, server.run(apart).answer
+    found, cold = serve(server, shared).answer, serve(server, apart).answer
     assert found["prefix_found_share"] == pytest.approx(7 / 8 * 19 / 20)
     assert found["ttft_mean_ms"] < 0.5 * cold["ttft_mean_ms"]
     assert "prefix_found_share" not in cold

@@ -22,6 +22,7 @@ from pipewave.simulate.step_table import StepTable
 from pipewave.simulate.traffic import synthetic
 from pipewave.software.acceptance import acceptance_range
 from pipewave.step import Runner, find_engine
+from tests.simulate.serving import serve
 
 LLAMA = "Llama-3.1-8B"
 
@@ -169,7 +170,7 @@ def test_a_plain_simulator_that_draws_every_draft_agrees(runner: Runner) -> None
 def test_a_server_drafts(runner: Runner) -> None:
     traffic = synthetic(40, input_len=512, output_len=64, concurrency=4)
     plain, drafted = (
-        Server.of(LLAMA, "H200", Setup(speculative=how), 1024).run(traffic).answer for how in (None, of("eagle3"))
+        serve(Server.of(LLAMA, "H200", Setup(speculative=how), 1024), traffic).answer for how in (None, of("eagle3"))
     )
     assert drafted["tpot_mean_ms"] < 0.7 * plain["tpot_mean_ms"]
     assert drafted["tokens_per_step"] == of("eagle3").mean
@@ -191,8 +192,8 @@ def test_a_case_drafts(method: object) -> None:
 def test_ranks_in_lock_step_draft_together() -> None:
     setup = Setup(dp=4, ep=4, speculative=of("mtp,tokens=2"))
     traffic = synthetic(32, input_len=256, output_len=32, concurrency=16)
-    served = Server.of("Qwen3-30B-A3B", "H200", setup, 512).run(traffic).answer
-    plain = Server.of("Qwen3-30B-A3B", "H200", Setup(dp=4, ep=4), 512).run(traffic).answer
+    served = serve(Server.of("Qwen3-30B-A3B", "H200", setup, 512), traffic).answer
+    plain = serve(Server.of("Qwen3-30B-A3B", "H200", Setup(dp=4, ep=4), 512), traffic).answer
     assert served["tpot_mean_ms"] < plain["tpot_mean_ms"]
 
 

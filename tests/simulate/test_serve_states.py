@@ -23,6 +23,7 @@ from pipewave.simulate.speculative import of as speculative_of
 from pipewave.simulate.state_checkpoints import StateCheckpoint
 from pipewave.simulate.traffic import Traffic, synthetic
 from pipewave.step.memory import GIB
+from tests.simulate.serving import serve
 
 BLOCK = 16  # tokens of a hashed block here
 MODES = ("blocks", "steps", "ends", "branches")
@@ -213,7 +214,7 @@ def test_versions_keep_states_as_their_sources_say(
     assert server.kv.prefix_caching == (keeps is not None)
     assert _server("Llama-3.1-8B", engine).kv.prefix_caching
     traffic = synthetic(8, input_len=16000, output_len=2, concurrency=1).with_prefix(0.9)
-    answer = server.run(traffic).answer
+    answer = serve(server, traffic).answer
     assert (answer["prefix_found_share"] > 0) == (keeps is not None)
     assert any("recurrent state" in note for note in answer["notes"])
 

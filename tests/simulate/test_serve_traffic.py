@@ -17,13 +17,15 @@ from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.simulate.arrival_files import read_trace
+from pipewave.simulate.pools import Pools, Side
 from pipewave.simulate.replay import read_workload, replay, workload
 from pipewave.simulate.report import Sla
-from pipewave.simulate.server import Server, with_interval
+from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.step_table import StepTable
 from pipewave.simulate.traffic import synthetic
 from pipewave.step import Runner, find_engine
+from tests.simulate.serving import serve
 
 DATA = Path(os.environ.get("PIPEWAVE_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 
@@ -185,10 +187,10 @@ def served(rate: float | None = 4.0, **setup: int) -> Server:
 
 def test_load_raises_latency_and_intervals_hold_it() -> None:
     server = served()
-    quiet, busy = (server.run(synthetic(300, input_len=1000, output_len=50, rate=r)).answer for r in (1.0, 30.0))
+    quiet, busy = (serve(server, synthetic(300, input_len=1000, output_len=50, rate=r)).answer for r in (1.0, 30.0))
     assert quiet["ttft_p50_ms"] < busy["ttft_p50_ms"]
     assert quiet["tpot_p50_ms"] < busy["tpot_p50_ms"]
-    both = with_interval(server, synthetic(100, input_len=1000, output_len=50, rate=4)).answer
+    both = serve(server, synthetic(100, input_len=1000, output_len=50, rate=4), interval=True).answer
     assert both["tpot_p50_ms_low"] < both["tpot_p50_ms"] < both["tpot_p50_ms_high"]
 
 
@@ -196,7 +198,7 @@ def test_load_raises_latency_and_intervals_hold_it() -> None:
 @pytest.mark.parametrize(("input_len", "output_len"), [(1, 1), (1, 2), (3, 5)])
 def test_requests_of_a_few_tokens_are_served(engine: str, input_len: int, output_len: int) -> None:
     traffic = synthetic(20, input_len=input_len, output_len=output_len, rate=50)
-    record = Server.of("Qwen3-0.6B", "H200", Setup(engine=engine), traffic.longest).run(traffic).record
+    record = serve(Server.of("Qwen3-0.6B", "H200", Setup(engine=engine), traffic.longest), traffic).record
     assert (record.arrival_s < record.first_s).all()
     assert (record.first_s <= record.done_s).all()
 
@@ -204,21 +206,21 @@ def test_requests_of_a_few_tokens_are_served(engine: str, input_len: int, output
 def test_goodput_falls_with_the_limit() -> None:
     server = served()
     traffic = synthetic(200, input_len=1000, output_len=50, rate=20)
-    shares = [server.run(traffic, Sla(tpot_ms=limit)).answer["good_share"] for limit in (1.0, 15.0, 1000.0)]
+    shares = [serve(server, traffic, Sla(tpot_ms=limit)).answer["good_share"] for limit in (1.0, 15.0, 1000.0)]
     assert shares[0] == 0.0
     assert shares[0] <= shares[1] <= shares[2] == 1.0
 
 
 def test_disaggregation_keeps_prompts_out_of_decode_steps() -> None:
     traffic = synthetic(300, input_len=2000, output_len=100, rate=15)
-    together = served(replicas=2).run(traffic).answer
-    apart = served(prefill=1, decode=1).run(traffic).answer
+    together = serve(served(replicas=2), traffic).answer
+    apart = serve(Pools.of("Llama-3.1-8B", "H200", Setup(), 4096, (Side(), Side())), traffic).answer
     assert apart["gpus"] == together["gpus"] == 2
     assert apart["itl_p99_ms"] < together["itl_p99_ms"]
 
 
 def test_the_trace_opens_in_perfetto(tmp_path: Path) -> None:
-    run = served().run(synthetic(20, input_len=100, output_len=10))
+    run = serve(served(), synthetic(20, input_len=100, output_len=10))
     write(tmp_path / "trace.json", run.record, run.traffic)
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     spans = [e for e in events if e["ph"] == "X"]
@@ -232,7 +234,6 @@ def test_the_trace_opens_in_perfetto(tmp_path: Path) -> None:
     "wrong",
     [
         {"replicas": 0},
-        {"prefill": 1},
         {"max_num_seqs": 0},
         {"gpu_memory_utilization": 1.5},
         {"max_num_batched_tokens": -1},

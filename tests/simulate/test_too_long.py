@@ -12,6 +12,7 @@ from pipewave.simulate import estimate
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import synthetic
+from tests.simulate.serving import serve
 
 MODEL, GPU, OUTPUT = "Llama-3.1-8B", "H200", 8
 LONGEST = load(MODEL).max_length or 0
@@ -23,7 +24,9 @@ def estimated(prompt: int) -> tuple[str, ...]:
 
 def served(prompt: int) -> list[str]:
     server = Server.of(MODEL, GPU, Setup(), prompt + OUTPUT)
-    return list(server.run(synthetic(requests=2, input_len=prompt, output_len=OUTPUT, concurrency=1)).answer["notes"])
+    return list(
+        serve(server, synthetic(requests=2, input_len=prompt, output_len=OUTPUT, concurrency=1)).answer["notes"]
+    )
 
 
 def answered(prompt: int) -> list[str]:

@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 
 from pipewave.cli import build
-from pipewave.simulate.disaggregated import Disaggregated, Side
-from pipewave.simulate.server import Server, with_interval
+from pipewave.models import load
+from pipewave.published.answers import deploy
+from pipewave.published.answers import served as serve
+from pipewave.published.unstated import Stated
+from pipewave.simulate.pools import Side
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import of
-from pipewave.simulate.traffic import synthetic
+from pipewave.simulate.traffic import Traffic, synthetic
 from pipewave.web import limits
 from tests.command_line import CliRunner
 
@@ -34,10 +37,17 @@ def error(client: Any, question: Any) -> Any:
     return reply.json()["error"]
 
 
+def _served(
+    model: str, gpu: str, setup: Setup, traffic: Traffic, pools: tuple[Side, Side] | None = None
+) -> dict[str, Any]:
+    """What `pipewave serve` answers."""
+    return serve(deploy(Stated(load(model), gpu, setup, "vllm", pools=pools), traffic)).to_dict()
+
+
 def test_figures_are_those_of_serve(client: Any) -> None:
     found = answer(client, LOAD | {"rate": 8.0})
     traffic = synthetic(200, input_len=1000, output_len=100, rate=8.0)
-    served = with_interval(Server.of("Llama-3.1-8B", "H200", Setup(), traffic.longest), traffic).to_dict()
+    served = _served("Llama-3.1-8B", "H200", Setup(), traffic)
     assert found["notes"] == list(dict.fromkeys(served.pop("notes")))
     assert {name: found[name] for name in served} == pytest.approx(served)
 
@@ -69,10 +79,9 @@ def test_wide_disaggregated_and_drafted_deployments_are_those_of_serve(client: A
     model = {"model": "DeepSeek-V3", "concurrency": 16, "requests": 48, "input_len": 800, "output_len": 60}
     found = answer(client, DEPLOYED | model | more)
     traffic = synthetic(48, input_len=800, output_len=60, concurrency=16)
-    named = {"prefill_engines": "prefill", "decode_engines": "decode"}
-    setup = {named.get(name, name): of(said) if name == "speculative" else said for name, said in more.items()}
-    server = Server.of("DeepSeek-V3", "H200", Setup(**setup), traffic.longest)
-    served = with_interval(server, traffic).to_dict()
+    sides = (Side(1, tp=8), Side(2, tp=8)) if "decode_engines" in more else None
+    setup = {name: of(said) if name == "speculative" else said for name, said in more.items() if "engines" not in name}
+    served = _served("DeepSeek-V3", "H200", Setup(**setup), traffic, sides)
     figures = [name for name in served if "_ms" in name or name in ("gpus", "output_tokens_per_s")]
     assert {name: found[name] for name in figures} == pytest.approx({name: served[name] for name in figures})
     for name in ("ttft", "tpot"):
@@ -90,8 +99,8 @@ def test_pools_with_a_split_of_their_own_are_those_of_serve(client: Any) -> None
     found = answer(client, DEPLOYED | {"gpu": "B200"} | model | POOLS)
     traffic = synthetic(48, input_len=800, output_len=60, concurrency=16)
     sides = Side(workers=2, tp=4), Side(workers=1, tp=1, dp=4, ep=4)
-    served = with_interval(Disaggregated.of("Qwen3-235B-A22B", "B200", Setup(tp=8), sides, traffic.longest), traffic)
-    figures = {name: value for name, value in served.to_dict().items() if "_ms" in name or name == "gpus"}
+    served = _served("Qwen3-235B-A22B", "B200", Setup(tp=8), traffic, sides)
+    figures = {name: value for name, value in served.items() if "_ms" in name or name == "gpus"}
     assert {name: found[name] for name in figures} == pytest.approx(figures)
     assert found["gpus"] == 2 * 4 + 4
     for name in ("ttft", "tpot"):

@@ -171,15 +171,20 @@ class Fleet:
     def stated(self, spec: ModelSpec, gpu: str, split: Split, engine: EngineOptions, images: int) -> Stated:
         """The deployment as the options state it."""
         from pipewave.published.unstated import Stated
-        from pipewave.simulate.disaggregated import side_of
+        from pipewave.simulate.pools import side_of
         from pipewave.simulate.setup import Setup
 
         given = asdict(split) | engine.given()
-        setup = Setup(replicas=self.replicas, prefill=self.prefill, decode=self.decode, images=images, **given)
+        setup = Setup(replicas=self.replicas, images=images, **given)
         said = frozenset(["kv_dtype"] if engine.kv_dtype else [])
         pools = None
         if self.prefill_pool or self.decode_pool:
             pools = side_of(self.prefill_pool or {}, "prefill"), side_of(self.decode_pool or {}, "decode")
+        if self.prefill or self.decode:  # engines of a number alone are split alike
+            alike = asdict(split)
+            numbers = {"prefill": self.prefill, "decode": self.decode}
+            prefill, decode = (side_of({"workers": count, **alike}, name) for name, count in numbers.items())
+            pools = prefill, decode
         return Stated(spec, gpu, setup, engine.engine, said=said, gpus=self.group, pools=pools)
 
     def hosted(self, stated: Stated) -> Stated:
@@ -192,15 +197,17 @@ class Fleet:
         stated = replace(stated, gpu=limited(find(stated.gpu), self.power_limit))
         if self.host is None:
             return stated
+        from pipewave.simulate.pools import Side
         from pipewave.software.front import INSIDE, of
         from pipewave.software.host import host_of
 
         setup = stated.setup
         if self.host == NO_HOST:
             return replace(stated, setup=replace(setup, front=INSIDE))
-        world = setup.engines * setup.tp * setup.pp * setup.dp
+        sides = stated.sides() or (Side(setup.replicas, setup.tp, setup.pp, setup.ep, setup.dp),)
+        world, schedulers = sum(side.gpus for side in sides), sum(side.workers * side.dp for side in sides)
         gpus = min(world, find(stated.gpu).gpus_per_node)
-        engines = max(setup.engines * setup.dp * gpus // world, 1)
+        engines = max(schedulers * gpus // world, 1)
         front = host_of(self.host).front(of(stated.named[0]), gpus, engines)
         return replace(stated, setup=replace(setup, front=front))
 

@@ -16,8 +16,8 @@ from pipewave.models import ModelSpec
 from pipewave.planning.space import Question, Split
 from pipewave.published.answers import Deployed, deploy
 from pipewave.published.unstated import Stated
-from pipewave.simulate.disaggregated import Side
 from pipewave.simulate.interval import interval_ends
+from pipewave.simulate.pools import Side
 from pipewave.simulate.report import Limit
 from pipewave.simulate.run_window import steadiness
 from pipewave.simulate.setup import Setup
@@ -110,7 +110,7 @@ def serve(model: ModelSpec, split: Split, question: Question, rate: float, reque
     figures |= {**interval_ends(figures, uncertain, *(found for found, _ in others)), **energy}
     late = overloaded or (bool(question.limits) and any(late for _, late in others))
     high = OVERLOADED if late else _over(figures, question.limits, "_high")
-    server = ready.engines.sides[1]
+    server = ready.engines.decode
     fits = max(int(server.kv.pages // server.kv.held(question.input_len + question.output_len)), 1)
     limits = min(server.policy.max_requests, fits), server.policy.max_batched_tokens
     return Point(rate, replicas, requests, figures, over, high, *limits, tuple(ready.all_notes))

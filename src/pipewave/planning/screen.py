@@ -32,8 +32,9 @@ from pipewave.planning.run import stated
 from pipewave.planning.space import Question, Split
 from pipewave.published.answers import check_prompts
 from pipewave.published.unstated import fill
+from pipewave.simulate.pools import HANDOVER_S
 from pipewave.simulate.report import Limit
-from pipewave.simulate.server import HANDOVER_S, Server
+from pipewave.simulate.server import Server
 from pipewave.simulate.step_grids import RankBatch
 from pipewave.simulate.traffic import synthetic
 from pipewave.step import find_engine

@@ -13,19 +13,20 @@ from pipewave.published.infer_pools import matched
 from pipewave.published.published_pools import launched
 from pipewave.published.unstated import Filled, Stated, fill
 from pipewave.published.versions import version_of
-from pipewave.simulate.disaggregated import Disaggregated
 from pipewave.simulate.estimate import STEP_TOKENS, static_estimate
 from pipewave.simulate.interval import hull, interval_ends, sides
 from pipewave.simulate.kv_budget import traffic_notes
 from pipewave.simulate.pace import AS_PREDICTED, Pace
+from pipewave.simulate.pools import Pools
 from pipewave.simulate.power import energy_figures, mean_power_w
 from pipewave.simulate.report import ANY, Sla, as_seen
-from pipewave.simulate.run_window import Mask, middle, steadiness, summary_of
-from pipewave.simulate.server import Served, Server
+from pipewave.simulate.run_window import Mask, Steadiness, middle, steadiness, summary_of
+from pipewave.simulate.server import Server
 from pipewave.simulate.simulation import MOST_KEPT, MOST_STEPS, Record
 from pipewave.simulate.static_batch import StaticBatch
 from pipewave.simulate.traffic import Traffic
 from pipewave.software.front import Front
+from pipewave.step.memory import Budget
 
 DIGITS = 4
 MOST_ROUNDS = 1_000_000  # steps that a closed loop of engines side by side is simulated for
@@ -37,15 +38,15 @@ AFFORDED = 0.7  # of the most steps of a run, for those in which engines decode;
 class Deployed:
     """A deployment ready to serve some requests."""
 
-    engines: Server | Disaggregated
+    engines: Pools
     traffic: Traffic  # as many of the requests as a run can simulate
     notes: tuple[str, ...]  # on what was assumed
 
-    def run(self, *, scale: float = 1.0, keep_steps: bool = False) -> Record:
+    def run(self, *, scale: float = 1.0, keep_steps: bool = False, most_steps: int = MOST_STEPS) -> Record:
         """What clients see of each request; every step takes `scale` times its predicted time. Raises BadInput for a
-        run of too many steps.
+        run of more than so many steps.
         """
-        most = MOST_KEPT if keep_steps else MOST_STEPS
+        most = min(most_steps, MOST_KEPT) if keep_steps else most_steps
         record = self.engines.record(self.traffic, scale=scale, keep_steps=keep_steps, most_steps=most)
         return as_seen(record, self.traffic, self._first_tokens)
 
@@ -68,33 +69,54 @@ class Deployed:
     @property
     def all_notes(self) -> list[str]:
         """What its answers rest on."""
-        server = self.engines.sides[1]
+        server = self.engines.decode
         about = traffic_notes(server.runner, server.kv, self.traffic)
         return [*self.engines.notes, *about, *self.notes, self.engines.uncertain.note()]
 
     @property
     def _first_tokens(self) -> int:
         """Tokens that clients see at once, the first one among them."""
-        server = self.engines.sides[1]
+        server = self.engines.decode
         steps = server.drafted and server.runner.engine.scheduler.stream_interval_in_steps
         each = server.drafted.mean if server.drafted and steps else 1.0
         return 1 + round((server.setup.stream_interval - 1) * each)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A simulated run: its summary, memory, traffic and record."""
+
+    answer: Mapping[str, Any]
+    memory: Budget
+    traffic: Traffic
+    record: Record
+
+    def __repr__(self) -> str:
+        """One line; `answer` has everything."""
+        answer = self.answer
+        return f"<{len(self.traffic):,} requests to {answer['model']} on {answer['gpus']} × {answer['gpu']}>"
+
+    @property
+    def steadiness(self) -> Steadiness:
+        """Whether the deployment kept up with the requests."""
+        return steadiness(self.record, self.traffic)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The summary, floats rounded."""
+        return {k: round(v, 4) if isinstance(v, float) else v for k, v in self.answer.items()}
 
 
 def deploy(stated: Stated, traffic: Traffic) -> Deployed:
     """A deployment for such requests, what it leaves unsaid filled. Raises what a deployment that cannot be raises."""
     setup, notes = fill(stated, traffic)
     model, gpu, group = stated.model, stated.gpu, stated.setup.tp
-    engines: Server | Disaggregated
-    if pools := stated.sides():
-        engines = Disaggregated.of(model, gpu, setup, pools, traffic.longest)
-    elif stated.guessed_pools:
+    if stated.guessed_pools:
         known = launched(model, gpu, setup, stated.named[1] or "", group, traffic)
         engines, note = known or matched(model, gpu, setup, group, traffic)
         notes = (*notes, note)
     else:
-        engines = Server.of(model, gpu, setup, traffic.longest)
-    check_prompts(engines.sides[0], int(traffic.input_len.max()))
+        engines = Pools.of(model, gpu, setup, traffic.longest, stated.sides())
+    check_prompts(engines.servers[0], int(traffic.input_len.max()))
     served, left_out = _affordable(traffic, engines)
     return Deployed(engines, served, (*notes, *left_out))
 
@@ -110,15 +132,15 @@ def check_prompts(server: Server, longest: int) -> None:
         )
 
 
-def _affordable(traffic: Traffic, engines: Server | Disaggregated) -> tuple[Traffic, tuple[str, ...]]:
+def _affordable(traffic: Traffic, engines: Pools) -> tuple[Traffic, tuple[str, ...]]:
     """As many of a closed loop's requests as a run can simulate, two waves at least: later waves repeat the first ones.
 
     Engines side by side run at least the steps of their share of the tokens.
     """
     clients = traffic.concurrency
-    if not clients or engines.decoders < 2:
+    if not clients or engines.workers[-1] < 2:
         return traffic, ()
-    each = float(traffic.output_len.mean()) * engines.decoders / clients  # steps of a request
+    each = float(traffic.output_len.mean()) * engines.workers[-1] / clients  # steps of a request
     count = max(int(AFFORDED * MOST_ROUNDS / (each + 1.0)), 2 * clients)
     if count >= len(traffic):
         return traffic, ()
@@ -126,23 +148,25 @@ def _affordable(traffic: Traffic, engines: Server | Disaggregated) -> tuple[Traf
     return traffic.first(count), (note,)
 
 
-def served(deployed: Deployed, sla: Sla = ANY, *, steady: bool = False, interval: bool = True) -> Served:
+def served(
+    deployed: Deployed, sla: Sla = ANY, *, steady: bool = False, interval: bool = True, most_steps: int = MOST_STEPS
+) -> Served:
     """Percentiles in ms and rates of a deployment, with intervals, and what happened in each step."""
     engines = deployed.engines
-    record = deployed.run(keep_steps=True)
+    record = deployed.run(keep_steps=True, most_steps=most_steps)
     window = deployed.window(record, steady=steady)
     found = deployed.figures(record, window, sla)
     scales = engines.uncertain.tried(deployed.traffic.concurrency) if interval else ()
-    ends = [deployed.figures(deployed.run(scale=scale), window, sla) for scale in scales]
+    ends = [deployed.figures(deployed.run(scale=scale, most_steps=most_steps), window, sla) for scale in scales]
     bounds = interval_ends(found, engines.uncertain, *ends) if interval else {}
     bounds |= deployed.energy(record, found, window)
     notes: dict[str, Any] = {"traffic": str(deployed.traffic), "notes": deployed.all_notes}
-    version = {"version": engines.sides[1].runner.engine.version}
+    version = {"version": engines.decode.runner.engine.version}
     if sla == ANY:  # nothing tells good requests from others
         found = {name: one for name, one in found.items() if not name.startswith("good")}
     notes["verdict"] = steadiness(record, deployed.traffic).verdict
     answer = {**engines.about(deployed.traffic), **version, **found, **bounds, **notes}
-    return Served(answer, engines.sides[1].memory, deployed.traffic, record)
+    return Served(answer, engines.decode.memory, deployed.traffic, record)
 
 
 def answer(case: Case, front: Front | None = None, pace: Pace = AS_PREDICTED) -> dict[str, Any]:
@@ -166,7 +190,7 @@ def answer(case: Case, front: Front | None = None, pace: Pace = AS_PREDICTED) ->
     if case.mode == "serve":
         tried = uncertain.tried(traffic.concurrency)
         intervals = hull(intervals, *_tried(deployed, seen, tried, steady=case.steady))
-    decode, energy = deployed.engines.sides[1], deployed.energy(record, seen, window)
+    decode, energy = deployed.engines.decode, deployed.energy(record, seen, window)
     return {
         **{name: round(value, DIGITS) for name, value in (seen | intervals).items()},
         **energy,

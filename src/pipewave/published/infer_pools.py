@@ -19,7 +19,7 @@ from pipewave.errors import BadInput, CannotShard, DoesNotFit
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
 from pipewave.models import ModelSpec
-from pipewave.simulate.disaggregated import Disaggregated, Side, routed
+from pipewave.simulate.pools import Pools, Side, routed
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import Traffic
@@ -30,9 +30,7 @@ MOST_WORKERS = 64
 MOST_GPUS = 72  # an NVLink rack; 8 of the 501 launches of pools.yaml have more
 
 
-def matched(
-    model: ModelSpec, gpu: str | GPU, setup: Setup, gpus_given: int, traffic: Traffic
-) -> tuple[Disaggregated, str]:
+def matched(model: ModelSpec, gpu: str | GPU, setup: Setup, gpus_given: int, traffic: Traffic) -> tuple[Pools, str]:
     """The pools for some traffic, and a note on them. `gpus_given`: GPUs that a table gives for the deployment.
 
     Raises DoesNotFit when no size holds the model.
@@ -43,7 +41,7 @@ def matched(
     choices = _choices(prefill, decode, flight, traffic)
     choice = min(choices, key=lambda one: one.gpus / flight * one.token_s**2)
     open_ = max(abs(math.log(one.token_s / choice.token_s)) for one in choices)
-    return Disaggregated(prefill, decode, choice.workers, pools_open=open_), (
+    return Pools((prefill, decode), choice.workers, pools_open=open_), (
         f"disaggregated, pools not given: {choice.prefill} prefill engines of {first.gpus} GPUs match the rate of "
         f"{choice.decode} decode engines of tp {side.tp}, dp {side.dp}; {choices[0].decode} hold all requests, and of "
         f"{choices[0].decode} to {choices[-1].decode} these make most of tokens a GPU × tokens a user"

@@ -27,7 +27,7 @@ from pipewave.models.kernels import Deployment
 from pipewave.models.precision import NVFP4
 from pipewave.models.shard import ALONE
 from pipewave.models.spec import Layer
-from pipewave.simulate.disaggregated import Disaggregated, routed
+from pipewave.simulate.pools import Pools, routed
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import of as speculative_of
@@ -228,7 +228,7 @@ TRIED = 8  # launches, from the nearest on, until one holds the model
 
 def launched(
     spec: ModelSpec, gpu: str | GPU, setup: Setup, version: str, gpus_given: int, traffic: Traffic
-) -> tuple[Disaggregated, str] | None:
+) -> tuple[Pools, str] | None:
     """The pools of the nearest published launch for some traffic, and a note on them; None where none is near or
     can hold the model.
 
@@ -254,12 +254,11 @@ def launched(
     return None
 
 
-def _pools(launch: Launch, gpu: str | GPU, engine: str, first: Server, then: Server) -> Disaggregated:
+def _pools(launch: Launch, gpu: str | GPU, engine: str, first: Server, then: Server) -> Pools:
     """Prefill and decode engines as a launch joins them."""
     fabric = _fabric(launch, gpu)
-    return Disaggregated(
-        first,
-        then,
+    return Pools(
+        (first, then),
         (launch.prefill.workers, launch.decode.workers),
         fabric=fabric,
         handover_s=1e-3 * handover_ms(engine),

@@ -20,7 +20,7 @@ from pipewave.models.shard import ALONE, Parallel
 from pipewave.published.published_parallelism import read
 from pipewave.published.recipes import Recipe, Requests, find
 from pipewave.published.versions import Version, is_disaggregated, newest, version_of
-from pipewave.simulate.disaggregated import Side
+from pipewave.simulate.pools import Side
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import NONE, Speculative
 from pipewave.simulate.speculative import of as speculative_of
@@ -67,12 +67,12 @@ class Stated:
     @property
     def apart(self) -> bool:
         """Whether prompts have engines of their own."""
-        return bool(self.pools or self.setup.decode or self.guessed_pools)
+        return bool(self.pools or self.guessed_pools)
 
     @property
     def guessed_pools(self) -> bool:
         """Whether they have, and nothing says which."""
-        if self.pools or self.setup.decode:
+        if self.pools:
             return False
         return is_disaggregated(*self.named) if self.disaggregated is None else self.disaggregated
 

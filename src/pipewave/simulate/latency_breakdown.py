@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pipewave.models.kernels import Batch
 from pipewave.physics.demand import Array
-from pipewave.simulate.disaggregated import Disaggregated
+from pipewave.simulate.pools import Pools
 from pipewave.simulate.replica import Step
 from pipewave.simulate.server import Server
 from pipewave.simulate.simulation import Record
@@ -28,23 +28,23 @@ Parts = dict[str, float]
 
 
 def latency_breakdown(
-    server: Server | Disaggregated, record: Record, traffic: Traffic, kept: NDArray[np.bool_] | None = None
+    pools: Pools, record: Record, traffic: Traffic, kept: NDArray[np.bool_] | None = None
 ) -> dict[str, Parts]:
     """Parts in ms of the means over requests (those kept): `ttft_ms`, and `tpot_ms` where there are later tokens."""
     chosen = np.ones(len(traffic), bool) if kept is None else kept
     before, out = record.reached_s - record.arrival_s, record.first_s - record.first_made_s
     whole, passed = record.first_s - record.arrival_s, before + out
-    known = (passed, _waited(record, len(traffic)), _moved(server, traffic))
+    known = (passed, _waited(record, len(traffic)), _moved(pools, traffic))
     ttft, *beside = (1e3 * float(one[chosen].mean()) for one in (whole, *known))
     prompts = [step for _, step in record.steps if step.pieces]
     named = dict(zip((FRONT, WAITING, TRANSFER), beside, strict=True))
-    parts = {"ttft_ms": named | _spread(server.sides[0], prompts, ttft - sum(beside))}
+    parts = {"ttft_ms": named | _spread(pools.servers[0], prompts, ttft - sum(beside))}
     later = chosen & (traffic.output_len > 1)
     if later.any():
         held = record.done_s - record.done_made_s - out
         tpot, front = (_each_ms(time, traffic, later) for time in (record.done_s - record.first_s, held))
         decodes = [step for _, step in record.steps if step.decoding]
-        parts["tpot_ms"] = {FRONT: front} | _spread(server.sides[1], decodes, tpot - front)
+        parts["tpot_ms"] = {FRONT: front} | _spread(pools.decode, decodes, tpot - front)
     return {name: {part: round(ms, 4) for part, ms in found.items() if round(ms, 4)} for name, found in parts.items()}
 
 
@@ -64,11 +64,11 @@ def _each_ms(seconds: Array, traffic: Traffic, later: NDArray[np.bool_]) -> floa
     return 1e3 * float((seconds[later] / (traffic.output_len[later] - 1)).mean())
 
 
-def _moved(server: Server | Disaggregated, traffic: Traffic) -> Array:
+def _moved(pools: Pools, traffic: Traffic) -> Array:
     """Seconds that each request's cache takes from one engine to the other; a single token is sent by the first."""
-    if not server.hands_over:
+    if not pools.disaggregated:
         return np.zeros(len(traffic))
-    moved = np.array([server.transfer_s(int(tokens)) for tokens in traffic.input_len])
+    moved = np.array([pools.transfer_s(int(tokens)) for tokens in traffic.input_len])
     return np.where(traffic.output_len > 1, moved, 0.0)
 
 

@@ -29,8 +29,6 @@ class Setup:
     engine: str | Engine = "vllm"
     replicas: int = 1  # engines side by side
     dp: int = 1  # ranks of attention data parallelism in an engine, each with limits and cache of its own
-    prefill: int = 0  # engines for prompts, where they are apart from those that decode
-    decode: int = 0
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None
     gpu_memory_utilization: float | None = None
@@ -68,18 +66,11 @@ class Setup:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most):
                 raise BadInput(f"{name} = {value!r}: must be an integer from 1 to {most}", field=name)
-        if (self.prefill > 0) != (self.decode > 0) or min(self.prefill, self.decode) < 0:
-            raise BadInput("disaggregation needs at least one prefill and one decode engine", field="prefill")
         share = self.gpu_memory_utilization
         if share is not None and not 0 < share <= 1:
             raise BadInput(
                 f"gpu_memory_utilization = {share!r}: must be above 0 and at most 1", field="gpu_memory_utilization"
             )
-
-    @property
-    def engines(self) -> int:
-        """Engines in all."""
-        return self.prefill + self.decode or self.replicas
 
     @property
     def front_end(self) -> Front:

@@ -8,17 +8,14 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from pipewave.errors import BadInput
-from pipewave.gpus import GPU
-from pipewave.models import ModelSpec
+from pipewave.published.answers import deploy, served
+from pipewave.published.unstated import Stated
 from pipewave.simulate.arrival_files import parse_trace
-from pipewave.simulate.disaggregated import Disaggregated, Side
-from pipewave.simulate.interval import interval_ends
 from pipewave.simulate.latency_breakdown import latency_breakdown
+from pipewave.simulate.pools import Side
 from pipewave.simulate.report import Sla
-from pipewave.simulate.run_window import middle, over_time, summary_of
-from pipewave.simulate.server import Server
+from pipewave.simulate.run_window import over_time
 from pipewave.simulate.setup import Setup
-from pipewave.simulate.simulation import Record
 from pipewave.simulate.speculative import Speculative
 from pipewave.simulate.speculative import of as speculative_of
 from pipewave.simulate.traffic import Traffic, synthetic
@@ -90,27 +87,22 @@ def traffic_answer(query: TrafficQuery) -> dict[str, Any]:
     """
     traffic = _traffic(query)
     limits.at_most("requests", len(traffic), limits.TRAFFIC_REQUESTS, "requests")
-    server = _server(model_of(query.model), gpu_of(query.gpu, query.what_if), query, traffic.longest)
+    ready = deploy(_stated(query), traffic)
     sla = Sla(query.ttft_ms, query.tpot_ms, query.e2e_ms)
-    record = _record(server, traffic)
-    kept = middle(record, traffic) if query.settled else None
-    others = [_record(server, traffic, scale) for scale in server.uncertain.tried(traffic.concurrency)]
-    figures, *ends = (summary_of(one, traffic, server.gpus, sla, kept) for one in (record, *others))
+    found = served(ready, sla, steady=query.settled, most_steps=limits.TRAFFIC_STEPS)
+    kept = ready.window(found.record, steady=query.settled)
     return {
         "schema_version": 1,
-        **server.names(),
-        **_rounded(figures | interval_ends(figures, server.uncertain, *ends)),
+        "good_share": 1.0,  # without limits
+        **found.to_dict(),
         "figures_of": len(traffic) if kept is None else int(kept.sum()),
-        "where": latency_breakdown(server, record, traffic, kept),
-        "timeline": over_time(record, traffic, server.pages, POINTS),
-        "basis": {name: round(share, 4) for name, share in server.basis.items()},
-        "notes": list(dict.fromkeys([*server.notes, server.uncertain.note()])),
-        "command": _command(query),
+        "where": latency_breakdown(ready.engines, found.record, traffic, kept),
+        "timeline": over_time(found.record, traffic, ready.engines.pages, POINTS),
+        "basis": {name: round(share, 4) for name, share in ready.engines.basis.items()},
+        "notes": list(dict.fromkeys(ready.all_notes)),
+        # None for a trace, which is no shell word.
+        "command": None if query.trace is not None else query_command("traffic", query),
     }  # fmt: skip
-
-
-def _rounded(figures: dict[str, Any]) -> dict[str, Any]:
-    return {name: round(value, 4) if isinstance(value, float) else value for name, value in figures.items()}
 
 
 def _traffic(query: TrafficQuery) -> Traffic:
@@ -123,36 +115,38 @@ def _traffic(query: TrafficQuery) -> Traffic:
     return synthetic(query.requests, **sizes, spread=query.spread, seed=query.seed, **pace)
 
 
-def _server(spec: ModelSpec, gpu: GPU, query: TrafficQuery, longest: int) -> Server | Disaggregated:
-    pools = _pools(query)
+def _stated(query: TrafficQuery) -> Stated:
+    """The deployment as the form states it."""
     setup = Setup(
         query.tp,
         query.pp,
         query.ep,
-        query.engine,
         dp=query.dp,
-        prefill=query.prefill_engines,
-        decode=query.decode_engines,
         speculative=_drafts(query.speculative),
         max_num_batched_tokens=query.max_num_batched_tokens,
         max_num_seqs=query.max_num_seqs,
         kv_dtype=cache_dtype(query.kv_cache_dtype),
     )
-    return Disaggregated.of(spec, gpu, setup, pools, longest) if pools else Server.of(spec, gpu, setup, longest)
+    said = frozenset(["kv_dtype"] if query.kv_cache_dtype else [])
+    gpu = gpu_of(query.gpu, query.what_if)
+    return Stated(model_of(query.model), gpu, setup, query.engine, said=said, pools=_pools(query))
 
 
 SPLIT = ("tp", "ep", "dp")
 
 
 def _pools(query: TrafficQuery) -> tuple[Side, Side] | None:
-    """Both pools where one has a split of its own; None where engines are split alike. Raises BadInput without both."""
+    """Both pools where the form has engines for either. Raises BadInput for a split of a pool without any."""
     own = {side: {name: getattr(query, f"{side}_{name}") for name in SPLIT} for side in ("prefill", "decode")}
     said = [f"{side}_{name}" for side, split in own.items() for name in SPLIT if split[name] is not None]
-    if not said:
-        return None
     workers = {"prefill": query.prefill_engines, "decode": query.decode_engines}
-    if missing := [f"{side}_engines" for side in own if not workers[side]]:
+    missing = [f"{side}_engines" for side in own if not workers[side]]
+    if len(missing) == len(own) and not said:
+        return None
+    if missing and said:
         raise BadInput(f"{said[0]} splits engines of a pool: {missing[0]} must be 1 or more", field=missing[0])
+    if missing:
+        raise BadInput("disaggregation needs at least one prefill and one decode engine", field="prefill")
     return _side(query, own["prefill"], query.prefill_engines), _side(query, own["decode"], query.decode_engines)
 
 
@@ -168,13 +162,3 @@ def _drafts(said: str | None) -> Speculative | None:
         return None
     how = speculative_of(said)
     return replace(how, model=name_of(how.model)) if how.model else how
-
-
-def _record(server: Server | Disaggregated, traffic: Traffic, scale: float = 1.0) -> Record:
-    """What happens, with every step `scale` times as long."""
-    return server.record(traffic, scale=scale, keep_steps=True, most_steps=limits.TRAFFIC_STEPS)
-
-
-def _command(query: TrafficQuery) -> str | None:
-    """`pipewave query traffic ...`; none for a trace, which is no shell word."""
-    return None if query.trace is not None else query_command("traffic", query)
