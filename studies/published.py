@@ -53,7 +53,7 @@ def recipes_known(which: str) -> Iterator[None]:
     """Within it, only some of what public launches set is known (a process forked inside knows no more): "every"
     recipe, those that name no "model", so that a deployment's launch could not have been read for it, or "none".
     """
-    no_model = tuple(recipe for recipe in recipes.every() if "model_type" not in recipe.get("when", {}))
+    no_model = tuple(recipe for recipe in recipes.every() if "model_type" not in recipe.when)
     some = {"every": recipes.every(), "no model": no_model, "none": ()}[which]
     with mock.patch.object(recipes, "every", return_value=some):
         yield

@@ -50,7 +50,7 @@ def readers() -> dict[str, Read]:
         "gpus/data/*.json": lambda _: shipped.raw_specs(),
         "planning/repositories.yaml": lambda _: launch._repositories(),
         "simulate/interval.json": lambda _: interval._table(),
-        "published/recipes.yaml": lambda _: recipes.every(),
+        "published/recipes.json": lambda _: recipes.every(),
         "published/*.yaml": packaged.yaml,
         "software/deployments/*.yaml": packaged.yaml,
         "tune/engine/lookups.json": packaged.document,

@@ -18,7 +18,7 @@ from pipewave.physics.arith import SCALAR
 from pipewave.physics.energy import limited_us
 from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
-from pipewave.published.published_parallelism import read
+from pipewave.published.unstated import degrees_of
 from pipewave.simulate import estimate
 from pipewave.simulate.data_parallel import DataParallelGroup
 from pipewave.simulate.kv_budget import KvBudget
@@ -215,14 +215,14 @@ def test_ranks_of_a_dense_model_are_replicas() -> None:
 
 
 def test_published_tables_count_a_group_twice() -> None:
-    assert read("trtllm", 1, 8, 64, None)[:3] == (1, 8, 8)
-    assert read("trtllm", 1, 8, 64, 64)[:3] == (1, 8, 64)
-    assert read("trtllm", 1, 8, 8, None) == (1, 8, 8, "")
-    assert read("vllm", 4, 16, 4, None)[:3] == (1, 4, 4)
-    assert read("vllm", 4, 16, 4, 16) == (4, 16, 4, "")
-    assert read("sglang", 4, 16, 4, None) == (4, 16, 4, "")
-    assert read("sglang", 16, 4, 1, None)[:3] == (4, 4, 1)
-    assert read("sglang", 16, 4, 1, 16) == (16, 4, 1, "")
+    assert degrees_of("trtllm", 1, 8, 64, None)[:3] == (1, 8, 8)
+    assert degrees_of("trtllm", 1, 8, 64, 64)[:3] == (1, 8, 64)
+    assert degrees_of("trtllm", 1, 8, 8, None) == (1, 8, 8, "")
+    assert degrees_of("vllm", 4, 16, 4, None)[:3] == (1, 4, 4)
+    assert degrees_of("vllm", 4, 16, 4, 16) == (4, 16, 4, "")
+    assert degrees_of("sglang", 4, 16, 4, None) == (4, 16, 4, "")
+    assert degrees_of("sglang", 16, 4, 1, None)[:3] == (4, 4, 1)
+    assert degrees_of("sglang", 16, 4, 1, 16) == (16, 4, 1, "")
 
 
 def test_a_case_names_its_ranks() -> None:

@@ -1,20 +1,28 @@
-"""What public launches of an engine, version and model set (`recipes.yaml`), for deployments that leave it out."""
+"""What public launches of an engine, version and model set (`recipes.json`), for deployments that leave it out.
+
+Conditions are those of the engines' own rules (`pipewave.software.rules`), over the same facts and `Requests`; of the
+rules that hold and set a field, the first counts. A number of requests or tokens may be a sum of numbers, `prompt`,
+`output` and `flight`, or of several sums the largest ("8192 or prompt"). `drafts`: tokens that MTP heads draft, where a
+deployment names the method alone; `speculative`: what drafts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+from pipewave.errors import BadFile
 from pipewave.files import packaged
+from pipewave.simulate.setup import Setup
 from pipewave.software.engine_parts import DeploymentFacts
 from pipewave.software.engine_rules import facts_of
-from pipewave.software.rules import frozen, holds
+from pipewave.software.rules import Case, frozen, typed
 
-FILE = Path(__file__).with_name("recipes.yaml")
-LONGEST = 1 << 30  # tokens
+FILE = Path(__file__).with_name("recipes.json")
+SIZES = ("prompt", "output", "flight")  # that a sum may name
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +38,6 @@ class Recipe:
         return Recipe(kept, {name: self.notes[name] for name in kept})
 
 
-@cache
-def every() -> tuple[Mapping[str, Any], ...]:
-    """All recipes, in the order in which later ones override earlier ones."""
-    return tuple(packaged.yaml(FILE))
-
-
 @dataclass(frozen=True, slots=True)
 class Requests:
     """What a deployment is sized for."""
@@ -47,44 +49,48 @@ class Requests:
     version_given: bool = True
     drafting: bool = False  # the deployment says that it drafts
 
-    @property
-    def sizes(self) -> Mapping[str, int]:
-        """What the sums of a recipe may name."""
-        return {"prompt": self.prompt, "output": self.output, "flight": self.flight}
+    def facts(self) -> dict[str, Any]:
+        """What conditions may name; `shortest` and `longest` of the longest prompt and the longest output."""
+        ends = {"shortest": min(self.prompt, self.output), "longest": max(self.prompt, self.output)}
+        return {one.name: getattr(self, one.name) for one in fields(self)} | ends
 
-    def suits(self, recipe: Mapping[str, Any]) -> bool:
-        """Whether a recipe is meant for such requests; one that names no mode is of servers."""
-        few = self.flight < recipe.get("flight_from", 0) or self.prompt < recipe.get("prompt_from", 0)
-        least, most = recipe.get("lengths", (0, LONGEST))
-        like = least <= min(self.prompt, self.output) and max(self.prompt, self.output) < most
-        known = self.version_given == recipe.get("version_given", self.version_given)
-        known &= self.drafting == recipe.get("drafting", self.drafting)
-        return self.mode in recipe.get("modes", ("serve",)) and like and known and not few
+
+@cache
+def every() -> tuple[Case, ...]:
+    """All rules in order, notes as their `rows`. BadFile where one lacks a source or a value its field's type."""
+    kinds = {**get_type_hints(Setup), "drafts": int, "speculative": str}
+    try:
+        return tuple(
+            Case(
+                frozen(row["when"]),
+                {name: value if _is_sum(value) else typed(kinds[name], value) for name, value in row["set"].items()},
+                row["source"],
+                row.get("note", ""),
+            )
+            for row in packaged.document(FILE)
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadFile(f"{FILE.name}: cannot be read ({error!r}); reinstall pipewave", field="rules") from error
 
 
 def find(engine: str, version: str, setting: DeploymentFacts, requests: Requests) -> Recipe:
     """What deployments of an engine's version in a setting set for such requests."""
+    facts = {**facts_of(version, setting), **requests.facts(), "engine": engine}
     settings: dict[str, Any] = {}
     notes: dict[str, str] = {}
-    for recipe in every():
-        if recipe["engine"] == engine and requests.suits(recipe) and _holds(recipe, version, setting):
-            for name, value in recipe["set"].items():
-                settings[name] = _size(value, requests.sizes)
-                notes[name] = recipe.get("note") or notes.get(name, "")
+    for case in every():
+        if case.holds(facts):
+            for name, value in case.value.items():
+                settings.setdefault(name, _size(value, facts) if _is_sum(value) else value)
+                notes[name] = notes.get(name) or case.rows
     return Recipe(settings, notes)
 
 
-def _holds(recipe: Mapping[str, Any], version: str, setting: DeploymentFacts) -> bool:
-    unless: Mapping[str, Any] | None = recipe.get("unless")
-    left_out = unless is not None and holds(frozen(unless), facts_of(version, setting))
-    return holds(frozen(recipe.get("when", {})), facts_of(version, setting)) and not left_out
+def _is_sum(value: Any) -> bool:
+    return isinstance(value, str) and not set(SIZES).isdisjoint(value.split())
 
 
-def _size(value: Any, known: Mapping[str, int]) -> Any:
-    """A setting; a text that names a known size is a sum of numbers and known sizes, or of several sums the largest
-    ("8192 or prompt").
-    """
-    if not isinstance(value, str) or not set(value.split()) & set(known):
-        return value
-    sums = [part.split(" + ") for part in value.split(" or ")]
-    return max(sum(known[term] if term in known else int(term) for term in terms) for terms in sums)
+def _size(text: str, known: Mapping[str, Any]) -> int:
+    """The largest of several sums of numbers and known sizes."""
+    sums = [part.split(" + ") for part in text.split(" or ")]
+    return max(sum(known[term] if term in SIZES else int(term) for term in terms) for terms in sums)

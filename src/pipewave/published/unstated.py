@@ -1,6 +1,6 @@
 """What a deployment leaves unsaid, filled by one rule whoever asks: `Stated` becomes a `Setup` and notes.
 
-A setting that nobody stated is the one that public launches of this engine, version and model set (`recipes.yaml`), and
+A setting that nobody stated is the one that public launches of this engine, version and model set (`recipes.json`), and
 where they set none the engine's own default; an engine without a version is answered as the version that public runs
 without one had. Each is noted. A pasted command line says all: what it leaves out is the engine's default, and its
 newest version where it names none.
@@ -17,7 +17,6 @@ from pipewave.gpus import find as find_gpu
 from pipewave.models import ModelSpec
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import ALONE, Parallel
-from pipewave.published.published_parallelism import read
 from pipewave.published.recipes import Recipe, Requests, find
 from pipewave.published.versions import Version, is_disaggregated, newest, version_of
 from pipewave.simulate.pools import Side
@@ -31,6 +30,8 @@ from pipewave.step.deployment_facts import deployment_facts
 
 METHOD = "speculative"  # of a recipe: what drafts; the launch of pools says it for them
 DRAFTS = "drafts"  # of a recipe: tokens that MTP heads draft where a deployment names the method alone
+# Engines whose published rows square dp, square tp, or state the group as tp, too.
+SQUARED, SQUARED_TP, TWICE = ("trtllm",), ("sglang",), ("vllm",)
 DEFAULT_ENGINE = "vllm"  # at its newest version, where no engine is named
 
 
@@ -87,6 +88,43 @@ class Stated:
         return None
 
 
+class Degrees(NamedTuple):
+    """Parallel degrees, and how they were read where that is not as written."""
+
+    tp: int
+    ep: int
+    dp: int
+    note: str = ""
+
+
+def degrees_of(engine: str, tp: int, ep: int, dp: int, gpus: int | None) -> Degrees:
+    """The degrees of one group of GPUs, which published tables count twice; `gpus`: its size, where given.
+
+    A group of G GPUs whose attention is data parallel and whose experts lie on all of them is dp = G, ep = G. Tables
+    made from launch arguments that hold G in one field and "attention DP: yes" in another write dp = G², ep = G (the
+    same measurements stand in the corpus once as dp = 8 and once as dp = 64), or tp = G, dp = G, ep = G² (only G GPUs
+    explain when the caches of those runs fill). A group of G GPUs whose attention is tensor parallel and whose
+    experts lie on all of them is tp = G, ep = G; some tables write tp = G² (the same launches stand in the corpus as
+    tp = 4 and as tp = 16, both with ep = 4). A case that says `gpus` is taken by its word.
+    """
+    if gpus == tp * dp:
+        return Degrees(tp, ep, dp)
+    if engine in SQUARED and tp == 1 and ep > 1 and dp == ep**2:
+        return Degrees(1, ep, ep, _counted_twice(f"dp {dp} with ep {ep}", ep, dp))
+    if engine in SQUARED_TP and dp == 1 and ep > 1 and tp == ep**2:
+        return Degrees(ep, ep, 1, _counted_twice(f"tp {tp} with ep {ep}", ep, tp))
+    if engine in TWICE and tp > 1 and dp == tp and ep == tp * dp:
+        return Degrees(1, dp, dp, _counted_twice(f"tp {tp}, dp {dp} with ep {ep}", dp, tp * dp))
+    return Degrees(tp, ep, dp)
+
+
+def _counted_twice(written: str, group: int, literal: int) -> str:
+    return (
+        f"{written} read as one group of {group} GPUs, as published tables count it twice; "
+        f"give gpus = {literal} to have it literally"
+    )
+
+
 class Filled(NamedTuple):
     """A deployment with nothing unsaid."""
 
@@ -100,7 +138,7 @@ def fill(stated: Stated, traffic: Traffic) -> Filled:
     version = version_of(name, named, stated.model.model_type, served=stated.mode == "serve")
     said = stated.setup
     literal = said.tp * said.dp if stated.complete else stated.gpus
-    degrees = read(name, said.tp, said.ep, said.dp, literal)
+    degrees = degrees_of(name, said.tp, said.ep, said.dp, literal)
     engine = f"{name}:{version.number}"
     setup = replace(said, tp=degrees.tp, ep=degrees.ep, dp=degrees.dp, engine=engine, version_assumed=not version.given)
     recipe = Recipe() if stated.complete else _recipe(stated, setup, version, traffic)
