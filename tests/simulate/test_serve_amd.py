@@ -10,8 +10,9 @@ from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
-from pipewave.published.answers import answer, setup_of
+from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
+from pipewave.published.unstated import fill
 from pipewave.step import Runner, find_engine
 
 CASE = {"model": "DeepSeek-R1", "engine": "sglang", "tp": 8, "isl": 922, "osl": 64, "requests": 16}
@@ -47,7 +48,7 @@ def test_public_launches_say_how_large_steps_are() -> None:
     assert "chunks of 196,608 tokens" in _notes(gpu="MI355X")
     assert "as DeepSeek is launched on AMD" not in _notes(gpu="H200")
     case = from_dict(CASE | {"gpu": "MI300X", "concurrency": 4, "max_num_batched_tokens": 8192})
-    assert setup_of(case, case.traffic())[0].max_num_batched_tokens == 8192
+    assert fill(case.stated(), case.traffic())[0].max_num_batched_tokens == 8192
 
 
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipewave.published.answers import answer, setup_of
+from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
 from pipewave.published.recipes import Recipe, Requests, find
+from pipewave.published.unstated import fill
 from pipewave.published.versions import assumed_version, release_after, releases
 from pipewave.simulate.frontend_queue import FrontendQueue, RequestInbox
 from pipewave.simulate.kv_budget import KvBudget
@@ -232,7 +233,7 @@ def test_a_nightly_build_is_answered_as_the_release_that_it_became(version: str,
             "concurrency": 1,
         }
     )
-    setup, notes = setup_of(case, case.traffic())
+    setup, notes = fill(case.stated(), case.traffic())
     assert setup.engine == f"sglang:{release or '0.5.3'}"
     assert any("interval is wider" in note for note in notes)
 
@@ -266,7 +267,7 @@ def test_a_version_whose_public_launches_draft_is_answered_with_drafts() -> None
     assert any(note.startswith("MTP assumed") for note in drafts["notes"])
     assert not any("MTP" in note for note in plain["notes"])
     said = DEEPSEEK | {"version": "1.2.0rc6.post3", "speculative": "mtp,tokens=1"}
-    own = setup_of(case := from_dict(said), case.traffic())[0]
+    own = fill((case := from_dict(said)).stated(), case.traffic())[0]
     assert own.speculative is not None and own.speculative.tokens == 1
     for none in ("none", {"method": "none"}):
         undrafted = answer(from_dict(said | {"speculative": none}))
@@ -276,7 +277,7 @@ def test_a_version_whose_public_launches_draft_is_answered_with_drafts() -> None
 def test_pools_draft_as_their_launch_says() -> None:
     """Dynamo 0.8.1.post3 ships that version; its pools' launches name what drafts themselves."""
     case = from_dict(DEEPSEEK | {"version": "1.2.0rc6.post3", "prefill": {"tp": 8}, "decode": {"tp": 8}})
-    assert setup_of(case, case.traffic())[0].speculative is None
+    assert fill(case.stated(), case.traffic())[0].speculative is None
 
 
 def test_an_interval_of_steps_holds_the_tokens_of_their_drafts() -> None:

@@ -12,8 +12,9 @@ from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.lora_and_drafts import draft_bytes, drafter
-from pipewave.published.answers import answer, setup_of
+from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
+from pipewave.published.unstated import fill
 from pipewave.simulate.drafting import Drafted, Drafter, pays_until
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
@@ -261,7 +262,7 @@ def test_sglang_runs_48_requests_at_most_while_it_drafts_unless_it_is_told() -> 
     )
     assert replace(drafts, max_num_seqs=200).program().scheduler.max_requests == 200
     case = from_dict(CASE | {"engine": "sglang", "speculative": "mtp"})
-    setup, _ = setup_of(case, case.traffic())
+    setup, _ = fill(case.stated(), case.traffic())
     assert setup.program().scheduler.max_requests > 48
     assert find_engine("vllm").drafting() == find_engine("vllm")
 

@@ -11,7 +11,7 @@ from pipewave.gpus import find as find_gpu
 from pipewave.published.cases import Case
 from pipewave.published.infer_pools import matched
 from pipewave.published.published_pools import launched
-from pipewave.published.unstated import Filled, Stated, fill
+from pipewave.published.unstated import Stated, fill
 from pipewave.published.versions import version_of
 from pipewave.simulate.estimate import STEP_TOKENS, static_estimate
 from pipewave.simulate.interval import hull, interval_ends, sides
@@ -249,11 +249,6 @@ def _static_answer(case: Case, stated: Stated, traffic: Traffic) -> dict[str, An
         "traffic": str(traffic),
         "notes": [*found.notes, *notes],
     }
-
-
-def setup_of(case: Case, traffic: Traffic, front: Front | None = None) -> Filled:
-    """How a case's model is served, and notes on what was assumed where it does not say."""
-    return fill(case.stated(front), traffic)
 
 
 def version_given(case: Case) -> bool:
