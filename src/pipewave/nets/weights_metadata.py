@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import reduce
@@ -32,12 +31,6 @@ class Interval:
         half = self.multiple * scale**self.power
         return half if self.most is None else xp.minimum(half, self.most)
 
-    def between(self, other: Interval) -> Interval:
-        """The law whose half-widths are the geometric means of two laws'; it ends where both do."""
-        ends = [end for end in (self.most, other.most) if end is not None]
-        most = math.sqrt(math.prod(ends)) if len(ends) == 2 else None
-        return Interval(math.sqrt(self.multiple * other.multiple), 0.5 * (self.power + other.power), most)
-
     def given(self) -> dict[str, float]:
         """As the metadata of weights hold it."""
         return {name: value for name, value in asdict(self).items() if value is not None}
@@ -63,19 +56,18 @@ def intervals_of(
     `basis|protocol` stands in for a basis where a protocol has an interval of its own. A level of `software` adds its
     own (that of the type, where it has one), or where it has none those of all nearer levels: a version known
     elsewhere and a neighbour known here are wrong by different amounts, and neither is nearer always. Cold rows are of
-    one architecture: on others, a cold call is no more certain than a replay, which was measured on all. An
-    architecture of which a `sibling` was measured, as compute capability 10.3 is of 10.0 (CUDA's family-specific code,
-    sm_100f, runs on both), lies between a new one and a new GPU of a known one.
+    one architecture: on others, a cold call is no more certain than a replay, which was measured on all. A GPU of which
+    a `sibling` was measured, as compute capability 10.3 is of 10.0 (CUDA's family-specific code, sm_100f, runs on
+    both), is as certain as a new GPU of a known architecture: it runs the same kernels.
     """
-    bases = [name for name in (AGAIN, *BASES[: BASES.index(basis) + 1]) if name in known]
+    ground = BASES[1] if sibling else basis
+    bases = [name for name in (AGAIN, *BASES[: BASES.index(ground) + 1]) if name in known]
     told = {name: f"{name}|{dtype}" if f"{name}|{dtype}" in known else name for name in LEVELS[1:]}
     levels = (software,) if told.get(software) in known else LEVELS[1 : LEVELS.index(software) + 1]
     added = (known[told[name]] for name in levels if told[name] in known)
-    replayed = (f"{BASES[-1]}|graph",) if (basis, protocol) == (BASES[-1], "cold") else ()
+    replayed = (f"{BASES[-1]}|graph",) if (ground, protocol) == (BASES[-1], "cold") else ()
     elsewhere = (known[name] for name in replayed if name in known)
     each = [known.get(f"{name}|{protocol}", known[name]) for name in bases]
-    if sibling and bases[-2:] == list(BASES[1:]):
-        each[-1] = each[-2].between(each[-1])
     return (*each, *elsewhere, *added)
 
 
