@@ -69,6 +69,7 @@ def test_gain_follows_the_gap_where_it_does() -> None:
     assert figures.separation(of)["ours"]["flag"] is None  # all are flagged
 
 
+@pytest.mark.slow
 def test_shares_of_the_time_add_up_and_no_layer_beats_the_card() -> None:
     found = figures.shares(layers.join([made(1.0, 3), made(2.0, 3)]))
     assert found["default_parts"] == pytest.approx({"activation": 0.0, "sort": 0.1, "sum": 0.0, "products": 0.9})

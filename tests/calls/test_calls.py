@@ -71,6 +71,7 @@ def test_bad_values_name_their_field(case: dict[str, object], error: type[Pipewa
     assert field in caught.value.message
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(sorted(calls.CLASSES)),
     st.dictionaries(

@@ -15,6 +15,7 @@ MODEL = load("Llama-3.1-8B")
 SPACE = Space(("H100",), tps=(1,), engines=("vllm",), disaggregated=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_plan_tells_of_every_split(workers: int) -> None:
     told: list[tuple[int, int]] = []

@@ -57,6 +57,7 @@ def unwritable(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_two_commands_measure_into_one_store(tmp_path: Path) -> None:
     rows = tmp_path / "rows"
     both = [subprocess.Popen(command("measure", "--store", str(rows), *PLAN)) for _ in range(2)]
@@ -69,6 +70,7 @@ def test_two_commands_measure_into_one_store(tmp_path: Path) -> None:
     assert store.read(rows).records == contents.records
 
 
+@pytest.mark.slow
 def test_a_store_on_a_full_disk_is_refused_and_goes_on_later(tmp_path: Path) -> None:
     rows = tmp_path / "rows"
     told = one_line(run(command("measure", "--store", str(rows), *PLAN), size=60_000))
@@ -82,6 +84,7 @@ def test_a_store_on_a_full_disk_is_refused_and_goes_on_later(tmp_path: Path) -> 
     assert after.damaged <= 1
 
 
+@pytest.mark.slow
 def test_a_store_in_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     told = one_line(run(command("measure", "--store", str(unwritable(tmp_path) / "rows"), *PLAN)))
     assert "cannot be written" in told

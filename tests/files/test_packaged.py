@@ -17,6 +17,7 @@ def test_the_manifest_is_of_the_files_as_they_lie_there() -> None:
     assert not wrong, f"run: python -m pipewave.files.manifest --write ({', '.join(wrong[:5])})"
 
 
+@pytest.mark.slow
 def test_every_kind_of_packaged_file_has_a_reader_that_takes_it() -> None:
     known = flips.readers()
     of = {path: flips.reader(str(packaged.name_of(path)), known) for path in manifest.files()}
@@ -25,6 +26,7 @@ def test_every_kind_of_packaged_file_has_a_reader_that_takes_it() -> None:
     assert set(known.values()) == set(of.values())
 
 
+@pytest.mark.slow
 def test_flipped_bytes_of_packaged_and_user_files_are_noticed() -> None:
     found = flips.run(250, seed=1)
     assert found["noticed"] == found["flips"], found["examples"]
@@ -62,6 +64,7 @@ assert not unchecked, unchecked
 """
 
 
+@pytest.mark.slow
 def test_nothing_of_the_package_is_read_past_the_manifest() -> None:
     done = subprocess.run([sys.executable, "-c", WATCHED], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-1500:]

@@ -48,6 +48,7 @@ def _drain(fd: int) -> bytes:
         return pipe.read()
 
 
+@pytest.mark.slow
 def test_random_kills_lose_no_acknowledged_record(tmp_path: Path) -> None:
     path, rng, acknowledged, cut_short = tmp_path / "rows", random.Random(1), [], 0
     for attempt in range(80):

@@ -44,6 +44,7 @@ def same(one: Path, other: Path) -> bool:
     return [row["id"] for row in ours] == [row["id"] for row in theirs] and us[0] == pytest.approx(us[1], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_moment_keeps_the_old_file_and_a_resumed_run_ends_as_an_undisturbed_one(
     cases: Path, tmp_path: Path
 ) -> None:

@@ -104,6 +104,7 @@ def test_traits_that_miss_one_or_contradict_are_refused() -> None:
     assert architectures.register(107, RUBIN) == architectures.register(107, RUBIN)
 
 
+@pytest.mark.slow
 def test_formulas_ask_for_traits_and_not_for_names() -> None:
     """Outside `gpus`, no code compares a GPU's architecture or capability with a name or a number.
 

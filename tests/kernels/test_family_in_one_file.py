@@ -114,6 +114,7 @@ def test_profiles(family: Family) -> None:
     assert shaped is not None and shaped.call == PrefixScan(4096)
 
 
+@pytest.mark.slow
 def test_plans(family: Family, tmp_path: Path) -> None:
     file = tmp_path / "cases.jsonl"
     file.write_text('{"kernel": "prefix_scan", "values": 4096, "dtype": "bf16"}\n')

@@ -80,6 +80,7 @@ LOADS = re.compile(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("card", ["H100", "H200"])
 def test_what_the_copy_engine_loads_is_what_kernel_names_say(card: str) -> None:
     measured = rows(DATA / card.lower() / "mixed")[::10]

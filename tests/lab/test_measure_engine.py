@@ -298,6 +298,7 @@ def test_engine_arguments_are_json_or_words(tmp_path) -> None:
     assert setup_of(given).more == {"kv_cache_memory_bytes": 7200000000, "gdn_prefill_backend": "triton"}
 
 
+@pytest.mark.slow
 def test_drawn_gates_differ_by_layer_and_keep_their_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     seen = []

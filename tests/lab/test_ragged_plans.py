@@ -30,6 +30,7 @@ def test_the_ragged_plan_holds_unequal_batches_over_pages_in_every_order(ragged:
     assert all(kv >= q for job in jobs for q, kv in zip(job.case["q_lens"], job.case["kv_lens"], strict=True))
 
 
+@pytest.mark.slow
 def test_the_mixed_plan_holds_prompts_behind_decodes_on_layouts_of_its_own(ragged: list[Job]) -> None:
     jobs = plan("mixed")
     mixed = [job for job in jobs if min(job.case["q_lens"]) == 1 < max(job.case["q_lens"])]

@@ -22,6 +22,7 @@ def app() -> Group:
     return build()
 
 
+@pytest.mark.slow
 def test_a_plan_on_the_fake_device_fills_a_store_and_sums_up(
     app: Group, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,6 +32,7 @@ def quick() -> list[Job]:
     return plan.built_in("quick")
 
 
+@pytest.mark.slow
 def test_the_full_plan_covers_what_a_data_set_needs(full: list[Job]) -> None:
     cold = [job for job in full if job.protocol == "cold" and not job.repeat and job.flush == "write"]
     assert len(cold) >= 20_000
@@ -57,6 +58,7 @@ def test_block_scales_divide_the_experts_they_scale(full: list[Job]) -> None:
     assert all(case["hidden"] % 128 == case["inter"] // case["tp"] % 128 == 0 for case in cases)
 
 
+@pytest.mark.slow
 def test_plans_are_reproducible_and_every_job_can_be_built(full: list[Job]) -> None:
     assert [job.key for job in plan.built_in("full")] == [job.key for job in full]
     assert len({job.key for job in full}) == len(full)
@@ -87,6 +89,7 @@ def test_in_order_ends_one_kind_before_the_next_begins(full: list[Job]) -> None:
     assert [kind for i, kind in enumerate(kinds) if not i or kind != kinds[i - 1]] == seen
 
 
+@pytest.mark.slow
 def test_families_of_a_plan_are_the_same_jobs_alone_and_together(full: list[Job]) -> None:
     alone = plan.built_in("full", families=("rope", "gemm"))
     assert {job.key for job in alone} == {job.key for job in full if job.family in ("rope", "gemm")}

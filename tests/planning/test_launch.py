@@ -50,6 +50,7 @@ def test_every_built_in_model_has_a_repository() -> None:
     assert repository("/models/mine") == "/models/mine"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", engine_rules.names())
 def test_a_plan_prints_a_command_whose_lengths_fit_the_cache(engine: str) -> None:
     found = plan(
@@ -83,6 +84,7 @@ def fp8_experts(width: int) -> dict[str, object]:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_split_that_cuts_a_block_is_refused_with_the_way_out() -> None:
     model = load(fp8_experts(1536))
     check_blocks(model, Split("H100", tp=4))

@@ -31,6 +31,7 @@ def test_commands_switch_aiter_on_and_are_read_back(engine: str) -> None:
     assert (read(line).engine, load(read(line).model).name) == (engine, "Llama-3.1-8B")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("gpu", "card"), sampled([("MI300X", "mi30x"), ("MI355X", "mi35x")], 1))
 def test_containers_get_rocm(gpu: str, card: str) -> None:
     words = shlex.split(_launch("sglang", "docker", gpu))

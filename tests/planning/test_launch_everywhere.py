@@ -64,6 +64,7 @@ def _plan(model: str, gpu: str, engine: str) -> Plan:
     return plan(load(model), Question(1000, 200), space)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "part"), sampled(product(MODELS, range(4)), 1))
 def test_commands_pass_the_argument_lists_and_the_arithmetic(model: str, part: int) -> None:
     """Every fourth GPU with an engine in turn; those that no split of eight fits print no command."""

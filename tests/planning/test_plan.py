@@ -109,6 +109,7 @@ def test_an_autoscaler_follows_the_day_with_its_delay() -> None:
     assert at_once["replica_hours"] < at_once["fixed_replica_hours"]
 
 
+@pytest.mark.slow
 def test_the_command_sizes_a_fleet_and_writes_a_table(tmp_path: Path) -> None:
     words = [
         "plan",
@@ -172,6 +173,7 @@ def test_own_prices_decide_and_unpriced_gpus_are_named() -> None:
             prices(wrong)
 
 
+@pytest.mark.slow
 def test_a_rate_below_one_request_at_a_time_is_found() -> None:
     """One request in flight at all times is more than a long prompt's limit allows."""
     space = Space(("L40S",), (1,), engines=("vllm",), disaggregated=False)

@@ -15,6 +15,7 @@ from qa.chaos import silent
 LAST = json.loads((Path(__file__).parents[2] / "qa" / "results" / "chaos.json").read_text())
 
 
+@pytest.mark.slow
 def test_calls_that_are_answered_by_other_software_say_so() -> None:
     found = list(silent.kernels(("H200", "RTX 4090", "MI300X")))
     changed = [(what, says) for what, moved, says in found if moved]

@@ -25,6 +25,7 @@ def mean() -> FoundRate:
     return found(tpot_ms=6.0)
 
 
+@pytest.mark.slow
 def test_limit_is_kept_at_the_rate_and_not_above_it(mean: FoundRate) -> None:
     rows = {row["rate"]: row for row in mean.curve}
     best = rows[round(mean.rate_per_s, 4)]
@@ -54,6 +55,7 @@ def test_without_limits_the_deployment_has_to_keep_up() -> None:
     assert 0.85 * free.capacity_per_s < free.rate_per_s < 1.15 * free.capacity_per_s
 
 
+@pytest.mark.slow
 def test_limit_that_no_rate_keeps() -> None:
     none = found(ttft_ms=0.01)
     assert (none.rate_per_s, none.rate_per_s_low) == (0.0, 0.0)
@@ -71,6 +73,7 @@ def test_load_that_has_no_rate() -> None:
         pw.find_rate("Llama-3.1-8B", "H200", **CASE, concurrency=4)
 
 
+@pytest.mark.slow
 def test_command_says_what_python_says(mean: FoundRate) -> None:
     words = ["serve", "--model", "Llama-3.1-8B", "--gpu", "H200", "--isl", "256", "--osl", "32", "--spread", "0.2"]
     words += ["--max-num-seqs", "8", "--find-rate", "--tpot", "6"]

@@ -39,6 +39,7 @@ def own() -> list[Row]:
     return own_rows()
 
 
+@pytest.mark.slow
 def test_own_rows_are_held_out_and_of_many_families(own: list[Row]) -> None:
     rows = own
     assert len(rows) > 2000
@@ -85,5 +86,6 @@ def test_drift_counts_from_three_tenths_of_a_point() -> None:
     assert len(drifts({KEY: FIGURES}, {})) == len(drifts({}, {KEY: FIGURES})) == 1
 
 
+@pytest.mark.slow
 def test_published_figures_of_own_rows_still_hold(own: list[Row]) -> None:
     assert drifts(read(COMMITTED).get("own", {}), score(cases(own))) == []

@@ -40,5 +40,6 @@ def test_imports_of_what_is_not_installed_are_found() -> None:
     assert house.outside({"m": ast.parse(code)}) == ["m imports bench.speed", "m imports train.fit"]
 
 
+@pytest.mark.slow
 def test_the_package_imports_nothing_beside_itself() -> None:
     assert house.outside(house.sources(house.PACKAGE)) == []

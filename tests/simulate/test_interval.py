@@ -48,6 +48,7 @@ def rows(engine: str) -> dict[str, dict[str, Any]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", sampled(["vllm", "vllm:0.22.1", "sglang:0.5.14", "trtllm"], 2))
 def test_one_deployment_is_known_as_well_whoever_is_asked(engine: str) -> None:
     found = rows(engine)

@@ -71,6 +71,7 @@ def test_limits_that_nothing_meets_are_answered_with_what_is_possible() -> None:
     assert "The shortest first token takes" in shown and "launch" not in shown
 
 
+@pytest.mark.slow
 def test_plan_prints_its_winner() -> None:
     small = ["--tp", "1,2", "--max-num-seqs", "8,64", "--max-num-batched-tokens", "8192", "--isl", "500", "--osl", "50"]
     words = ["plan", "--model", "Llama-3.1-8B", "--gpus", "H100,T4", *small]

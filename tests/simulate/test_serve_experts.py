@@ -45,6 +45,7 @@ def test_a_table_of_ranks_reads_what_a_step_is_predicted(two_batch: bool) -> Non
         assert server.table.group_seconds([work] * 16) == pytest.approx(step, rel=0.05)
 
 
+@pytest.mark.slow
 def test_skewed_experts_slow_a_server_and_copies_mend_it() -> None:
     # Of a server that is busy: few tokens read most experts once, and a copy is one more to read.
     even, skewed, mended = (_tpot(exchange="deepep", balance=b) for b in (None, Balance(), Balance(32)))

@@ -261,6 +261,7 @@ def test_prompts_that_wait_for_company_come_later_and_all_come(flight: int, step
 DEEPSEEK = {"model": "DeepSeek-V3", "gpu": "B200", "engine": "trtllm", "tp": 8, "isl": 500, "osl": 60, "concurrency": 4}
 
 
+@pytest.mark.slow
 def test_a_version_whose_public_launches_draft_is_answered_with_drafts() -> None:
     plain, drafts = (answer(from_dict(DEEPSEEK | {"version": f"1.2.0rc6.post{n}"})) for n in (2, 3))
     assert drafts["tpot_ms"] < 0.8 * plain["tpot_ms"]

@@ -206,6 +206,7 @@ def test_drafting_layers_that_leave_no_cache_are_an_error() -> None:
 CASE = {"model": "DeepSeek-R1", "gpu": "H200", "tp": 8, "isl": 512, "osl": 64, "concurrency": 4, "requests": 8}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("engine", "drafted"), [("sglang", 2), ("trtllm", 3), ("vllm", 1)])
 def test_heads_draft_as_many_tokens_as_public_launches_where_a_case_names_the_method_alone(
     engine: str, drafted: int
@@ -240,6 +241,7 @@ def test_acceptance_is_open_where_it_is_not_given_and_the_more_the_more_tokens_a
         assert low < of(method).accepted[0] < high
 
 
+@pytest.mark.slow
 def test_an_engine_that_cannot_schedule_beside_steps_that_draft_pays_for_every_request() -> None:
     """SGLang before its overlapped worker for speculation; later versions, and steps without drafts, go on as ever."""
     before, after = find_engine("sglang:0.5.9"), find_engine("sglang:0.5.14")
@@ -267,6 +269,7 @@ def test_sglang_runs_48_requests_at_most_while_it_drafts_unless_it_is_told() -> 
     assert find_engine("vllm").drafting() == find_engine("vllm")
 
 
+@pytest.mark.slow
 def test_a_model_without_heads_is_noted() -> None:
     case = CASE | {"model": LLAMA, "tp": 1, "speculative": {"method": "mtp", "tokens": 1}}
     assert any("counts no MTP heads" in note for note in answer(from_dict(case))["notes"])
