@@ -205,9 +205,17 @@ def as_case(call: Call, stack: str | None, impl: str | None) -> dict[str, Any]:
 
 
 def predict_list(
-    calls: Sequence[Call], gpu: GPU, protocol: str, stack: str | None = None, impl: str | None = None
+    calls: Sequence[Call],
+    gpu: GPU,
+    protocol: str,
+    stack: str | None = None,
+    impl: str | None = None,
+    *,
+    ceilings: bool = True,
 ) -> Predictions:
-    """Predictions for a list of calls on one GPU; `stack` and `impl` where a call names none."""
+    """Predictions for a list of calls on one GPU; `stack` and `impl` where a call names none. `ceilings`: whether
+    anybody looks at them.
+    """
     groups = _grouped(calls, gpu, stack, impl)
     seconds = np.empty((5, len(calls)))
     bound, group, energy = np.empty(len(calls), np.intp), np.empty(len(calls), np.intp), np.empty((2, len(calls)))
@@ -216,7 +224,7 @@ def predict_list(
         for number, ((name, *key), members) in enumerate(groups.items()):
             rows = slice(None) if len(groups) == 1 else np.array(members)
             some = calls if len(groups) == 1 else [calls[i] for i in members]
-            found = _answered(family_of(name), some, tuple(key), gpu, protocol)
+            found = _answered(family_of(name), some, tuple(key), gpu, protocol, ceilings=ceilings)
             seconds[:, rows], bound[rows], group[rows] = found.seconds, found.bound, number
             energy[0, rows], energy[1, rows] = found.joules, found.work_j
             sources.append(found.source)
@@ -240,13 +248,15 @@ def _grouped(calls: Sequence[Call], gpu: GPU, stack: str | None, impl: str | Non
     return groups
 
 
-def _answered(family: Family, calls: Sequence[Call], key: tuple[Any, ...], gpu: GPU, protocol: str) -> Answers:
+def _answered(
+    family: Family, calls: Sequence[Call], key: tuple[Any, ...], gpu: GPU, protocol: str, *, ceilings: bool
+) -> Answers:
     """Answers of calls that share a group key; seconds [5, call]."""
-    few = answer_few(family, calls, key, gpu, protocol) if is_few(family, calls) else None
+    few = answer_few(family, calls, key, gpu, protocol, ceilings=ceilings) if is_few(family, calls) else None
     if few is not None:
         return few._replace(seconds=np.array(few.seconds).reshape(5, len(calls)))
     parts = [columns_of(family, calls[first:last]) for first, last in parts_of(len(calls), CHUNK_CALLS)]
-    found = each(lambda part: answer(family, part, key, gpu, protocol), parts)
+    found = each(lambda part: answer(family, part, key, gpu, protocol, ceilings=ceilings), parts)
     joules, work_j = (
         np.concatenate([np.broadcast_to(getattr(one, name), len(one.bound)) for one in found])
         for name in ("joules", "work_j")

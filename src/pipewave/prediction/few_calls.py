@@ -148,7 +148,9 @@ def _alike(family: Family, call: Call) -> tuple[float, ...]:
     return *(float(each[0]) for each in lists), float(len(lists[0]))
 
 
-def answer_few(family: Family, calls: Sequence[Call], key: Sequence[Any], gpu: GPU, protocol: str) -> Answers | None:
+def answer_few(
+    family: Family, calls: Sequence[Call], key: Sequence[Any], gpu: GPU, protocol: str, *, ceilings: bool = True
+) -> Answers | None:
     """Answers of calls with one group key, values of one call or arrays over a few; None where only a batch can."""
     if family.formula is None and family.one is None:
         return None
@@ -156,7 +158,8 @@ def answer_few(family: Family, calls: Sequence[Call], key: Sequence[Any], gpu: G
     def alone(key: tuple[Any, ...], protocol: str, physics: bool = False) -> Answers | None:
         return _alone(family, calls, key, gpu, protocol, physics=physics)
 
-    return law.as_run(alone, family, tuple(key), gpu, protocol, SCALAR if len(calls) == 1 else ARRAY)
+    xp = SCALAR if len(calls) == 1 else ARRAY
+    return law.as_run(alone, family, tuple(key), gpu, protocol, xp, ceilings=ceilings)
 
 
 def _alone(

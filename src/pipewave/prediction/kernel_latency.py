@@ -80,24 +80,35 @@ class Answers(NamedTuple):
     analysis: Any = None  # the `Analysis` of a batch
 
 
-def answer(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str) -> Answers:
+def answer(
+    family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str, *, ceilings: bool = True
+) -> Answers:
     """Answer a batch that shares the group key (dtype, stack, impl, options...)."""
 
     def alone(key: Sequence[Any], protocol: str, physics: bool = False) -> Answers:
         return _alone(family, cols, key, gpu, protocol, physics=physics)
 
-    found: Any = as_run(alone, family, tuple(key), gpu, protocol, ARRAY)
+    found: Any = as_run(alone, family, tuple(key), gpu, protocol, ARRAY, ceilings=ceilings)
     return found._replace(seconds=np.asarray(found.seconds))  # type: ignore[no-any-return]
 
 
 def as_run(
-    alone: Callable[..., Answers | None], family: Family, key: tuple[Any, ...], gpu: GPU, protocol: str, xp: Arith
+    alone: Callable[..., Answers | None],
+    family: Family,
+    key: tuple[Any, ...],
+    gpu: GPU,
+    protocol: str,
+    xp: Arith,
+    *,
+    ceilings: bool,
 ) -> Answers | None:
     """Answers under a protocol from those of calls measured one by one: `alone` of a group key and a protocol, with
-    `physics` without the nets, where the floor is all that is asked. None where `alone` has none.
+    `physics` without the nets, where the floor is all that is asked. None where `alone` has none. `ceilings`: whether
+    anybody looks at them: those of streaming calls in a step are answered from other calls.
     """
     protocol = as_timed(family, protocol, gpu)
-    if protocol != SERVING or family.reads not in ("activations", "operands"):
+    other = ("activations", "operands") if ceilings else ("operands",)  # whose answers are those of other calls
+    if protocol != SERVING or family.reads not in other:
         return alone(key, protocol)
     if family.reads == "activations":
         found, cold = alone(key, protocol), alone(key, COLD)

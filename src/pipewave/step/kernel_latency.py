@@ -12,10 +12,11 @@ from pipewave.calls.dtypes import ACTIVATION_BYTES
 from pipewave.calls.families import Attention, Call, Collective, Elementwise, FusedMoe, Gemm, Mla
 from pipewave.calls.operators import AttentionModule, DeltaNet, Mamba2
 from pipewave.gpus import GPU
+from pipewave.physics.cache import SERVING
 from pipewave.physics.demand import Array
 from pipewave.physics.energy import delivered_us
 from pipewave.prediction.answers import Predictions
-from pipewave.prediction.api import predict
+from pipewave.prediction.api import predict_list
 from pipewave.prediction.notes import said_of
 from pipewave.software.engine import Engine
 from pipewave.software.engine_parts import KernelRule
@@ -52,11 +53,11 @@ class KernelLatencies:
 
 
 def kernel_latencies(calls: Sequence[Call], gpu: GPU, engine: Engine) -> KernelLatencies:
-    """Predict calls as they run inside a step of an engine. Raises what `predict` raises."""
+    """Predict calls as they run inside a step of an engine, without their ceilings. Raises what `predict` raises."""
     calls, fallen_back = _in_types_of(gpu, calls)
     rules = [_rule(call, engine) for call in calls]
     calls = [_as_run(call, rule, gpu, engine) for call, rule in zip(calls, rules, strict=True)]
-    found = predict(calls, gpu, protocol="serving", stack=engine.stack)
+    found = predict_list(calls, gpu, SERVING, engine.stack, ceilings=False)
     heat = heat_us(calls, found, gpu)
     found, gone = with_fused_norms(calls, within_rules(calls, rules, found, gpu, engine), gpu, engine)
     launches = np.array([launches_of(call, rule) for call, rule in zip(calls, rules, strict=True)], float)
