@@ -14,7 +14,7 @@ from pipewave.calls.families import Mla as MlaCall
 from pipewave.calls.operators import AttentionModule, CausalConv1d, DeltaNet, Mamba2
 from pipewave.models.attention_spec import Compressed, Gqa, Indexer, Mixer, Mla, Recurrent
 from pipewave.models.precision import Linear
-from pipewave.models.stage import ACT, Pairs, Stage, Use
+from pipewave.models.stage import ACT, Lengths, Stage, Use
 
 
 def is_module(part: Mixer) -> bool:
@@ -25,14 +25,12 @@ def is_module(part: Mixer) -> bool:
 def modules(stage: Stage, part: Mixer) -> Iterator[Use]:
     """One call for the prompts of a batch and one for its decodes."""
     options, query = _OPTIONS[type(part)](stage, part)
-    for pairs, phase in zip(stage.phases(), ("context", "generation"), strict=True):
-        if pairs:
-            q_lens, kv_lens = zip(*pairs, strict=True)
-            call = AttentionModule(
-                q_lens=q_lens, kv_lens=kv_lens, phase=phase, hidden=stage.model.hidden, dtype=query.precision.dtype,
-                kv_dtype=stage.kv_dtype, **options,
-            )  # fmt: skip
-            yield Use(f"{options['kind']}_{phase}", call)
+    for phase, (q_lens, kv_lens) in stage.phases():
+        call = AttentionModule(
+            q_lens=q_lens, kv_lens=kv_lens, phase=phase, hidden=stage.model.hidden, dtype=query.precision.dtype,
+            kv_dtype=stage.kv_dtype, **options,
+        )  # fmt: skip
+        yield Use(f"{options['kind']}_{phase}", call)
 
 
 def _choice(indexer: Indexer) -> dict[str, Any]:
@@ -93,16 +91,14 @@ def before_recurrence(stage: Stage, spec: Recurrent) -> Iterator[Use]:
 
 def recurrence(stage: Stage, spec: Recurrent) -> Iterator[Use]:
     """The convolution and the recurrence, prompts and decodes apart, as engines launch them."""
-    for pairs, phase in zip(stage.phases(), ("context", "generation"), strict=True):
-        if pairs:
-            q_lens = tuple(q for q, _ in pairs)
-            phase = "verify" if phase == "generation" and max(q_lens) > 1 else phase
-            if spec.channels and spec.kernel > 1:
-                yield Use("causal_conv1d", _convolution(stage, spec, q_lens, phase))
-            if spec.kind in DELTA and phase == "context":
-                yield from _copies_beside_scan(stage, spec, sum(q_lens))
-            if spec.key_dim:
-                yield _CORES[spec.kind](stage, spec, q_lens, phase)
+    for phase, (q_lens, _) in stage.phases():
+        phase = "verify" if phase == "generation" and max(q_lens) > 1 else phase
+        if spec.channels and spec.kernel > 1:
+            yield Use("causal_conv1d", _convolution(stage, spec, q_lens, phase))
+        if spec.kind in DELTA and phase == "context":
+            yield from _copies_beside_scan(stage, spec, sum(q_lens))
+        if spec.key_dim:
+            yield _CORES[spec.kind](stage, spec, q_lens, phase)
 
 
 def _copies_beside_scan(stage: Stage, spec: Recurrent, tokens: int) -> Iterator[Use]:
@@ -242,33 +238,33 @@ def kv_write(stage: Stage, elements: int) -> Use:
 
 def _gqa_lengths(stage: Stage, spec: Gqa) -> Iterator[Use]:
     if not spec.causal:  # an encoder sees its own tokens only
-        yield Use("attention", _attention_call(stage, spec, [(q, q) for q in stage.batch.q_lens]))
-        return
-    for pairs in stage.phases() if stage.choice.separate_attention else (stage.pairs,):
-        if pairs:
-            seen = [piece for pair in pairs for piece in _chunks(pair, spec.chunk)] if spec.chunk else pairs
-            yield Use("attention", _attention_call(stage, spec, seen))
+        yield _attention(stage, spec, (stage.batch.q_lens, stage.batch.q_lens))
+    elif stage.choice.separate_attention:
+        yield from (_attention(stage, spec, lengths) for _, lengths in stage.phases())
+    else:
+        yield _attention(stage, spec, (stage.batch.q_lens, stage.batch.kv_lens))
 
 
-def _chunks(pair: tuple[int, int], size: int) -> Iterator[tuple[int, int]]:
-    """The pieces of a request that see only their own chunk of so many tokens."""
-    q, kv = pair
-    start = kv - q
-    while start < kv:
-        stop = min((start // size + 1) * size, kv)
-        yield stop - start, stop - start // size * size
-        start = stop
+def _chunks(lengths: Lengths, size: int) -> Iterator[tuple[int, int]]:
+    """The pieces of requests that see only their own chunk of so many tokens."""
+    for q, kv in zip(*lengths, strict=True):
+        start = kv - q
+        while start < kv:
+            stop = min((start // size + 1) * size, kv)
+            yield stop - start, stop - start // size * size
+            start = stop
 
 
-def _attention_call(stage: Stage, spec: Gqa, pairs: Pairs) -> Attention:
-    q_lens, kv_lens = zip(*pairs, strict=True)
+def _attention(stage: Stage, spec: Gqa, lengths: Lengths) -> Use:
+    q_lens, kv_lens = zip(*_chunks(lengths, spec.chunk), strict=True) if spec.chunk and spec.causal else lengths
     heads, kv_heads = spec.heads // stage.tp, max(spec.kv_heads // stage.tp, 1)
     kv_dtype, page_size = (stage.kv_dtype, stage.page_size) if spec.causal else (None, None)
-    return Attention(
+    call = Attention(
         q_lens, kv_lens, heads, kv_heads, spec.head_dim, head_dim_v=spec.value_dim, causal=spec.causal,
         window=spec.window, dtype=stage.dtype, sinks=spec.sinks, softcap=spec.softcap,
         kv_dtype=kv_dtype, page_size=page_size,
     )  # fmt: skip
+    return Use("attention", call)
 
 
 def _gqa_after(stage: Stage, spec: Gqa) -> Iterator[Use]:
@@ -295,30 +291,25 @@ def _mla_before(stage: Stage, spec: Mla) -> Iterator[Use]:
 
 
 def _mla_lengths(stage: Stage, spec: Mla) -> Iterator[Use]:
-    prompts, decodes = stage.phases()
-    if 0 < sum(kv - q for q, kv in prompts) < stage.choice.expands_from:
-        yield from _absorbed(stage, spec, prompts)
-    elif prompts:  # K and V of every visible token are expanded from the latent, then ordinary attention
-        yield stage.linear(spec.expand, sum(kv for _, kv in prompts))
-        yield Use("mla_context", _mla_call(stage, spec, prompts, "context"))
-    if decodes:
-        yield from _absorbed(stage, spec, decodes)
+    for phase, (q_lens, kv_lens) in stage.phases():
+        cached = sum(kv_lens) - sum(q_lens)
+        if phase == "context" and not 0 < cached < stage.choice.expands_from:
+            # K and V of every visible token are expanded from the latent, then ordinary attention
+            yield stage.linear(spec.expand, sum(kv_lens))
+            yield _latent_attention(stage, spec, (q_lens, kv_lens), "context")
+        else:  # queries move into the latent space and results back, by per-head products absorbed from kv_b_proj
+            rows, heads = sum(q_lens), spec.heads // stage.tp
+            yield Use("q_absorb", Gemm(rows, heads * spec.kv_lora_rank, spec.nope_dim, dtype=stage.dtype))
+            yield _latent_attention(stage, spec, (q_lens, kv_lens), "generation")
+            yield Use("v_absorb", Gemm(rows, heads * spec.v_dim, spec.kv_lora_rank, dtype=stage.dtype))
 
 
-def _absorbed(stage: Stage, spec: Mla, pairs: Pairs) -> Iterator[Use]:
-    """Queries move into the latent space and results back, by per-head products absorbed from kv_b_proj."""
-    rows, heads = sum(q for q, _ in pairs), spec.heads // stage.tp
-    yield Use("q_absorb", Gemm(rows, heads * spec.kv_lora_rank, spec.nope_dim, dtype=stage.dtype))
-    yield Use("mla_generation", _mla_call(stage, spec, pairs, "generation"))
-    yield Use("v_absorb", Gemm(rows, heads * spec.v_dim, spec.kv_lora_rank, dtype=stage.dtype))
-
-
-def _mla_call(stage: Stage, spec: Mla, pairs: Pairs, phase: str) -> MlaCall:
-    q_lens, kv_lens = zip(*pairs, strict=True)
-    return MlaCall(
-        q_lens, kv_lens, spec.heads // stage.tp, phase, kv_lora_rank=spec.kv_lora_rank,
+def _latent_attention(stage: Stage, spec: Mla, lengths: Lengths, phase: str) -> Use:
+    call = MlaCall(
+        *lengths, spec.heads // stage.tp, phase, kv_lora_rank=spec.kv_lora_rank,
         rope_dim=max(spec.rope_dim, 1), dtype=stage.dtype, kv_dtype=stage.kv_dtype,
     )  # fmt: skip
+    return Use(f"mla_{phase}", call)
 
 
 def _mla_after(stage: Stage, spec: Mla) -> Iterator[Use]:

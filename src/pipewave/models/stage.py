@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES, kv_bytes
 from pipewave.calls.families import Call, Elementwise, Gemm, RmsNorm, all_reduce, check_lengths
@@ -19,7 +20,7 @@ ACT = int(ACTIVATION_BYTES)  # bytes of one 16-bit activation
 NO_CHOICE = KernelChoice()
 # Streaming kernels that a compiler generates.
 COMPILED = ("embedding", "rope", "qk_norm", "activation", "shared_add", "delta_unpack")
-Pairs = list[tuple[int, int]]  # (new tokens, tokens in all) of each request
+Lengths = tuple[tuple[int, ...], tuple[int, ...]]  # new tokens of each request, and its tokens in all
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,15 +180,16 @@ class Stage:
         """Bytes of one cached element."""
         return int(kv_bytes(self.kv_dtype, "bf16"))
 
-    @property
-    def pairs(self) -> Pairs:
-        """(q, kv) of every request."""
-        return list(zip(self.batch.q_lens, self.batch.kv_lens, strict=True))
-
-    def phases(self) -> tuple[Pairs, Pairs]:
-        """(q, kv) of the requests that bring prompts, and of those that decode."""
-        few, pairs = self.batch.verify, self.pairs
-        return [pair for pair in pairs if pair[0] > few], [pair for pair in pairs if pair[0] <= few]
+    def phases(self) -> list[tuple[str, Lengths]]:
+        """`context` with the requests that bring prompts, `generation` with those that decode, where there are any."""
+        batch, few = self.batch, self.batch.verify
+        prompts = [q > few for q in batch.q_lens]
+        if all(prompts) or not any(prompts):
+            return [("context" if prompts[0] else "generation", (batch.q_lens, batch.kv_lens))]
+        both = batch.q_lens, batch.kv_lens
+        decodes = [not prompt for prompt in prompts]
+        context, generation = (tuple(tuple(compress(lens, of)) for lens in both) for of in (prompts, decodes))
+        return [("context", context), ("generation", generation)]  # type: ignore[list-item]
 
     def linear(self, matrix: Linear, rows: int | None = None) -> Use:
         """One matrix product over `rows` tokens; of a block-diagonal map, its blocks as one product of equal work."""

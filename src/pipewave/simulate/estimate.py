@@ -314,10 +314,17 @@ class _Timeline:
         run = plan.batch
         batches.append(runner.batch([1] * run.requests, [run.input_len + (run.output_len + 1) // 2] * run.requests))
         self.steps, self.full = runner.steps(batches), len(self.points)
+        # Sampled steps before and after each step of the run, and how far it is on the way from one to the other.
+        every = np.arange(self.total)
+        self.after = np.searchsorted(self.points, every)
+        self.before = np.maximum(self.after - 1, 0)
+        gap = np.maximum(self.points[self.after] - self.points[self.before], 1)
+        self.beyond = np.clip((every - self.points[self.before]) / gap, 0.0, 1.0)
 
     def between(self, values: Array) -> Array:
-        """A value of every step of the run, linear between the sampled ones."""
-        return np.interp(np.arange(self.total), self.points, values[: self.full])
+        """Values [..., step] of every step of the run, linear between the sampled ones."""
+        known = values[..., : self.full]
+        return known[..., self.before] * (1.0 - self.beyond) + known[..., self.after] * self.beyond
 
     def estimate(self, memory: Budget, uncertain: Uncertainty) -> Estimate:
         """Put the answer together."""
@@ -369,11 +376,12 @@ class _Timeline:
     def _breakdown(self) -> dict[str, dict[str, float]]:
         """ms by family and gap: of the whole prefill, and of one decode step at full batch."""
         parts = self.steps.families | self.steps.gaps
-        prompts = self.plan.prompt_steps
+        rows = np.array(list(parts.values()))
+        prefill = 1e-3 * self.between(rows)[:, : self.plan.prompt_steps].sum(axis=1)
         middle = self.full if self.plan.full_range()[1] <= self.plan.prompt_steps else self._middle()
         return {
-            "prefill_ms": {name: float(self.between(row)[:prompts].sum()) * 1e-3 for name, row in parts.items()},
-            "decode_step_ms": {name: float(row[middle]) * 1e-3 for name, row in parts.items()},
+            "prefill_ms": dict(zip(parts, prefill.tolist(), strict=True)),
+            "decode_step_ms": dict(zip(parts, (1e-3 * rows[:, middle]).tolist(), strict=True)),
         }
 
     def _basis(self) -> dict[str, float]:

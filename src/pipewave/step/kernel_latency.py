@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,8 @@ class KernelLatencies:
 def kernel_latencies(calls: Sequence[Call], gpu: GPU, engine: Engine) -> KernelLatencies:
     """Predict calls as they run inside a step of an engine, without their ceilings. Raises what `predict` raises."""
     calls, fallen_back = _in_types_of(gpu, calls)
-    rules = [_rule(call, engine) for call in calls]
+    rule_of = cache(engine.kernel)
+    rules = [_rule(call, rule_of) for call in calls]
     calls = [_as_run(call, rule, gpu, engine) for call, rule in zip(calls, rules, strict=True)]
     found = predict_list(calls, gpu, SERVING, engine.stack, ceilings=False)
     heat = heat_us(calls, found, gpu)
@@ -86,11 +88,11 @@ def _in_half(call: Any) -> Any:
     return replace(call, dtype=HALF) if call.dtype == WIDE else call
 
 
-def _rule(call: Call, engine: Engine) -> KernelRule | None:
+def _rule(call: Call, rule_of: Callable[[str, str, str], KernelRule | None]) -> KernelRule | None:
     """The engine's rule for a call that names no stack and no implementation."""
     if not isinstance(call, CHOSEN) or call.stack or call.impl or not _has_choice(call):
         return None
-    return engine.kernel(call.kernel, call.dtype, getattr(call, "phase", ""))
+    return rule_of(call.kernel, call.dtype, getattr(call, "phase", ""))
 
 
 def _as_run(call: Call, rule: KernelRule | None, gpu: GPU, engine: Engine) -> Call:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from pipewave.step.overlap import EXCHANGED, TwoBatch, arranged, halved, lanes, 
 # Share of a kernel's log-error that all kernels of a step have in common (clock, memory, software version).
 COMMON = 0.5
 USUAL_REQUESTS, USUAL_CACHE = 8, 1024  # of the step that stands for a deployment
-Lines = tuple[NDArray[np.intp], Array, NDArray[np.intp]]  # indices of calls, how often each runs, its lane
+Lines = tuple[list[int], list[int], list[int]]  # indices of calls, how often each runs, its lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +236,7 @@ class CallIndex:
         self.engine = engine
         self.calls: dict[Call, int] = {}
         self.known: dict[tuple[Any, ...], Lines] = {}
-        self._entries: list[tuple[int, NDArray[np.intp], Array, NDArray[np.intp]]] = []
+        self._entries: list[tuple[int, Lines]] = []
 
     def learn(self, key: tuple[Any, ...], uses: Sequence[Use], *, cut: bool = False) -> Lines:
         """Remember the lines of a part that many steps share."""
@@ -245,20 +246,21 @@ class CallIndex:
     def lines(self, uses: Sequence[Use], *, cut: bool = False) -> Lines:
         """Indices of calls, their counts and lanes, entering calls not seen before. cut: of half a step, run twice."""
         uses = arranged(uses, self.engine)
-        index = np.array([self.calls.setdefault(use.call, len(self.calls)) for use in uses], np.intp)
-        count = np.array([use.count * (1 + cut) for use in uses], float)
-        lane = np.array(lanes(uses, self.engine), np.intp)
-        return index, count, np.where([cut and use.name in MOVED for use in uses], EXCHANGED, lane)
+        index = [self.calls.setdefault(use.call, len(self.calls)) for use in uses]
+        lane = lanes(uses, self.engine)
+        if cut:
+            lane = [EXCHANGED if use.name in MOVED else one for use, one in zip(uses, lane, strict=True)]
+        return index, [use.count * (1 + cut) for use in uses], lane
 
     def add(self, step: int, lines: Lines) -> None:
         """Charge calls to a step."""
-        self._entries.append((step, *lines))
+        self._entries.append((step, lines))
 
     def columns(self) -> tuple[NDArray[np.intp], NDArray[np.intp], Array, NDArray[np.intp]]:
         """step, call, count and lane of every line."""
-        steps, *columns = zip(*self._entries, strict=True)
-        call, count, lane = (np.concatenate(column) for column in columns)
-        return np.repeat(steps, [len(one) for one in columns[0]]), call, count, lane
+        steps, lines = zip(*self._entries, strict=True)
+        call, count, lane = (np.array(list(chain.from_iterable(column))) for column in zip(*lines, strict=True))
+        return np.repeat(steps, [len(index) for index, *_ in lines]), call, count.astype(float), lane
 
 
 def _sums(owner: NDArray[np.intp], values: Array, size: int) -> Array:
