@@ -36,8 +36,8 @@ from pipewave.prediction.kernel_latency import Answers
 from pipewave.prediction.resolve import Source, codes_of, measured_protocol, net_name, plain_context, resolve
 
 FEW, FEW_UNRECORDED = 24, 3  # calls: more are answered faster with arrays; of families without a formula to record
-KEPT = 64  # recorded formulas of a context
-UNRECORDED = 12  # calls that differ in the numbers of their lists alone: recording takes as long as forty of them
+KEPT, AT_ONCE = 64, 4  # recorded formulas of a context; of them, as soon as they are asked for
+UNRECORDED = 12  # further calls that differ in the numbers of their lists alone: recording takes as long as forty
 
 
 class Physics(NamedTuple):
@@ -257,7 +257,7 @@ def _directly(
         if len(asked) > KEPT:
             asked.clear()
             lines.clear()
-        if key not in lines and asked[key] < UNRECORDED:
+        if key not in lines and len(lines) >= AT_ONCE and asked[key] < UNRECORDED:
             asked[key] += 1
             return physics(SCALAR, lambda ctx: family.alike(case, ctx, numbers, SCALAR))  # type: ignore[misc]
         return (lines.get(key) or lines.setdefault(key, recorded(case, len(numbers))))(*numbers) or None

@@ -323,8 +323,8 @@ class _Timeline:
 
     def between(self, values: Array) -> Array:
         """Values [..., step] of every step of the run, linear between the sampled ones."""
-        known = values[..., : self.full]
-        return known[..., self.before] * (1.0 - self.beyond) + known[..., self.after] * self.beyond
+        at, then = values[..., self.before], values[..., self.after]
+        return np.asarray(at + (then - at) * self.beyond)
 
     def estimate(self, memory: Budget, uncertain: Uncertainty) -> Estimate:
         """Put the answer together."""
