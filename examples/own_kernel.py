@@ -19,8 +19,6 @@ class LayerNorm(Call):
     rows: int = of("int")
     dim: int = of("int")
     dtype: str = of("str", "bf16", choices=("bf16", "fp16"))
-    stack: str | None = of("str", None)
-    impl: str | None = of("str", None)
 
 
 def analyse(cols: Columns, ctx: Context) -> Analysis:

@@ -22,7 +22,7 @@ import pipewave as pw
 from pipewave.calls.families import from_dict
 from pipewave.errors import PipewaveError
 from pipewave.gpus import find, names
-from pipewave.prediction.api import answer_one, as_case
+from pipewave.prediction.api import answer_one
 from qa.snapshot import FAMILIES, PROTOCOLS, WEIGHTS
 
 SIZES = ("m", "n", "k", "rows", "dim", "bytes", "bytes_read", "tokens", "heads", "lengths")
@@ -79,7 +79,7 @@ def _alike_on_kin(small: dict[str, Any], large: dict[str, Any], gpu: Any, ratio:
     """Whether the same kernels on the nearest measured GPU of the generation are as far out of order."""
     protocol = small["protocol"]
     try:
-        found = answer_one(as_case(from_dict(small), None, None), gpu, protocol)
+        found = answer_one(from_dict(small), gpu, protocol)
         run = {"stack": found.ctx.stack, "impl": found.ctx.impl, "protocol": protocol}
         if not found.source.reference_gpu:
             return False

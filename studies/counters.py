@@ -17,7 +17,7 @@ import numpy as np
 
 import pipewave as pw
 from pipewave.calls.families import CLASSES, Gemm, from_dict
-from pipewave.prediction.api import answer_one, as_case
+from pipewave.prediction.api import answer_one
 from pipewave.traces.kernel_names import tile_of
 
 FILE = Path(__file__).resolve().parents[1] / "data" / "measured" / "h200" / "ncu" / "counters.json.gz"
@@ -95,9 +95,8 @@ def ratios(row: Row) -> Row:
     them too; an expert layer has two that count. `time` is that of all of them.
     """
     call = from_dict(row["case"] | {"impl": row["impl"]})
-    case = as_case(call, None, None)
-    needed = answer_one(case, pw.find(GPU), "cold").analysis.demand
-    longest = sorted(row["kernels"], key=lambda kernel: kernel["ns"])[-2 if case["kernel"] == "fused_moe" else -1 :]
+    needed = answer_one(call, pw.find(GPU), "cold").analysis.demand
+    longest = sorted(row["kernels"], key=lambda kernel: kernel["ns"])[-2 if call.kernel == "fused_moe" else -1 :]
     useful, dram = float(needed.tensor[0]), float(needed.dram[0])
     counted = sum(kernel["tensor"] for kernel in longest)
     issued = issued_flops(longest[-1]["name"], call.m, call.n, call.k) if isinstance(call, Gemm) else None

@@ -21,8 +21,7 @@ from pipewave.calls.families import from_dict
 from pipewave.kernels import family_of
 from pipewave.kernels.gemm.corrections import KNOTS
 from pipewave.measure.row_files import clock_mhz, rows
-from pipewave.prediction.api import as_case
-from pipewave.prediction.columns import columns, group_key
+from pipewave.prediction.columns import columns_of, group_key_of
 from pipewave.prediction.kernel_latency import answer
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "measured" / "h200"
@@ -42,12 +41,12 @@ def cold(file: Path = RESTED) -> list[Row]:
 def answered(found: list[Row], *, known: bool) -> tuple[Floats, dict[str, Floats]]:
     """Predicted µs of each row and the features NAMES."""
     family, groups = family_of("gemm"), dict[tuple[Any, ...], list[int]]()
-    cases = [as_case(from_dict(_case(row, known)), None, None) for row in found]
-    for i, case in enumerate(cases):
-        groups.setdefault(group_key(family, case), []).append(i)
+    calls = [from_dict(_case(row, known)) for row in found]
+    for i, call in enumerate(calls):
+        groups.setdefault(group_key_of(family, call, None, None), []).append(i)
     predicted, named = np.empty(len(found)), {name: np.empty(len(found)) for name in NAMES}
     for key, members in groups.items():
-        answers = answer(family, columns(family, [cases[i] for i in members]), key, GPU, "cold")
+        answers = answer(family, columns_of(family, [calls[i] for i in members]), key, GPU, "cold")
         predicted[members] = answers.seconds[0] * 1e6
         for name, values in named.items():
             values[members] = answers.analysis.features[name]

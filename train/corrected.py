@@ -73,7 +73,7 @@ class LeftOut:
 
 
 def coordinates_of(rows: Rows, index: Ints, members: Members | None, split: str) -> tuple[tuple[str, ...], Floats]:
-    """Features, hidden units and software as `pipewave.calibrate.samples` lays them out: [row, name]."""
+    """Features, hidden units and software as `pipewave.calibrate.fit` lays them out: [row, name]."""
     columns = {name: rows.columns[name] for name in CODES if name in rows.columns}
     indicators = [column.codes[index] == code for column in columns.values() for code in range(len(column.values))]
     codes = [f"{name}={value}" for name, column in columns.items() for value in column.values]

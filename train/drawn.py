@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipewave.calls.fields import SHARED
 from pipewave.errors import BadInput, PipewaveError
 from pipewave.gpus import GPU, find, names
 from pipewave.kernels import family_of
@@ -24,7 +25,7 @@ from pipewave.kernels.base import Context, Family
 from pipewave.nets.nets import UNKNOWN, trained
 from pipewave.physics.cache import COLD
 from pipewave.physics.demand import PIPES, floor_s
-from pipewave.prediction.columns import SHARED, columns, group_key, options_of
+from pipewave.prediction.columns import columns, group_key, options_of
 from pipewave.prediction.kernel_latency import DRAM_REACHED, FIRST_BYTES_S
 from pipewave.prediction.resolve import Source, codes_of, resolve
 

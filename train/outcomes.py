@@ -24,7 +24,7 @@ def by_default(table: str, frame: pd.DataFrame) -> pd.DataFrame:
     of a version that is asked for by name and of which no row is known.
     """
     from pipewave.gpus import find
-    from pipewave.prediction.resolve import default_impl
+    from pipewave.prediction.fallback import default_impl
 
     if table != "attention":
         return frame

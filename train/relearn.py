@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pipewave.nets.nets import Net, load
-from pipewave.software.fallback import from_nested, kind_of
 from pipewave.software.stacks import nearest
+from pipewave.software.training_rows import from_nested, kind_of
 from train.descent import orders, taught
 from train.drawn import ORDERED, Drawn, drawn
 from train.ensemble import Ensemble, Shape

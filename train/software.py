@@ -27,8 +27,8 @@ import numpy as np
 import pandas as pd
 
 from pipewave.nets.weights_metadata import Interval, half_width
-from pipewave.software.fallback import LEVELS, TrainingRows, from_nested
 from pipewave.software.stacks import framework, version
+from pipewave.software.training_rows import LEVELS, TrainingRows, from_nested
 from train.__main__ import RUNS, WEIGHTS
 from train.intervals import LEVEL, POWERS, TOLERANCE, Floats, balance
 from train.outcomes import KNOWN, TABLES, Outcome, by_default, by_weights, rows

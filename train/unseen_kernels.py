@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.software.fallback import LEVELS
 from pipewave.software.stacks import framework
+from pipewave.software.training_rows import LEVELS
 from train.__main__ import TABLES, WEIGHTS
 from train.evaluate import scored
 from train.intervals import LEVEL, Floats

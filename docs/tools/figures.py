@@ -17,8 +17,8 @@ from docs.tools.session import ROOT
 from pipewave.calls.families import Call, Gemm
 from pipewave.measure import rows
 from pipewave.physics.demand import Array
-from pipewave.physics.waves import waves
-from pipewave.prediction.api import answer_one, as_case
+from pipewave.physics.overlap import waves
+from pipewave.prediction.api import answer_one
 
 FOLDER = ROOT / "docs" / "img"
 GPU = "H200"
@@ -117,7 +117,7 @@ def stages() -> Figure:
     figure, axes = _canvas(figsize=(7.6, 3.4))
     floors: dict[str, float] = {}
     for row, (name, call) in enumerate(calls.items()):
-        batch = answer_one(as_case(call, None, None), pw.find(GPU), "cold")
+        batch = answer_one(call, pw.find(GPU), "cold")
         latency, low, high, floor, _ceiling = batch.seconds[:, 0] / batch.seconds[3, 0]
         floors[name] = batch.seconds[3, 0] * 1e6
         base = float(batch.analysis.base_s[0] / batch.seconds[3, 0])

@@ -32,7 +32,7 @@ def readers() -> dict[str, Read]:
     from pipewave.gpus import architectures, shipped
     from pipewave.models.load import load
     from pipewave.nets import nets
-    from pipewave.nets.calibration import file as calibration
+    from pipewave.nets.calibration import corrections
     from pipewave.planning import launch
     from pipewave.planning.prices import table as prices
     from pipewave.published import recipes
@@ -41,7 +41,7 @@ def readers() -> dict[str, Read]:
 
     return {
         "data/accuracy/figures.json": packaged.document,
-        "data/corrections/*.safetensors": calibration.load,
+        "data/corrections/*.safetensors": corrections.load,
         "data/models/*.json": lambda path: load(path.stem),
         "data/prices.json": lambda _: prices(),
         "data/tables/*.safetensors": _table,
@@ -80,14 +80,14 @@ def forget() -> None:
 def written(folder: Path) -> dict[Path, Read]:
     """Files as pipewave writes them for a user, with their readers."""
     from pipewave.files import store
-    from pipewave.nets.calibration import file as calibration
+    from pipewave.nets.calibration import corrections
     from qa.chaos import made
 
     made.calibration(folder / "h200.safetensors")
     made.tune_table(folder / "gemm.safetensors")
     made.measurements(folder / "rows.jsonl")
     return {
-        folder / "h200.safetensors": calibration.load,
+        folder / "h200.safetensors": corrections.load,
         folder / "gemm.safetensors": _table,
         folder / "rows.jsonl": lambda path: _whole(store.read(path)),
     }

@@ -157,7 +157,7 @@ def gpu_files(pick: random.Random, folder: Path) -> Iterator[Question]:
 
 def calibrations(pick: random.Random, folder: Path) -> Iterator[Question]:
     """Bytes of a calibration."""
-    from pipewave.nets.calibration.file import load
+    from pipewave.nets.calibration.corrections import load
 
     whole = made.calibration(folder / "h200.safetensors").read_bytes()
     path = folder / "changed.safetensors"

@@ -67,7 +67,7 @@ def profiling(folder: Path) -> Victim:
 def calibrating(folder: Path) -> Victim:
     """`pipewave calibrate` over a calibration that is in use."""
     from pipewave.calibrate.run import calibrate
-    from pipewave.nets.calibration.file import load
+    from pipewave.nets.calibration.corrections import load
 
     rows, out = made.measurements(folder / "rows", factor=1.2), made.calibration(folder / "h200.safetensors")
     return Victim(

@@ -18,8 +18,8 @@ from pipewave.cli import build
 from pipewave.errors import BadFile, BadInput
 from pipewave.files.store import Store
 from pipewave.nets.calibration import corrections
-from pipewave.nets.calibration.file import load
-from pipewave.nets.calibration.process import left_out, likeliest
+from pipewave.nets.calibration.correction import left_out, likeliest
+from pipewave.nets.calibration.corrections import load
 from pipewave.published.stream import answer_lines
 from pipewave.simulate.estimate import estimate
 from tests.command_line import CliRunner
@@ -82,8 +82,7 @@ def test_noise_alone_is_hardly_followed(rows: int) -> None:
     for seed in range(10):
         found = fit(sample(rows, 1.0, 0.05, seed)).correction
         fresh = sample(500, 1.0, 0.05, seed + 100)
-        columns = dict(zip("abcde", fresh.coordinates.T, strict=True))
-        moved = found.of_software({}).of_features(columns) if found else 0.0
+        moved = found.of_software({}).log_factor(len(fresh), fresh.coordinates) if found else 0.0
         worse.append(mape(moved - fresh.log_ratio) - mape(-fresh.log_ratio))
     assert np.mean(worse) < 0.3
     assert max(worse) < 1.5
@@ -118,8 +117,8 @@ def test_a_correction_says_the_same_by_name_and_by_row() -> None:
     found = fit(given).correction
     assert found is not None
     assert found.scales.codes == 2
-    columns, ran = dict(zip("abcde", given.coordinates.T, strict=False)), given.coordinates[:, 5] > 0
-    by_name = {impl: found.of_software({"impl": impl}).of_features(columns) for impl in ("slow", "usual")}
+    features, ran = given.coordinates[:, :5], given.coordinates[:, 5] > 0
+    by_name = {impl: found.of_software({"impl": impl}).log_factor(60, features) for impl in ("slow", "usual")}
     assert np.where(ran, by_name["slow"], by_name["usual"]) == pytest.approx(log_factors(found, given))
 
 

@@ -30,6 +30,7 @@ def executed() -> set[tuple[str, str]]:
     """Files of the package and functions that run while the call of the page is predicted, with nothing remembered."""
     few_calls._context.cache_clear()
     few_calls._after.cache_clear()
+    resolve.setting.cache_clear()
     resolve.resolve.cache_clear()
     seen: set[tuple[str, str]] = set()
 

@@ -16,7 +16,7 @@ from lab.own_kernels.profile import plan, profile
 from lab.own_kernels.space import space
 from pipewave.errors import BadFile
 from pipewave.files import store
-from pipewave.nets.calibration.file import load
+from pipewave.nets.calibration.corrections import load
 from qa.chaos import made
 from qa.chaos.launcher import Formula
 

@@ -9,7 +9,7 @@ import pipewave as pw
 from pipewave.gpus import find
 from pipewave.kernels.collective.fabric import link
 from pipewave.nets.calibration import corrections
-from pipewave.nets.calibration.file import load
+from pipewave.nets.calibration.corrections import load
 
 CARDS = ("MI300X", "MI325X", "MI350X", "MI355X")
 LARGE = 1 << 30

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from pipewave.errors import BadInput, UnknownField
 from pipewave.gpus import DTYPES, GPU, all_gpus, find
-from pipewave.gpus.limits import LIMITS
-from pipewave.gpus.spec import NUMBER_FIELDS
+from pipewave.gpus.spec import LIMITS, NUMBER_FIELDS
 
 GPUS = st.sampled_from(all_gpus())
 SCALE = st.floats(0.3, 3.0)

@@ -43,8 +43,6 @@ class PrefixScan(Call):
     kernel: ClassVar[str] = "prefix_scan"
     values: int = of("int")
     dtype: str = of("str", "bf16", choices=("bf16", "fp16"))
-    stack: str | None = of("str", None)
-    impl: str | None = of("str", None)
 
 
 def analyse(cols: Columns, ctx: Context) -> Analysis:

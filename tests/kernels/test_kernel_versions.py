@@ -15,7 +15,7 @@ from pipewave.physics.cache import PRODUCT_DRAM_SHARE
 from pipewave.physics.launch import launch_s
 from pipewave.prediction.resolve import resolve
 from pipewave.software import stacks
-from pipewave.software.fallback import changes
+from pipewave.software.training_rows import changes
 
 WRITES, READS = "vllm-0.24.0", "vllm-0.22.0"
 GPUS = ("H100", "H200", "B200")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipewave.physics.arith import SCALAR
-from pipewave.physics.waves import wave_efficiency, waves
+from pipewave.physics.overlap import wave_efficiency, waves
 
 
 def dealt(tasks: int, places: int) -> tuple[float, float]:

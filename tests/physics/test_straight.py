@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from pipewave.gpus import find
 from pipewave.kernels import family_of
 from pipewave.kernels.base import Context
-from pipewave.physics.arith import SCALAR, Arith
-from pipewave.physics.straight import RECORDED, NotStraight, straight
+from pipewave.physics.arith import RECORDED, SCALAR, Arith, NotStraight, straight
 
 NUMBERS = st.floats(1e-3, 1e6)
 

@@ -14,10 +14,10 @@ from pipewave.errors import BadInput, MissingField
 from pipewave.gpus import find
 from pipewave.kernels import family_of
 from pipewave.prediction import jsonl, requests, tables
-from pipewave.prediction.answers import LATENCIES, Predictions, joined
+from pipewave.prediction.answers import LATENCIES, Predictions
 from pipewave.prediction.columns import group_key, numeric_fields
 from pipewave.prediction.jsonl import Counts, answer_lines, is_id
-from pipewave.software.fallback import LEVELS
+from pipewave.software.training_rows import LEVELS
 
 GEMM = {"kernel": "gemm", "m": 64, "n": 4096, "k": 4096, "dtype": "bf16"}
 
@@ -81,8 +81,11 @@ def test_answers_slice_and_count_as_lists_do() -> None:
 
 
 def test_parts_are_joined_at_their_numbers_with_their_own_sources() -> None:
-    here, there = _predictions(), pw.predict([pw.rmsnorm(8, 4096), pw.rmsnorm(64, 4096)], "H100")
-    whole = joined([([4, 0, 2], here), (slice(1, 4, 2), there)])
+    norms = [pw.rmsnorm(8, 4096), pw.rmsnorm(64, 4096)]
+    here, there = _predictions(), pw.predict(norms, "H100")
+    products = [pw.gemm(m, 4096, 4096).to_dict() | {"gpu": "H200"} for m in (1, 64, 4096)]
+    others = [norm.to_dict() | {"gpu": "H100"} for norm in norms]
+    whole = pw.predict([products[1], others[0], products[2], others[1], products[0]])
     assert [whole[i] for i in (4, 0, 2)] == list(here)
     assert [whole[i] for i in (1, 3)] == list(there)
     assert whole.joules[[4, 0, 2]].tolist() == here.joules.tolist()
@@ -109,8 +112,8 @@ def test_an_id_is_text_or_a_finite_number(value: object, good: bool) -> None:
 
 
 def test_a_place_is_a_gpu_and_a_protocol_that_are_known() -> None:
-    assert requests.where("H200", None) == requests.Where(find("H200"), "cold")
-    assert requests.where("H200", "graph").protocol == "graph"
+    assert requests.where("H200", None) == (find("H200"), "cold")
+    assert requests.where("H200", "graph")[1] == "graph"
     with pytest.raises(MissingField, match="name a GPU"):
         requests.where(None, "graph")
     for wrong in ("grahp", 3, None):
@@ -123,7 +126,7 @@ def test_a_place_is_a_gpu_and_a_protocol_that_are_known() -> None:
 def test_lists_of_calls_name_places_and_mistakes_by_row() -> None:
     cases = [GEMM | {"gpu": "H100"}, GEMM, GEMM | {"gpu": "H100", "protocol": "graph"}, GEMM | {"gpu": "H100"}]
     found = requests.parts(cases, "H200", None)
-    assert [(part.where.gpu.name, part.where.protocol, part.rows) for part in found] == [
+    assert [(part.gpu.name, part.protocol, part.rows) for part in found] == [
         ("H100", "cold", [0, 3]), ("H200", "cold", [1]), ("H100", "graph", [2]),
     ]  # fmt: skip
     with pytest.raises(BadInput, match=r"calls\[1\]"):

@@ -24,9 +24,8 @@ from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.shared_tokens import of_hashes
 from pipewave.simulate.traffic import Traffic, synthetic
-from pipewave.software.front import INSIDE
+from pipewave.software.front import INSIDE, Host
 from pipewave.software.front import of as front_of
-from pipewave.software.host import Host
 from pipewave.step import find_engine
 from tests.sampled import sampled
 from tests.simulate.serving import serve

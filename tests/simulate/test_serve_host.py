@@ -8,8 +8,7 @@ from pipewave.errors import BadInput
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import synthetic
-from pipewave.software.front import of
-from pipewave.software.host import Host, host_of
+from pipewave.software.front import Host, host_of, of
 from tests.simulate.serving import serve
 
 CHATS = synthetic(800, input_len=16, output_len=4, concurrency=400)

@@ -30,7 +30,7 @@ from pipewave.models import load
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel
 from pipewave.physics.energy import Work
-from pipewave.prediction.api import answer_one, as_case, predict
+from pipewave.prediction.api import answer_one, predict
 from pipewave.step import Runner, find_engine
 from pipewave.step.kernel_latency import kernel_latencies
 
@@ -88,7 +88,7 @@ def name_of(value: object) -> str | None:
 
 
 def done(call: Call, gpu: str = "H200", protocol: str = "serving") -> Work:
-    return answer_one(as_case(call, "vllm-0.22.1", None), find(gpu), protocol).analysis.done
+    return answer_one(call, find(gpu), protocol, "vllm-0.22.1").analysis.done
 
 
 def heat_us(call: Call, gpu: str = "H200") -> float:
@@ -113,7 +113,7 @@ def test_work_is_that_of_hand_arithmetic(call: Call, flops: float, moved: float)
 @pytest.mark.parametrize(("call", "flops", "moved"), COUNTED, ids=name_of)
 @pytest.mark.parametrize("protocol", ["cold", "serving", "graph", "profiler_warm"])
 def test_work_is_never_less_than_the_demand(call: Call, flops: float, moved: float, protocol: str) -> None:
-    found = answer_one(as_case(call, None, None), find("H100"), protocol)
+    found = answer_one(call, find("H100"), protocol)
     demand, work = found.analysis.demand, found.analysis.done
     faster = find("H100").peak_flops("fp8") / find("H100").peak_flops("bf16") if work.product == "fp8" else 1.0
     assert float(work.flops[0]) * faster >= float(demand.tensor[0]) * (1 - 1e-9)
@@ -195,7 +195,7 @@ def counted(runner: Runner, tokens: int) -> tuple[float, float]:
     attention = everything = 0.0
     for use in runner.deployment.kernels(Batch((tokens,), (tokens,))):
         if isinstance(use.call, Gemm | Mla | FusedMoe):
-            found = answer_one(as_case(use.call, runner.engine.stack, None), runner.gpu, "serving")
+            found = answer_one(use.call, runner.gpu, "serving", runner.engine.stack)
             flops = use.count * float(found.analysis.done.flops[0])
             everything += flops
             attention += flops * isinstance(use.call, Mla)

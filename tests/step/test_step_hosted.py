@@ -13,7 +13,7 @@ from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.prediction.notes import merged
 from pipewave.simulate import estimate
-from pipewave.software.host import Host, host_of
+from pipewave.software.front import Host, host_of
 from pipewave.step import Runner, find_engine
 from tests.command_line import CliRunner
 

@@ -55,7 +55,7 @@ def test_log_factors_are_those_of_the_correction_itself() -> None:
     )
     found = fit(sample).correction
     assert found is not None
-    by_feature = found.of_software({}).of_features(dict(zip(sample.names, coordinates.T, strict=True)))
+    by_feature = found.of_software({}).log_factor(80, coordinates)
     assert log_factors(found, sample) == pytest.approx(by_feature)
     assert log_factors(None, sample) == pytest.approx(np.zeros(80))
     assert np.abs(found.frame.scaled(100 * coordinates)).max() <= FARTHEST

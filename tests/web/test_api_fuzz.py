@@ -21,7 +21,7 @@ from schemathesis.checks import not_a_server_error  # noqa: E402
 
 from pipewave.calls.families import CLASSES  # noqa: E402
 from pipewave.calls.fields import rules  # noqa: E402
-from pipewave.gpus.limits import LIMITS  # noqa: E402
+from pipewave.gpus.spec import LIMITS  # noqa: E402
 from pipewave.models.load import FOLDER  # noqa: E402
 from pipewave.web.kernel import sweepable  # noqa: E402
 

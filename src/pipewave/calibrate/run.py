@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipewave.calibrate.fit import FEWEST_ROWS, Fit, fit
-from pipewave.calibrate.samples import Key, samples
-from pipewave.errors import BadInput
+from pipewave.calibrate.fit import FEWEST_ROWS, Fit, Key, fit, samples
+from pipewave.errors import BadFile, BadInput, UnknownGPU
 from pipewave.files.whole import distinct
 from pipewave.gpus import GPU, find
 from pipewave.measure.job import FAKE_GPU
 from pipewave.measure.row_files import environments, started_together
-from pipewave.measure.row_files import rows as measured_rows
+from pipewave.measure.row_files import rows as rows_of
 from pipewave.nets.calibration import corrections
-from pipewave.nets.calibration.file import Saved, save
+from pipewave.nets.calibration.corrections import Saved, load, save
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +34,8 @@ class Report:
 
     def table(self) -> list[dict[str, Any]]:
         """One row a net and protocol: rows, groups, mean error before and after (left out), and what was kept."""
-        return list(self._lines())
-
-    def _lines(self) -> Iterator[dict[str, Any]]:
-        for (net, protocol), found in sorted(self.fits.items()):
-            yield {
+        return [
+            {
                 "net": net,
                 "protocol": protocol,
                 "rows": found.rows,
@@ -49,6 +45,8 @@ class Report:
                 "interval": found.correction.width if found.correction else 1.0,
                 "kept": "yes" if found.correction else "no gain",
             }
+            for (net, protocol), found in sorted(self.fits.items())
+        ]
 
 
 def calibrate(store: Path, gpu: str | GPU, *, out: Path | None = None, force: bool = False) -> Report:
@@ -62,11 +60,12 @@ def calibrate(store: Path, gpu: str | GPU, *, out: Path | None = None, force: bo
     spec = find(gpu)
     path = out or corrections.target(spec.name)
     distinct(path, store)
-    flushed = [row for row in measured_rows(store) if row.get("flush", "write") == "write"]
+    flushed = [row for row in rows_of(store) if row.get("flush", "write") == "write"]
     rows = [row for row in flushed if started_together(row)]
     environments_seen = tuple(environments(store).values())
-    if not force:
-        _real(environments_seen)
+    if not force and any(environment.get("gpu") == FAKE_GPU for environment in environments_seen):
+        text = "the rows are of the fake device, which measures nothing: measure on the GPU itself, or pass --force"
+        raise BadInput(text, field="store")
     _same_gpu(spec, environments_seen)
     found, skipped = samples(rows, spec)
     fits = {key: fit(sample) for key, sample in found.items() if len(sample) >= FEWEST_ROWS}
@@ -81,17 +80,8 @@ def calibrate(store: Path, gpu: str | GPU, *, out: Path | None = None, force: bo
     return Report(spec.name, path, fits, skipped, too_few, late=len(flushed) - len(rows))
 
 
-def _real(environments_seen: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse rows that no GPU produced."""
-    if any(environment.get("gpu") == FAKE_GPU for environment in environments_seen):
-        text = "the rows are of the fake device, which measures nothing: measure on the GPU itself, or pass --force"
-        raise BadInput(text, field="store")
-
-
 def _same_gpu(spec: GPU, environments_seen: Sequence[Mapping[str, Any]]) -> None:
     """Refuse rows whose environment names another GPU that is known by name."""
-    from pipewave.errors import UnknownGPU
-
     for name in {str(environment.get("gpu", "")) for environment in environments_seen}:
         try:
             other = find(name).name if name else spec.name
@@ -99,3 +89,19 @@ def _same_gpu(spec: GPU, environments_seen: Sequence[Mapping[str, Any]]) -> None
             continue
         if other != spec.name:
             raise BadInput(f"the rows are of {name}, not of {spec.name}: calibrate with --gpu {other!r}", field="gpu")
+
+
+def saved_rows(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """GPU, net, protocol, rows and file of every correction; a file that cannot be used says why."""
+    return [row for path in paths for row in _saved_rows(path)]
+
+
+def _saved_rows(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        saved = load(path)
+    except BadFile as problem:
+        yield {"GPU": "?", "net": "", "protocol": "", "rows": 0, "file": str(path), "state": problem.message}
+        return
+    for (net, protocol), correction in sorted(saved.corrections.items()):
+        about = {"GPU": saved.gpu, "net": net, "protocol": protocol, "rows": correction.rows}
+        yield about | {"file": str(path), "state": "in use"}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pipewave.calls.base import DTYPES, KV_DTYPES, Call, check_lengths, documented
+from pipewave.calls.base import KV_DTYPES, Call, check_lengths, documented
 from pipewave.calls.fields import of
 from pipewave.errors import BadInput
 
@@ -27,13 +27,10 @@ class Attention(Call):
     head_dim_v: int | None = of("int", None, high=1024)
     causal: bool = of("bool", True)
     window: int | None = of("int", None, low=0)
-    dtype: str = of("str", "bf16", choices=DTYPES)
     kv_dtype: str | None = of("str", None, choices=KV_DTYPES)
     page_size: int | None = of("int", None)
     sinks: bool = of("bool", False)
     softcap: float | None = of("float", None, low=0)
-    stack: str | None = of("str", None)
-    impl: str | None = of("str", None)
 
     def check(self) -> None:
         """Raise BadInput where sizes do not fit together."""
@@ -56,10 +53,7 @@ class Mla(Call):
     phase: str = of("str", choices=("context", "generation"))
     kv_lora_rank: int = of("int", 512, high=8192)
     rope_dim: int = of("int", 64, high=1024)
-    dtype: str = of("str", "bf16", choices=DTYPES)
     kv_dtype: str | None = of("str", None, choices=KV_DTYPES)
-    stack: str | None = of("str", None)
-    impl: str | None = of("str", None)
 
     def check(self) -> None:
         """Raise BadInput where sizes do not fit together."""

@@ -7,17 +7,17 @@ A call holds numbers about one launch (or one fused operation) and nothing about
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, dataclass
 from inspect import cleandoc
 from operator import gt
 from typing import Any, ClassVar, TypeVar
 
-from pipewave.calls.fields import schema
+from pipewave.calls.fields import of, schema
 from pipewave.errors import BadInput
 
 # What the docstrings of all functions that make calls have in common, written once.
 
-SHARED = {
+COMPLETED = {
     "{options}": "`dtype` (of operands), `stack` (such as `vllm-0.22.1`), `impl`",
     "{call}": cleandoc("""
         Returns:
@@ -34,7 +34,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def documented(function: F) -> F:
     """The function with its docstring completed: `{options}` of every call, `{call}`: what it gives and raises."""
     text = cleandoc(function.__doc__ or "")  # none at all under `python -OO`
-    for place, shared in SHARED.items():
+    for place, shared in COMPLETED.items():
         text = text.replace(place, shared)
     function.__doc__ = text
     return function
@@ -49,6 +49,10 @@ class Call:
     """What all calls share: operand type, and optionally the software that runs it."""
 
     kernel: ClassVar[str] = ""
+    _: KW_ONLY
+    dtype: str = of("str", "bf16", choices=DTYPES)
+    stack: str | None = of("str", None)
+    impl: str | None = of("str", None)
 
     def __post_init__(self) -> None:
         known = schema(type(self))
@@ -64,7 +68,8 @@ class Call:
 
     def to_dict(self) -> dict[str, Any]:
         """The call as a case of the contract (without `id` and `gpu`)."""
-        return {"kernel": self.kernel} | {k: v for k, v in asdict(self).items() if v is not None}
+        given = {name: getattr(self, name) for name in schema(type(self)).rules}
+        return {"kernel": self.kernel} | {name: value for name, value in given.items() if value is not None}
 
 
 def check_lengths(q_lens: Sequence[int], kv_lens: Sequence[int], *, causal: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pipewave.calls.base import DTYPES, Call, documented
+from pipewave.calls.base import Call, documented
 from pipewave.calls.fields import of
 from pipewave.errors import BadInput
 
@@ -17,9 +17,6 @@ class Collective(Call):
     bytes: int = of("int", high=1 << 50)
     world: int = of("int", low=2, high=65_536)
     nodes: int = of("int", 1, high=65_536)
-    dtype: str = of("str", "bf16", choices=DTYPES)
-    stack: str | None = of("str", None)
-    impl: str | None = of("str", None)
 
     def check(self) -> None:
         """Raise BadInput where sizes do not fit together."""

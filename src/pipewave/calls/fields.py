@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from operator import attrgetter
 from typing import Any
 
 from pipewave.calls.dtypes import SPELLINGS
 from pipewave.errors import BadInput, MissingField, UnknownField, did_you_mean, meant_or_known
 
+SHARED = ("dtype", "stack", "impl")  # fields of every call, listed after its own
 LARGEST_SIZE = 2**31 - 1
 LARGEST_LIST = 65_536
 
@@ -163,11 +164,11 @@ _SCHEMAS: dict[type, Schema] = {}
 def schema(cls: type) -> Schema:
     """The schema of a call class, read once."""
     if cls not in _SCHEMAS:
-        declared = fields(cls)
+        declared = sorted(fields(cls), key=lambda f: f.name in SHARED)
         _SCHEMAS[cls] = Schema(
             {f.name: f.metadata["rule"] for f in declared},
-            {f.name: f.default for f in declared if not _required(f)},
-            frozenset(f.name for f in declared if _required(f)),
+            {f.name: f.default for f in declared if f.default is not MISSING},
+            frozenset(f.name for f in declared if f.default is MISSING),
             tuple((f.name, f.metadata["rule"].check, f.default) for f in declared),
             attrgetter(*(f.name for f in declared)),
         )
@@ -212,10 +213,6 @@ def defaults(cls: type) -> dict[str, Any]:
 def required(cls: type) -> frozenset[str]:
     """Names of the fields without a default."""
     return schema(cls).required
-
-
-def _required(f: Field[Any]) -> bool:
-    return f.default is MISSING
 
 
 def check_names(cls: type, given: Sequence[str] | frozenset[str], extra: frozenset[str] = frozenset()) -> None:

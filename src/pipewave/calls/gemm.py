@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pipewave.calls.base import DTYPES, Call, documented
+from pipewave.calls.base import Call, documented
 from pipewave.calls.fields import of
 
 
@@ -21,13 +21,10 @@ class Gemm(Call):
     m: int = of("int")
     n: int = of("int")
     k: int = of("int")
-    dtype: str = of("str", "bf16", choices=DTYPES)
     quantize: bool = of("bool", False)
     tile: tuple[int, ...] | None = of("ints", None, length=3)
     ctas: int | None = of("int", None)
     sm_clock_mhz: float | None = of("float", None, low=50, high=10_000)
-    stack: str | None = of("str", None)
-    impl: str | None = of("str", None)
 
 
 @documented

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pipewave.calls.base import DTYPES, Call, documented
+from pipewave.calls.base import Call, documented
 from pipewave.calls.fields import of
 from pipewave.errors import BadInput
 
@@ -29,9 +29,6 @@ class FusedMoe(Call):
     routing: str | tuple[int, ...] = of("routing", "random", low=0)
     part: str = of("str", "all", choices=("all", "w13", "w2"))
     config: tuple[tuple[str, int], ...] | None = of("config", None)
-    dtype: str = of("str", "bf16", choices=DTYPES)
-    stack: str | None = of("str", None)
-    impl: str | None = of("str", None)
 
     def check(self) -> None:
         """Raise BadInput where sizes do not fit together."""

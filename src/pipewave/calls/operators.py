@@ -35,9 +35,6 @@ class DeltaNet(Call):
     kind: str = of("str", "gdn", choices=("gdn", "kda"))
     phase: str = of("str", "context", choices=PHASES)
     state_dtype: str = of("str", "fp32", choices=STATE_DTYPES)
-    dtype: str = of("str", "bf16", choices=DTYPES)
-    stack: str | None = of("str", None)
-    impl: str | None = of("str", None)
 
     def check(self) -> None:
         """Raise BadInput where sizes do not fit together."""
@@ -56,9 +53,6 @@ class CausalConv1d(Call):
     width: int = of("int", 4, high=64)
     branches: int = of("int", 1, high=16)
     phase: str = of("str", "context", choices=PHASES)
-    dtype: str = of("str", "bf16", choices=DTYPES)
-    stack: str | None = of("str", None)
-    impl: str | None = of("str", None)
 
     def check(self) -> None:
         """Raise BadInput where sizes do not fit together."""
@@ -78,9 +72,6 @@ class Mamba2(Call):
     chunk: int = of("int", 128, high=4096)
     phase: str = of("str", "context", choices=PHASES)
     state_dtype: str = of("str", "fp32", choices=STATE_DTYPES)
-    dtype: str = of("str", "bf16", choices=DTYPES)
-    stack: str | None = of("str", None)
-    impl: str | None = of("str", None)
 
     def check(self) -> None:
         """Raise BadInput where sizes do not fit together."""
@@ -119,10 +110,7 @@ class AttentionModule(Call):
     o_groups: int | None = of("int", None, high=4096)
     o_lora_rank: int | None = of("int", None, high=1 << 16)
     share_index: bool = of("bool", False)
-    dtype: str = of("str", "bf16", choices=DTYPES)
     kv_dtype: str | None = of("str", None, choices=KV_DTYPES)
-    stack: str | None = of("str", None)
-    impl: str | None = of("str", None)
 
     def check(self) -> None:
         """Raise BadInput where sizes do not fit together."""
@@ -144,9 +132,6 @@ class HyperConnection(Call):
     mult: int = of("int", 4, low=2, high=64)
     part: str = of("str", "pre", choices=("pre", "post"))
     sinkhorn_iters: int = of("int", 20, low=0, high=1024)
-    dtype: str = of("str", "bf16", choices=DTYPES)
-    stack: str | None = of("str", None)
-    impl: str | None = of("str", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +148,6 @@ class MoeAllToAll(Call):
     direction: str = of("str", "dispatch", choices=("dispatch", "combine"))
     backend: str = of("str", "deepep_ht", choices=EXCHANGES)
     sms: int | None = of("int", None, high=1024)
-    dtype: str = of("str", "bf16", choices=DTYPES)
-    stack: str | None = of("str", None)
-    impl: str | None = of("str", None)
 
     def check(self) -> None:
         """Raise BadInput where sizes do not fit together."""
@@ -187,8 +169,6 @@ class MegaMoe(Call):
     nodes: int = of("int", 1, high=65_536)
     routing: str | tuple[int, ...] = of("routing", "balanced")
     dtype: str = of("str", "mxfp4", choices=DTYPES)
-    stack: str | None = of("str", None)
-    impl: str | None = of("str", None)
 
     def check(self) -> None:
         """Raise BadInput where sizes do not fit together."""
@@ -205,9 +185,6 @@ class BatchedGemm(Call):
     m: int = of("int")
     n: int = of("int")
     k: int = of("int")
-    dtype: str = of("str", "bf16", choices=DTYPES)
-    stack: str | None = of("str", None)
-    impl: str | None = of("str", None)
 
 
 def check_steps(q_lens: tuple[int, ...], phase: str) -> None:

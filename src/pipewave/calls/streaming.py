@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pipewave.calls.base import DTYPES, Call, documented
+from pipewave.calls.base import Call, documented
 from pipewave.calls.fields import of
 
 
@@ -17,9 +17,6 @@ class RmsNorm(Call):
     rows: int = of("int")
     dim: int = of("int", high=1 << 24)
     fused_add: bool = of("bool", False)
-    dtype: str = of("str", "bf16", choices=DTYPES)
-    stack: str | None = of("str", None)
-    impl: str | None = of("str", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +26,6 @@ class SiluAndMul(Call):
     kernel: ClassVar[str] = "silu_and_mul"
     rows: int = of("int")
     dim: int = of("int", high=1 << 24)
-    dtype: str = of("str", "bf16", choices=DTYPES)
-    stack: str | None = of("str", None)
-    impl: str | None = of("str", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +41,6 @@ class Elementwise(Call):
     weight_bytes: int = of("int", 0, low=0, high=1 << 50)
     op: str = of("str", "elementwise")
     rounds: int = of("int", 0, low=0, high=1 << 16)
-    dtype: str = of("str", "bf16", choices=DTYPES)
-    stack: str | None = of("str", None)
-    impl: str | None = of("str", None)
 
 
 @documented

@@ -45,11 +45,11 @@ def calibrate(
 
 def list_(format: Format = "table") -> None:
     """Calibrations that predictions use, one row a net and protocol; damaged files are named as such."""
-    from pipewave.calibrate.listing import rows
+    from pipewave.calibrate.run import saved_rows
     from pipewave.nets.calibration import corrections
 
     form = check_format(format)
-    found = rows(corrections.saved())
+    found = saved_rows(corrections.saved())
     if not found and form == "table":
         print(f"no calibration in {corrections.folder()}")
         return

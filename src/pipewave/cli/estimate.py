@@ -100,7 +100,7 @@ def step_command(
     from pipewave.models import load
     from pipewave.models.kernels import Deployment
     from pipewave.models.shard import Parallel
-    from pipewave.software.host import host_of
+    from pipewave.software.front import host_of
     from pipewave.step import Runner, find_engine
     from pipewave.step.predict import detail
 

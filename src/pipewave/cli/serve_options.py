@@ -198,8 +198,7 @@ class Fleet:
         if self.host is None:
             return stated
         from pipewave.simulate.pools import Side
-        from pipewave.software.front import INSIDE, of
-        from pipewave.software.host import host_of
+        from pipewave.software.front import INSIDE, host_of, of
 
         setup = stated.setup
         if self.host == NO_HOST:

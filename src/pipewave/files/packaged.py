@@ -36,8 +36,9 @@ def hashed(path: Path) -> tuple[bytes, str]:
     except OSError as error:
         raise BadFile(f"{path.name}: cannot be read ({error.strerror}); reinstall pipewave", field="path") from error
     found = hashlib.sha256(raw).hexdigest()
-    if (name := name_of(path)) is not None:
-        _compare(name, found)
+    if (name := name_of(path)) is not None and (said := known().get(name)) != found:
+        wrong = "its checksum is not the manifest's" if said else "not in the manifest"
+        raise BadFile(f"{name}: {wrong}; {REMEDY}", field="path")
     return raw, found
 
 
@@ -79,13 +80,6 @@ def name_of(path: Path) -> str | None:
         with suppress(ValueError):
             return path.relative_to(root).as_posix()
     return None
-
-
-def _compare(name: str, found: str) -> None:
-    said = known()
-    if said.get(name) != found:
-        wrong = "its checksum is not the manifest's" if name in said else "not in the manifest"
-        raise BadFile(f"{name}: {wrong}; {REMEDY}", field="path")
 
 
 @cache

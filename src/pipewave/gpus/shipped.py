@@ -1,16 +1,114 @@
-"""The GPUs that come with the package, one JSON file each with every number beside its source, and their names."""
+"""The GPUs that come with the package, and how the few numbers that a datasheet prints become a whole one.
+
+What is missing is derived, and says so. Shipped specs and users' files pass the same door, so a user's fifteen lines
+are worth as much as ours.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pipewave.errors import MissingField, UnknownField, meant_or_known
 from pipewave.files import packaged
-from pipewave.gpus.complete import complete
-from pipewave.gpus.spec import GPU, Source
+from pipewave.gpus.architectures import Architecture, architecture_of
+from pipewave.gpus.spec import GPU, NUMBER_FIELDS, Source, checked
+
+REQUIRED = ("compute_capability", "sms", "boost_clock_mhz", "dram_gb", "dram_gbps", "l2_mb", "tdp_w")
+PEAKS = ("bf16_tflops", "fp16_tflops", "tf32_tflops", "fp8_tflops", "int8_tops", "fp4_tflops")
+# ECC and the driver take up to 6 % of GDDR and almost nothing of HBM; the middle, so that a budget errs small.
+_USABLE_GIB_PER_GB = 0.95
+
+Rule = Callable[[Mapping[str, Any], Architecture], object]
+# Read in order: a rule may use what an earlier one filled in.
+_RULES: dict[str, tuple[Rule, str]] = {
+    "sustained_clock_mhz": (lambda v, _a: v["boost_clock_mhz"], "taken as the boost clock"),
+    "dram_gib": (lambda v, _a: v["dram_gb"] * _USABLE_GIB_PER_GB, "0.95 GiB usable per GB"),
+    "dram_pin_gbps": (lambda _v, _a: None, "not known"),
+    "dram_measured_gbps": (lambda _v, _a: None, "not known"),
+    "fma_per_clk_per_sm": (lambda _v, a: a.fma_per_clk_per_sm, "capability"),
+    "xu_per_clk_per_sm": (lambda _v, a: a.xu_per_clk_per_sm, "capability"),
+    "smem_kb_per_sm": (lambda _v, a: a.smem_kb_per_sm, "capability"),
+    "smem_bytes_per_clk_per_sm": (lambda _v, a: a.smem_bytes_per_clk_per_sm, "capability"),
+    "registers_per_sm": (lambda _v, a: a.registers_per_sm, "capability"),
+    "max_threads_per_sm": (lambda _v, a: a.max_threads_per_sm, "capability"),
+    "max_ctas_per_sm": (lambda _v, a: a.max_ctas_per_sm, "capability"),
+    "fp32_tflops": (
+        lambda v, _a: 2e-6 * v["fma_per_clk_per_sm"] * v["sms"] * v["boost_clock_mhz"],
+        "2 × FMA lanes × SMs × boost clock",
+    ),
+    "l2_gbps": (
+        lambda v, a: 1e-3 * a.l2_bytes_per_clk_per_sm * v["sms"] * v["sustained_clock_mhz"],
+        "bytes per clock and SM of measured siblings × SMs × sustained clock",
+    ),
+    "link": (lambda _v, _a: "pcie", "no NVLink given"),
+    "pcie_gbps": (lambda _v, a: a.pcie_gbps, "×16 link of the generation, one direction"),
+    "link_gbps": (lambda v, _a: v["pcie_gbps"], "the PCIe rate"),
+    "gpus_per_node": (lambda _v, _a: 8, "usual server"),
+}
+
+
+def complete(name: str, values: Mapping[str, Any], sources: Mapping[str, Source], aliases: tuple[str, ...] = ()) -> GPU:
+    """Return the GPU that `values` (field → number) describe, the rest derived from its compute capability.
+
+    Raises:
+        MissingField: one of REQUIRED, or every 16-bit peak, is absent.
+        UnknownField, BadInput: as `limits.checked`.
+    """
+    _require(values)
+    known = {key: checked(key, value) for key, value in values.items()}
+    facts = architecture_of(known["compute_capability"])
+    derived = {"architecture": Source("derived", f"compute capability {known['compute_capability']}")}
+    known["architecture"] = facts.name
+    for key, value, note in (*_missing_peaks(known, facts), *_missing_rest(known, facts)):
+        known[key] = value
+        derived[key] = Source("derived", note)
+    return GPU(name=name, aliases=aliases, sources={**derived, **sources}, **known)
+
+
+def _require(values: Mapping[str, Any]) -> None:
+    for key in values:
+        if key not in NUMBER_FIELDS:
+            raise UnknownField(f"unknown GPU field {key!r}:{meant_or_known(key, NUMBER_FIELDS)}", field=key)
+    for key in REQUIRED:
+        if values.get(key) is None:
+            needed = ", ".join(REQUIRED) + " and bf16_tflops or fp16_tflops"
+            raise MissingField(f"{key} is missing: a GPU needs at least {needed}", field=key)
+    if values.get("bf16_tflops") is None and values.get("fp16_tflops") is None:
+        raise MissingField(
+            "bf16_tflops is missing: give it or fp16_tflops (dense, fp32 accumulate)", field="bf16_tflops"
+        )
+
+
+def _missing_peaks(known: dict[str, Any], facts: Architecture) -> list[tuple[str, float | None, str]]:
+    base = known.get("fp16_tflops") or known["bf16_tflops"]
+    ratios = {"fp16_tflops": 1.0, **facts.of_16bit}
+    return [
+        (key, base * ratios[key], f"{ratios[key]:g} × the 16-bit peak")
+        if key in ratios
+        else (key, None, f"no such tensor core on {facts.name}")
+        for key in PEAKS
+        if key not in known
+    ]
+
+
+def _missing_rest(known: dict[str, Any], facts: Architecture) -> list[tuple[str, Any, str]]:
+    found: list[tuple[str, Any, str]] = []
+    for key, (rule, note) in _RULES.items():
+        if key not in known:
+            known[key] = rule(known, facts)
+            found.append((key, known[key], _note(key, note, known, facts)))
+    return found
+
+
+def _note(key: str, note: str, known: Mapping[str, Any], facts: Architecture) -> str:
+    if note == "capability":
+        return f"CUDA programming guide, compute capability {known['compute_capability']}"
+    return f"{note} ({facts.l2_note})" if key == "l2_gbps" else note
+
 
 # One GPU has many spellings: what drivers, frameworks, clusters and data sets call it, brought to one key.
 
@@ -33,9 +131,7 @@ def key_of(name: str) -> str:
     return "".join(word for word in words if word not in _NOISE)
 
 
-# The GPUs that come with the package: one JSON file each, every number beside its source.
-
-_DATA = Path(__file__).parent / "data"
+_DATA = Path(__file__).parent / "data"  # one JSON file a GPU, every number beside its source
 
 
 def stem_of(name: str) -> str | None:

@@ -7,13 +7,15 @@ therefore the one a physical lower bound must use. All peaks are dense, with fp3
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import reprlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from numbers import Real
 from typing import Any, Literal
 
-from pipewave.errors import BadInput, UnsupportedDtype
+from pipewave.errors import BadInput, UnknownField, UnsupportedDtype, meant_or_known
 from pipewave.gpus.architectures import Architecture, architecture_of
-from pipewave.gpus.limits import checked
+from pipewave.gpus.limits import Limit, limited
 
 Kind = Literal["datasheet", "measured", "derived", "unverified"]
 
@@ -30,6 +32,7 @@ _PEAK_FIELD = {
     "fp32": "fp32_tflops",
 }
 DTYPES = tuple(_PEAK_FIELD)
+LINKS = ("nvlink", "xgmi", "pcie")
 GFX = 900  # numbers of AMD's instruction sets start here, NVIDIA's end below
 
 # field → the fields it is proportional to when a what-if changes only those
@@ -51,27 +54,6 @@ class Source:
     kind: Kind
     note: str
     date: str = ""
-
-
-class Sources(Mapping[str, Source]):
-    """Immutable field → Source."""
-
-    __slots__ = ("_by_field",)
-
-    def __init__(self, by_field: Mapping[str, Source] | None = None) -> None:
-        self._by_field = dict(by_field or {})
-
-    def __getitem__(self, name: str) -> Source:
-        return self._by_field[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._by_field)
-
-    def __len__(self) -> int:
-        return len(self._by_field)
-
-    def __or__(self, other: Mapping[str, Source]) -> Sources:
-        return Sources({**self._by_field, **other})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,37 +105,37 @@ class GPU:
     aliases: tuple[str, ...] = ()
     origin: str = ""
     architecture: str
-    compute_capability: int
-    sms: int
-    boost_clock_mhz: float
-    sustained_clock_mhz: float
-    fp32_tflops: float
-    tf32_tflops: float | None
-    fp16_tflops: float
-    bf16_tflops: float | None
-    fp8_tflops: float | None
-    int8_tops: float | None
-    fp4_tflops: float | None
-    dram_gb: float
-    dram_gib: float
-    dram_gbps: float
-    dram_pin_gbps: float | None = None
-    dram_measured_gbps: float | None = None
-    l2_mb: float
-    l2_gbps: float
-    smem_kb_per_sm: float
-    smem_bytes_per_clk_per_sm: float
-    registers_per_sm: int
-    max_threads_per_sm: int
-    max_ctas_per_sm: int
-    fma_per_clk_per_sm: float
-    xu_per_clk_per_sm: float
+    compute_capability: int = limited(70, 999, whole=True)
+    sms: int = limited(1, 4096, whole=True)
+    boost_clock_mhz: float = limited(100, 10_000)
+    sustained_clock_mhz: float = limited(100, 10_000)
+    fp32_tflops: float = limited(0.01, 1e6)
+    tf32_tflops: float | None = limited(0.01, 1e6, optional=True)
+    fp16_tflops: float = limited(0.01, 1e6)
+    bf16_tflops: float | None = limited(0.01, 1e6, optional=True)
+    fp8_tflops: float | None = limited(0.01, 1e6, optional=True)
+    int8_tops: float | None = limited(0.01, 1e6, optional=True)
+    fp4_tflops: float | None = limited(0.01, 1e6, optional=True)
+    dram_gb: float = limited(0.5, 100_000)
+    dram_gib: float = limited(0.25, 100_000)
+    dram_gbps: float = limited(1, 1e6)
+    dram_pin_gbps: float | None = limited(1, 1e6, optional=True)
+    dram_measured_gbps: float | None = limited(1, 1e6, optional=True)
+    l2_mb: float = limited(0.1, 100_000)
+    l2_gbps: float = limited(1, 1e7)
+    smem_kb_per_sm: float = limited(16, 65_536)
+    smem_bytes_per_clk_per_sm: float = limited(1, 65_536)
+    registers_per_sm: int = limited(1024, 1 << 24, whole=True)
+    max_threads_per_sm: int = limited(32, 1 << 20, whole=True)
+    max_ctas_per_sm: int = limited(1, 1 << 16, whole=True)
+    fma_per_clk_per_sm: float = limited(1, 65_536)
+    xu_per_clk_per_sm: float = limited(1, 65_536)
     link: str
-    link_gbps: float
-    pcie_gbps: float
-    tdp_w: float
-    gpus_per_node: int
-    sources: Sources = field(default_factory=Sources, compare=False, repr=False)
+    link_gbps: float = limited(0.1, 1e6)
+    pcie_gbps: float = limited(0.1, 1e5)
+    tdp_w: float = limited(1, 1e6)
+    gpus_per_node: int = limited(1, 2048, whole=True)
+    sources: Mapping[str, Source] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in NUMBER_FIELDS:
@@ -287,7 +269,7 @@ class GPU:
         sources |= {key: Source("derived", f"what-if: follows {', '.join(_FOLLOWS[key])}") for key in followed}
         return replace(
             self, name=name or _what_if_name(self.name, given), aliases=(), origin=self.base_gpu,
-            sources=self.sources | sources, **{**followed, **given},
+            sources={**self.sources, **sources}, **{**followed, **given},
         )  # fmt: skip
 
     def _followers(self, given: Mapping[str, Any]) -> dict[str, float]:
@@ -312,6 +294,7 @@ class GPU:
         return tflops
 
 
+LIMITS: Mapping[str, Limit] = {f.name: f.metadata["limit"] for f in fields(GPU) if f.metadata}
 VALUE_FIELDS = tuple(f.name for f in fields(GPU) if f.name not in ("name", "aliases", "origin", "sources"))
 NUMBER_FIELDS = tuple(name for name in VALUE_FIELDS if name != "architecture")
 
@@ -321,3 +304,36 @@ def _what_if_name(name: str, given: Mapping[str, Any]) -> str:
         f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in given.items()
     )
     return f"{name[:-1]}, {said})" if "(what-if: " in name else f"{name} (what-if: {said})"
+
+
+def checked(field: str, value: Any) -> Any:
+    """Return `value` as the field's own type.
+
+    Raises:
+        UnknownField: no GPU has such a field.
+        BadInput: wrong type, NaN, infinite or out of range; the message gives the permitted range.
+    """
+    if field == "link":
+        if value not in LINKS:
+            raise BadInput(f"link = {_short(value)} is not possible: give one of {', '.join(LINKS)}", field="link")
+        return str(value)
+    limit = LIMITS.get(field)
+    if limit is None:
+        raise UnknownField(f"unknown GPU field {field!r}:{meant_or_known(field, [*LIMITS, 'link'])}", field=field)
+    if value is None and limit.optional:
+        return None
+    if not _is_inside(value, limit):
+        raise BadInput(f"{field} = {_short(value)} is not possible: give {limit}", field=field)
+    return int(value) if limit.whole else float(value)
+
+
+def _is_inside(value: Any, limit: Limit) -> bool:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    number: Any = value  # compared as it is: NaN fails, an int too big for a float does not overflow
+    return bool(limit.low <= number <= limit.high) and (not limit.whole or int(number) == number)
+
+
+def _short(value: Any) -> str:
+    # Python refuses to print integers of thousands of digits.
+    return "a huge number" if isinstance(value, int) and abs(value) > 10**18 else reprlib.repr(value)

@@ -9,12 +9,35 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
+import yaml
+
 from pipewave.errors import BadFile, BadInput, MissingField, UnknownField
 from pipewave.gpus import architectures
-from pipewave.gpus.complete import complete
-from pipewave.gpus.limits import LIMITS, check_plausible, checked
-from pipewave.gpus.shipped import shipped, stem_of
-from pipewave.gpus.spec import GPU, NUMBER_FIELDS, Kind, Source
+from pipewave.gpus.limits import check_plausible
+from pipewave.gpus.shipped import complete, shipped, stem_of
+from pipewave.gpus.spec import GPU, LIMITS, NUMBER_FIELDS, Kind, Source, checked
+
+
+class PlainLoader(yaml.SafeLoader):
+    """YAML as what JSON can say: without anchors (a kilobyte would stand for gigabytes), aliases, tags (converters
+    fail in their own ways) and dates. Raises yaml.YAMLError where it meets one of the former.
+    """
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """The node that begins with the next event, if it is a plain one."""
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent) or event.anchor is not None or event.tag not in (None, "!"):
+            text = "anchors, aliases and tags are not read here: write the value itself"
+            raise yaml.composer.ComposerError(None, None, text, event.start_mark)
+        return super().compose_node(parent, index)
+
+
+TIMESTAMP = "tag:yaml.org,2002:timestamp"
+PlainLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != TIMESTAMP]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
 
 _MAX_BYTES = 1_000_000
 _LONGEST_NAME = 200
@@ -67,25 +90,14 @@ def read(text: str, path: Path, *, traits: bool = True) -> GPU:
 
 def _parse(text: str, path: Path) -> Mapping[str, Any]:
     try:
-        content = json.loads(text) if path.suffix.lower() == ".json" else _parse_yaml(text)
+        content = json.loads(text) if path.suffix.lower() == ".json" else yaml.load(text, PlainLoader)
     except RecursionError as problem:
         raise BadFile(f"cannot read GPU file {path}: {problem}", field="gpu") from problem
-    except ValueError as problem:
+    except (ValueError, yaml.YAMLError) as problem:
         raise BadFile(f"{path} is not valid: {' '.join(str(problem).split())}", field="gpu") from problem
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise BadFile(f"{path} must hold 'field: value' pairs, e.g. 'dram_gbps: 4800'", field="gpu")
     return content
-
-
-def _parse_yaml(text: str) -> object:
-    import yaml
-
-    from pipewave.gpus.plainyaml import PlainLoader
-
-    try:
-        return yaml.load(text, PlainLoader)
-    except yaml.YAMLError as problem:
-        raise ValueError(str(problem)) from problem
 
 
 def _build(content: Mapping[str, Any], path: Path) -> GPU:
@@ -105,7 +117,7 @@ def _from_base(base: object, name: str, values: Mapping[str, Any], sources: Mapp
     if stem is None:
         raise BadInput(f"base = {base!r} is not possible: give a GPU that `pipewave gpus` lists", field="base")
     changed = shipped(stem).what_if(**values)
-    return replace(changed, name=name, aliases=(), origin=changed.base_gpu, sources=changed.sources | sources)
+    return replace(changed, name=name, aliases=(), origin=changed.base_gpu, sources={**changed.sources, **sources})
 
 
 def _name(content: Mapping[str, Any], path: Path) -> str:

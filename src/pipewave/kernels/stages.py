@@ -21,8 +21,7 @@ from pipewave.physics.cache import COLD, MISSES, SERVING, STREAM_DRAM_SHARE, l2_
 from pipewave.physics.demand import Array, demand
 from pipewave.physics.energy import Work
 from pipewave.physics.launch import launch_s, log2
-from pipewave.physics.overlap import overlapped
-from pipewave.physics.waves import wave_efficiency
+from pipewave.physics.overlap import overlapped, wave_efficiency
 
 Amount = Any  # [call], or a float that is the same for all
 MATH_SHARE = 0.7  # of the datasheet's tensor peak, in full waves

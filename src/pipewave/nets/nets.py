@@ -69,11 +69,9 @@ class Net:
         """The features of many calls as it takes them. BadFile where one is lacking."""
         return inputs_of(features, self.features)
 
-    def units(self, features: Named, codes: Mapping[str, str]) -> dict[str, Floats]:
-        """What the last hidden layers make of each call, by name: calls that a net takes for alike are near."""
-        inputs = self.inputs(features)
-        found = self._under(codes, inputs).units(inputs.varying)
-        return {f"unit{i}": unit for i, unit in enumerate(np.moveaxis(found, 1, 2).reshape(-1, found.shape[1]))}
+    def units(self, inputs: Inputs, codes: Mapping[str, str]) -> Floats:
+        """The last hidden units of all members, [member, call, unit]: calls that a net takes for alike are near."""
+        return self._under(codes, inputs).units(inputs.varying)
 
     def _outputs(self, features: Named | Inputs, codes: Mapping[str, str]) -> Floats:
         inputs = features if isinstance(features, Inputs) else self.inputs(features)

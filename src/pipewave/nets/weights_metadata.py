@@ -10,7 +10,7 @@ from typing import Any
 from pipewave.gpus.architectures import generation
 from pipewave.physics.arith import ARRAY, Arith
 from pipewave.software import stacks
-from pipewave.software.fallback import LEVELS, SIXTEEN_BIT, TrainingRows, changes, from_nested
+from pipewave.software.training_rows import LEVELS, SIXTEEN_BIT, TrainingRows, changes, from_nested
 
 
 @dataclass(frozen=True, slots=True)

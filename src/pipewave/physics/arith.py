@@ -1,13 +1,17 @@
-"""The same formula for one call and for many: what plain floats lack of numpy's element-wise functions.
+"""The same formula for one call, for many, and recorded: what plain floats lack of numpy's element-wise functions.
 
 A formula that takes `xp` runs on arrays with `xp = ARRAY` and on floats with `xp = SCALAR`, some fifty times faster
-for a single call than arrays of length one.
+for a single call than arrays of length one. Even so it spends most of its time on calls, tuples and dicts. With
+`RECORDED` and symbols for its numbers, what is left are its operations as straight-line Python (`straight`), each once,
+less those that no answer needs. They run in the same order on the same numbers, so answers are the same to the last
+bit. A formula that looks at a number (`if`, `float()`, `min`) cannot be recorded: NotStraight.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,3 +60,117 @@ SCALAR = Arith(
     bool,
     lambda whole, other: math.gcd(int(whole), int(other)),
 )
+
+
+LOCALS = {name: getattr(math, name) for name in ("gcd", "ceil", "floor", "sqrt", "exp", "log2")}
+NAME = re.compile(r"\b[xt]\d+\b")  # of arguments and of what is worked out
+
+
+class NotStraight(TypeError):
+    """A formula decides by the value of a number."""
+
+
+class Symbol:
+    """A number that is not known yet: arithmetic on it is written down."""
+
+    __slots__ = ("lines", "name")
+
+    def __init__(self, name: str, lines: dict[str, str]) -> None:
+        self.name, self.lines = name, lines  # `lines`: expression → name, in the order they are worked out
+
+    def noted(self, expression: str) -> Symbol:
+        """The value of an expression; the same expression is worked out once."""
+        return Symbol(self.lines.setdefault(expression, f"t{len(self.lines)}"), self.lines)
+
+    def __bool__(self) -> bool:
+        raise NotStraight("a formula that is recorded cannot look at its numbers")
+
+    def __neg__(self) -> Symbol:
+        return self.noted(f"-{self.name}")
+
+
+def _operator(sign: str, swapped: bool = False) -> Callable[[Symbol, Any], Symbol]:
+    def noted(self: Symbol, other: Any) -> Symbol:
+        left, right = (_text(other), self.name) if swapped else (self.name, _text(other))
+        return self.noted(f"{left} {sign} {right}")
+
+    return noted
+
+
+for _name, _sign in {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "**", "mod": "%"}.items():
+    setattr(Symbol, f"__{_name}__", _operator(_sign))
+    setattr(Symbol, f"__r{_name}__", _operator(_sign, swapped=True))
+for _name, _sign in {"and": "and", "or": "or"}.items():  # of conditions
+    setattr(Symbol, f"__{_name}__", _operator(_sign))
+    setattr(Symbol, f"__r{_name}__", _operator(_sign, swapped=True))
+for _name, _sign in {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}.items():
+    setattr(Symbol, f"__{_name}__", _operator(_sign))
+
+
+def _text(value: Any) -> str:
+    """A value in an expression."""
+    if isinstance(value, Symbol):
+        return value.name
+    if isinstance(value, bool | str):
+        return repr(value)
+    number = float(value)
+    return f"({number!r})" if math.isfinite(number) else f"float({str(number)!r})"
+
+
+def _noted(template: str, known: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that writes itself down where it is given a symbol."""
+
+    def function(*values: Any) -> Any:
+        symbol = next((value for value in values if isinstance(value, Symbol)), None)
+        return known(*values) if symbol is None else symbol.noted(template.format(*map(_text, values)))
+
+    return function
+
+
+def _where(condition: Any, yes: Any, no: Any) -> Any:
+    if not isinstance(condition, Symbol):
+        return yes if condition else no
+    return condition.noted(f"{_text(yes)} if {condition.name} else {_text(no)}")
+
+
+RECORDED = Arith(
+    ceil=_noted("ceil({})", math.ceil),
+    floor=_noted("floor({})", math.floor),
+    sqrt=_noted("sqrt({})", math.sqrt),
+    exp=_noted("exp({})", math.exp),
+    log2=_noted("log2({})", math.log2),
+    minimum=_noted("{0} if {0} < {1} else {1}", SCALAR.minimum),
+    maximum=_noted("{0} if {0} > {1} else {1}", SCALAR.maximum),
+    where=_where,
+    any=lambda condition: isinstance(condition, Symbol) or bool(condition),
+    gcd=_noted("gcd(int({}), int({}))", SCALAR.gcd),
+)
+
+
+def straight(formula: Callable[..., Any], numbers: int) -> Callable[..., Any]:
+    """The function of so many floats that answers as `formula(*floats)` does when it reckons with `RECORDED`.
+
+    The formula returns a number, or tuples of them, nested as may be. Raises NotStraight.
+    """
+    lines: dict[str, str] = {}
+    names = [f"x{i}" for i in range(numbers)]
+    answer = _nested(formula(*(Symbol(name, lines) for name in names)))
+    body = "".join(f"    {name} = {expression}\n" for expression, name in _needed(lines, answer))
+    scope: dict[str, Any] = dict(LOCALS)
+    exec(f"def line({', '.join(names)}):\n{body}    return {answer}\n", scope)  # our own arithmetic
+    line: Callable[..., Any] = scope["line"]
+    return line
+
+
+def _nested(value: Any) -> str:
+    return f"({''.join(_nested(each) + ', ' for each in value)})" if isinstance(value, tuple) else _text(value)
+
+
+def _needed(lines: dict[str, str], answer: str) -> Sequence[tuple[str, str]]:
+    """Lines that the answer rests on, in order."""
+    wanted, kept = set(NAME.findall(answer)), list[tuple[str, str]]()
+    for expression, name in reversed(lines.items()):
+        if name in wanted:
+            kept.append((expression, name))
+            wanted.update(NAME.findall(expression))
+    return kept[::-1]

@@ -1,41 +1,43 @@
-"""Work that overlaps: the p-norm of times lies between the longest (perfect overlap) and the sum (none).
+"""How tasks share a GPU: equal ones fall onto places in whole waves, and times of different pipes overlap.
 
-Powers that the families use: 2 between a product's arithmetic and its memory, 4 between its tiles and its power, 3
-where a kernel streams, 20 where clocks give way to the power limit.
+A place is an SM, or a slot of one where several blocks are resident. Blocks start in order, each where a place is free
+(the hardware's scheduler); the tests hold both forms to a simulation of that.
+
+The p-norm of times lies between the longest (perfect overlap) and the sum (none). Powers that the families use: 2
+between a product's arithmetic and its memory, 4 between its tiles and its power, 3 where a kernel streams, 20 where
+clocks give way to the power limit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import reduce
+from operator import add
 from typing import Any
 
 from pipewave.physics.arith import ARRAY, Arith
 
 
+def waves(per_place: Any, xp: Arith = ARRAY) -> Any:
+    """Rounds that so many tasks for each place take, in floats or arrays; there is at least one task."""
+    return xp.ceil(per_place)
+
+
+def wave_efficiency(per_place: Any, xp: Arith = ARRAY) -> Any:
+    """Share of places in use over all waves, in (0, 1]."""
+    return per_place / xp.ceil(per_place)
+
+
 def overlapped(power: int, *seconds: Any, xp: Arith = ARRAY) -> Any:
     """p-norm of times, for floats or arrays; by squares and roots where it can: `**` costs ten times more."""
     if power == 2:
-        return xp.sqrt(_sum_of_squares(seconds))
+        return xp.sqrt(reduce(add, [each * each for each in seconds]))
     if power == 3:
-        return _sum_of_cubes(seconds) ** (1.0 / 3.0)
+        return reduce(add, [each * each * each for each in seconds]) ** (1.0 / 3.0)
     if power == 4:
-        return xp.sqrt(xp.sqrt(_sum_of_squares([each * each for each in seconds])))
+        squares = [each * each for each in seconds]
+        return xp.sqrt(xp.sqrt(reduce(add, [each * each for each in squares])))
     longest, *rest = seconds
     for each in rest:
         longest, shorter = xp.maximum(longest, each), xp.minimum(longest, each)
         longest = longest * (1.0 + (shorter / xp.maximum(longest, 1e-30)) ** power) ** (1.0 / power)
     return longest
-
-
-def _sum_of_squares(seconds: Sequence[Any]) -> Any:
-    total = seconds[0] * seconds[0]
-    for each in seconds[1:]:
-        total = total + each * each
-    return total
-
-
-def _sum_of_cubes(seconds: Sequence[Any]) -> Any:
-    total = seconds[0] * seconds[0] * seconds[0]
-    for each in seconds[1:]:
-        total = total + each * each * each
-    return total

@@ -23,9 +23,8 @@ import numpy as np
 
 from pipewave.files import packaged
 from pipewave.gpus import GPU
-from pipewave.physics.arith import ARRAY, Arith
+from pipewave.physics.arith import ARRAY, RECORDED, Arith, straight
 from pipewave.physics.energy import Work, as_made
-from pipewave.physics.straight import RECORDED, straight
 
 LAW = Path(__file__).with_name("power.json")
 START_S = 2e-6  # of a kernel, in which SMs wait for it to begin and to retire

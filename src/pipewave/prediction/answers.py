@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, overload
 
@@ -13,8 +13,9 @@ from pipewave.errors import MissingExtra, NotFinite
 from pipewave.nets.weights_metadata import BASES
 from pipewave.physics.demand import PIPES, Array
 from pipewave.physics.power import POWER_BASES, START_S, Draw, Spent
+from pipewave.prediction.kernel_latency import US, Answers
 from pipewave.prediction.resolve import Source
-from pipewave.software.fallback import furthest
+from pipewave.software.training_rows import furthest
 
 SHOWN = 8  # answers of many that are printed
 LONGEST_S = 1e9  # thirty years: no kernel call
@@ -90,6 +91,17 @@ class Prediction:
         same: dict[str, Any] = {name: _shared(getattr(self, name), getattr(other, name)) for name in ("impl", "stack")}
         same |= _spent_by_both(self, other)
         return replace(longer, **times, **same, basis=least, notes=notes, software=software)
+
+    @classmethod
+    def of(cls, times_us: Sequence[float], bound: int, source: Source, draw: Draw, work_j: float) -> Prediction:
+        """One answer from its times (those of LATENCIES), the index of its pipe, and what it rests on and draws."""
+        latency, low, high, floor, ceiling = times_us
+        watts, watts_low, watts_high, joules = draw.spent_alone(work_j, 1e-6 * latency)
+        return cls(
+            latency, low, high, floor, ceiling, PIPES[bound],
+            source.basis, source.impl, source.stack, source.notes, source.software,
+            watts, watts_low, watts_high, joules, draw.board.basis,
+        )  # fmt: skip
 
     def __radd__(self, other: int) -> Prediction:
         """So that `sum(predictions)` works."""
@@ -191,27 +203,9 @@ class Predictions(Sequence[Prediction]):
     def __getitem__(self, index: int | slice) -> Prediction | Sequence[Prediction]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        source, draw = self.sources[self.group[index]], self.draws[self.group[index]]
-        spent = draw.spent_alone(float(self.work_j[index]), 1e-6 * float(self.latency_us[index]))
-        watts, watts_low, watts_high, joules = spent
-        return Prediction(
-            float(self.latency_us[index]),
-            float(self.low_us[index]),
-            float(self.high_us[index]),
-            float(self.floor_us[index]),
-            float(self.ceiling_us[index]),
-            PIPES[self.bound[index]],
-            source.basis,
-            source.impl,
-            source.stack,
-            source.notes,
-            source.software,
-            watts,
-            watts_low,
-            watts_high,
-            joules,
-            draw.board.basis,
-        )
+        group, times_us = self.group[index], [float(getattr(self, name)[index]) for name in LATENCIES]
+        work_j = float(self.work_j[index])
+        return Prediction.of(times_us, self.bound[index], self.sources[group], self.draws[group], work_j)
 
     def __iter__(self) -> Iterator[Prediction]:
         return (self[i] for i in range(len(self)))
@@ -255,31 +249,27 @@ def usable(seconds: Array) -> NDArray[np.bool_]:
     return np.asarray(((seconds > 0.0) & (seconds < LONGEST_S)).all(axis=0))
 
 
-def refuse_unusable(seconds: Array) -> None:
-    """Raise NotFinite for the first call of which no usable number comes out."""
-    fine = usable(seconds)
-    if not fine.all():
-        raise no_latency(f"calls[{int(np.argmin(fine))}]: ")
-
-
 def no_latency(where: str = "") -> NotFinite:
     """The error of a call of which no usable number comes out."""
     return NotFinite(f"{where}no finite latency comes out for this call", field=None)
 
 
-def joined(parts: Sequence[tuple[Sequence[int] | slice, Predictions]]) -> Predictions:
-    """Parts of a batch as one, each row at its number."""
-    size = sum(len(found) for _, found in parts)
-    columns, bound, group = np.empty((7, size)), np.empty(size, np.intp), np.empty(size, np.intp)
-    sources: list[Source] = []
-    draws: list[Draw] = []
+def joined(parts: Iterable[tuple[Sequence[int] | NDArray[np.intp] | slice, Answers]], calls: int) -> Predictions:
+    """Answers of parts of so many calls as one, each at the numbers of its calls. NotFinite for the first call of which
+    no usable number comes out.
+    """
+    seconds, (joules, work_j) = np.empty((len(LATENCIES), calls)), np.empty((2, calls))
+    bound, group = np.empty((2, calls), np.intp)
+    sources, draws = list[Source](), list[Draw]()
     for rows, found in parts:
-        columns[:, rows] = (*(getattr(found, name) for name in LATENCIES), found.joules, found.work_j)
-        bound[rows] = found.bound
-        group[rows] = found.group + len(sources)
-        sources += found.sources
-        draws += found.draws
-    latency, low, high, floor, ceiling, joules, work_j = columns
+        seconds[:, rows], bound[rows], group[rows] = found.seconds, found.bound, len(sources)
+        joules[rows], work_j[rows] = found.joules, found.work_j
+        sources.append(found.source)
+        draws.append(found.draw)
+    fine = usable(seconds)
+    if not fine.all():
+        raise no_latency(f"calls[{int(np.argmin(fine))}]: ")
+    latency, low, high, floor, ceiling = seconds * US
     return Predictions(
         latency, low, high, floor, ceiling, bound, group, tuple(sources), joules, work_j, tuple(draws)
     )  # fmt: skip

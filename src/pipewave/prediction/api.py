@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, overload
 
 import numpy as np
 
 from pipewave.calls.families import Call
-from pipewave.calls.fields import FieldsOf, schema
-from pipewave.gpus import GPU, find
+from pipewave.calls.fields import FieldsOf
+from pipewave.gpus import GPU
 from pipewave.kernels import family_of
 from pipewave.kernels.base import Columns, Family
 from pipewave.physics.demand import PIPES
 from pipewave.prediction import requests, tables
-from pipewave.prediction.answers import (
-    LONGEST_S,
-    Prediction,
-    Predictions,
-    joined,
-    no_latency,
-    refuse_unusable,
-    usable,
-)
-from pipewave.prediction.columns import columns, columns_of, group_key, group_key_of
+from pipewave.prediction.answers import LONGEST_S, Prediction, Predictions, joined, no_latency
+from pipewave.prediction.columns import columns_of, group_key, group_key_of
 from pipewave.prediction.few_calls import answer_few, is_few
-from pipewave.prediction.kernel_latency import LATENCY, US, Answers, answer
-from pipewave.prediction.tables import Table, TableBatch
+from pipewave.prediction.kernel_latency import US, Answers, answer
+from pipewave.prediction.requests import Table
 from pipewave.prediction.threads import blas_alone, each, parts_of
 
 CHUNK_CALLS = 2_048  # lists of a chunk stay in the caches
@@ -82,25 +74,32 @@ def predict(
     requests.check_name("stack", stack)
     requests.check_name("impl", impl)
     if isinstance(calls, Call):
-        at = requests.where(gpu, protocol)
-        return _one_call(calls, at.gpu, at.protocol, stack, impl)
-    found = [(part.rows, _part(part, stack, impl)) for part in requests.parts(calls, gpu, protocol)]
-    answered = found[0][1] if len(found) == 1 else joined(found)
-    kept = requests.carried(calls)
-    return replace(answered, carried=kept, index=getattr(calls, "index", None)) if kept or _indexed(calls) else answered
+        return _one_call(calls, *requests.where(gpu, protocol), stack, impl)
+    found, size = list[tuple[Any, Answers]](), 0
+    for part in requests.parts(calls, gpu, protocol):
+        answers, count = _part(part, stack, impl)
+        found += [(_among(part.rows, rows), one) for rows, one in answers]
+        size += count
+    answered, kept = joined(found, size), requests.carried(calls)
+    indexed = requests.is_table(calls) and not isinstance(calls, Mapping)
+    return replace(answered, carried=kept, index=getattr(calls, "index", None)) if kept or indexed else answered
 
 
-def _indexed(calls: Any) -> bool:
-    return tables.is_table(calls) and not isinstance(calls, Mapping)
+def _among(whole: Sequence[int] | slice, rows: Any) -> Any:
+    """Numbers among all calls of some rows of a part."""
+    return rows if isinstance(whole, slice) else np.asarray(whole)[rows]
 
 
-def _part(part: requests.Part, stack: str | None, impl: str | None) -> Predictions:
-    """Rows asked for in one place."""
-    rows, at = part.calls, part.where
-    if not isinstance(rows, Sequence) and (batch := tables.batch(rows)) is not None:
-        return _uniform(batch, at.gpu, at.protocol, stack, impl)
-    many = rows if isinstance(rows, Sequence) else tables.calls(rows)
-    return predict_list(many, at.gpu, at.protocol, stack, impl)
+def _part(part: requests.Part, stack: str | None, impl: str | None) -> tuple[list[tuple[Any, Answers]], int]:
+    """Answers of rows asked for in one place, by their numbers among them, and how many there are."""
+    at, rows = part[:2], part.calls
+    if isinstance(rows, Mapping) and (batch := tables.uniform(rows)) is not None:
+        case = {**batch.case, "stack": batch.case.get("stack") or stack, "impl": batch.case.get("impl") or impl}
+        key = group_key(batch.family, case)
+        with blas_alone(len(batch)):
+            return [(slice(None), _in_parts(batch.family, batch.parts(), key, *at))], len(batch)
+    many = tables.calls(rows) if isinstance(rows, Mapping) else rows
+    return _by_group(many, *at, stack, impl), len(many)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,89 +118,34 @@ class Explanation:
 
 def explain(call: Call, gpu: str | GPU, *, protocol: str = "cold") -> Explanation:
     """Predict one call and say how busy each pipe would be at its highest rate."""
-    spec, case = find(gpu), as_case(call, None, None)
-    batch = answer_one(case, spec, requests.check_protocol(protocol))
-    pipes = batch.analysis.demand.seconds(spec, case["dtype"])[:, 0]
-    prediction = _one(batch)
+    spec, protocol = requests.where(gpu, protocol)
+    batch = answer_one(call, spec, protocol)
+    pipes = batch.analysis.demand.seconds(spec, call.dtype)[:, 0]
+    prediction = joined([(slice(None), batch)], 1)[0]
     busy = {pipe: float(s) * US / prediction.latency_us for pipe, s in zip(PIPES, pipes, strict=True)}
     return Explanation(call, spec, prediction, busy)
-
-
-def _uniform(rows: TableBatch, gpu: GPU, protocol: str, stack: str | None, impl: str | None) -> Predictions:
-    case = {**rows.case, "stack": rows.case.get("stack") or stack, "impl": rows.case.get("impl") or impl}
-    key = group_key(rows.family, case)
-    seconds, bound, energy = np.empty((5, len(rows))), np.empty(len(rows), np.intp), np.empty((2, len(rows)))
-
-    def fill(chunk: tuple[slice, Columns]) -> Answers:
-        part, cols = chunk
-        found = answer(rows.family, cols, key, gpu, protocol)
-        seconds[:, part], bound[part] = found.seconds, found.bound
-        energy[0, part], energy[1, part] = found.joules, found.work_j
-        return found
-
-    with blas_alone(len(rows)):
-        last = each(fill, rows.chunks())[-1]
-    refuse_unusable(seconds)
-    group = np.zeros(len(rows), np.intp)
-    latency, low, high, floor, ceiling = seconds * US
-    joules, work_j = energy
-    draws = (last.draw,)
-    return Predictions(latency, low, high, floor, ceiling, bound, group, (last.source,), joules, work_j, draws)
 
 
 def _one_call(call: Call, gpu: GPU, protocol: str, stack: str | None, impl: str | None) -> Prediction:
     family = family_of(call.kernel)
     if family.check_on:
         family.check_on(FieldsOf(call), gpu)
-    key = group_key_of(family, call, stack, impl)
-    found = answer_few(family, (call,), key, gpu, protocol)
+    found = answer_few(family, (call,), group_key_of(family, call, stack, impl), gpu, protocol)
     if found is None:
-        return _one(answer(family, columns_of(family, [call]), key, gpu, protocol))
+        return joined([(slice(None), answer_one(call, gpu, protocol, stack, impl))], 1)[0]
     latency, low, high, floor, ceiling = found.seconds
     if not 0.0 < floor <= latency <= high < LONGEST_S:
         raise no_latency()
-    source = found.source
-    watts, watts_low, watts_high, joules = found.draw.spent_alone(found.work_j, latency)
-    return Prediction(
-        latency * US, low * US, high * US, floor * US, ceiling * US, PIPES[int(found.bound)],
-        source.basis, source.impl, source.stack, source.notes, source.software,
-        watts, watts_low, watts_high, joules, found.draw.board.basis,
-    )  # fmt: skip
+    times_us = latency * US, low * US, high * US, floor * US, ceiling * US
+    return Prediction.of(times_us, int(found.bound), found.source, found.draw, found.work_j)
 
 
-def _one(batch: Answers) -> Prediction:
-    """The only answer of a batch of length one."""
-    if not usable(batch.seconds)[0]:
-        raise no_latency()
-    source = batch.source
-    latency, low, high, floor, ceiling = (batch.seconds[:, 0] * US).tolist()
-    bound, spent = (
-        PIPES[batch.bound[0]],
-        batch.draw.spent_alone(float(batch.work_j[0]), float(batch.seconds[LATENCY, 0])),
-    )
-    watts, watts_low, watts_high, joules = spent
-    return Prediction(
-        latency, low, high, floor, ceiling, bound,
-        source.basis, source.impl, source.stack, source.notes, source.software,
-        watts, watts_low, watts_high, joules, batch.draw.board.basis,
-    )  # fmt: skip
-
-
-def answer_one(case: Mapping[str, Any], gpu: GPU, protocol: str) -> Answers:
+def answer_one(call: Call, gpu: GPU, protocol: str, stack: str | None = None, impl: str | None = None) -> Answers:
     """The batch of length one."""
-    family = family_of(case["kernel"])
+    family = family_of(call.kernel)
     if family.check_on:
-        family.check_on(case, gpu)
-    return answer(family, columns(family, [case]), group_key(family, case), gpu, protocol)
-
-
-def as_case(call: Call, stack: str | None, impl: str | None) -> dict[str, Any]:
-    """The fields of a call, `stack` and `impl` where it names none."""
-    known = schema(type(call))
-    case = dict(zip(known.rules, known.values(call), strict=True), kernel=call.kernel)
-    case["stack"] = case["stack"] or stack
-    case["impl"] = case["impl"] or impl
-    return case
+        family.check_on(FieldsOf(call), gpu)
+    return answer(family, columns_of(family, [call]), group_key_of(family, call, stack, impl), gpu, protocol)
 
 
 def predict_list(
@@ -216,39 +160,29 @@ def predict_list(
     """Predictions for a list of calls on one GPU; `stack` and `impl` where a call names none. `ceilings`: whether
     anybody looks at them.
     """
-    groups = _grouped(calls, gpu, stack, impl)
-    seconds = np.empty((5, len(calls)))
-    bound, group, energy = np.empty(len(calls), np.intp), np.empty(len(calls), np.intp), np.empty((2, len(calls)))
-    sources, draws = [], []
-    with blas_alone(len(calls)):
-        for number, ((name, *key), members) in enumerate(groups.items()):
-            rows = slice(None) if len(groups) == 1 else np.array(members)
-            some = calls if len(groups) == 1 else [calls[i] for i in members]
-            found = _answered(family_of(name), some, tuple(key), gpu, protocol, ceilings=ceilings)
-            seconds[:, rows], bound[rows], group[rows] = found.seconds, found.bound, number
-            energy[0, rows], energy[1, rows] = found.joules, found.work_j
-            sources.append(found.source)
-            draws.append(found.draw)
-    refuse_unusable(seconds)
-    latency, low, high, floor, ceiling = seconds * US
-    joules, work_j = energy
-    return Predictions(
-        latency, low, high, floor, ceiling, bound, group, tuple(sources), joules, work_j, tuple(draws)
-    )  # fmt: skip
+    return joined(_by_group(calls, gpu, protocol, stack, impl, ceilings=ceilings), len(calls))
 
 
-def _grouped(calls: Sequence[Call], gpu: GPU, stack: str | None, impl: str | None) -> dict[tuple[Any, ...], list[int]]:
-    """Numbers of the calls by the name of their family and what else they share. BadInput for one that cannot run."""
+def _by_group(
+    calls: Sequence[Call], gpu: GPU, protocol: str, stack: str | None, impl: str | None, *, ceilings: bool = True
+) -> list[tuple[Any, Answers]]:
+    """Answers of the calls that share a context, by their numbers. BadInput for a call that cannot run."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for i, call in enumerate(calls):
         family = family_of(call.kernel)
         if family.check_on:
             family.check_on(FieldsOf(call), gpu)
         groups.setdefault((family.name, *group_key_of(family, call, stack, impl)), []).append(i)
-    return groups
+    found = list[tuple[Any, Answers]]()
+    with blas_alone(len(calls)):
+        for (name, *key), members in groups.items():
+            rows = slice(None) if len(groups) == 1 else np.array(members)
+            some = calls if len(groups) == 1 else [calls[i] for i in members]
+            found.append((rows, _of_group(family_of(name), some, tuple(key), gpu, protocol, ceilings=ceilings)))
+    return found
 
 
-def _answered(
+def _of_group(
     family: Family, calls: Sequence[Call], key: tuple[Any, ...], gpu: GPU, protocol: str, *, ceilings: bool
 ) -> Answers:
     """Answers of calls that share a group key; seconds [5, call]."""
@@ -256,7 +190,16 @@ def _answered(
     if few is not None:
         return few._replace(seconds=np.array(few.seconds).reshape(5, len(calls)))
     parts = [columns_of(family, calls[first:last]) for first, last in parts_of(len(calls), CHUNK_CALLS)]
+    return _in_parts(family, parts, key, gpu, protocol, ceilings=ceilings)
+
+
+def _in_parts(
+    family: Family, parts: Iterable[Columns], key: tuple[Any, ...], gpu: GPU, protocol: str, *, ceilings: bool = True
+) -> Answers:
+    """Answers of parts of the calls of one context, on several threads, as one."""
     found = each(lambda part: answer(family, part, key, gpu, protocol, ceilings=ceilings), parts)
+    if len(found) == 1:
+        return found[0]
     joules, work_j = (
         np.concatenate([np.broadcast_to(getattr(one, name), len(one.bound)) for one in found])
         for name in ("joules", "work_j")

@@ -11,11 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipewave.calls.families import Call
-from pipewave.calls.fields import FieldsOf, defaults, rules
+from pipewave.calls.fields import SHARED, FieldsOf, defaults, rules
 from pipewave.kernels.base import Columns, Family, Ragged
 from pipewave.physics.demand import Array
-
-SHARED = ("dtype", "stack", "impl")  # fields that go to the context of every family
 
 
 @cache

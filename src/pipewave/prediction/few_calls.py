@@ -1,39 +1,36 @@
 """A few calls of one context: physics in plain floats, one evaluation of the nets for all, then the interval.
 
 The formulas of a batch without the price of arrays of length one. Those of physics and of the interval are recorded as
-straight-line code when a context is first asked (`physics/straight.py`): the same operations, a third of the time.
+straight-line code when a context is first asked (`physics/arith.py`): the same operations, a third of the time.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipewave.calls.families import Call
 from pipewave.calls.fields import FieldsOf
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Context, Family, Sketch
 from pipewave.nets.calibration import corrections
-from pipewave.nets.calibration.correction import UNIT, Correction, SoftwareCorrection, moved
-from pipewave.nets.layers import Floats, ScalarNet
-from pipewave.nets.nets import UNTRAINED_SCALE, Residual, Trained, alike, merged, scalar_net, trained
-from pipewave.nets.weights_metadata import Interval, intervals_of
+from pipewave.nets.calibration.correction import SoftwareCorrection
+from pipewave.nets.layers import ScalarNet
+from pipewave.nets.nets import UNTRAINED_SCALE, Residual, Trained, alike, merged, scalar_net
+from pipewave.nets.weights_metadata import Interval
 from pipewave.physics import energy
-from pipewave.physics.arith import ARRAY, SCALAR, Arith
-from pipewave.physics.demand import PIPES, Array, pipe_rates
-from pipewave.physics.power import Draw
-from pipewave.physics.straight import RECORDED, NotStraight, straight
+from pipewave.physics.arith import ARRAY, RECORDED, SCALAR, Arith, NotStraight, straight
+from pipewave.physics.demand import PIPES, pipe_rates
 from pipewave.prediction import kernel_latency as law
-from pipewave.prediction.columns import numeric_fields, options_of
+from pipewave.prediction.columns import numeric_fields
 from pipewave.prediction.kernel_latency import Answers
-from pipewave.prediction.resolve import Source, codes_of, measured_protocol, net_name, plain_context, resolve
+from pipewave.prediction.resolve import Setting, setting
 
 FEW, FEW_UNRECORDED = 24, 3  # calls: more are answered faster with arrays; of families without a formula to record
 KEPT, AT_ONCE = 64, 4  # recorded formulas of a context; of them, as soon as they are asked for
@@ -67,7 +64,7 @@ class Nets:
     members: int
     ceiling: ScalarNet | None  # where it cannot be evaluated together with the residual
     alike: bool  # whether it is given the same features
-    correction: Coordinates | None
+    correction: SoftwareCorrection | None
 
     def __call__(self, rows: Sequence[Physics]) -> list[list[float]]:
         """Of each call, what the members answer: means, logarithms of scales, ceilings; and the log of a calibration's
@@ -83,55 +80,21 @@ class Nets:
         else:
             answers = [[*m[:many], *log[:many], *m[many:]] for m, log in zip(means, logs, strict=True)]
         if self.correction:
-            moved = self.correction.log_factor([row[6] for row in rows], units).tolist()
-            for answer, factor in zip(answers, moved, strict=True):
+            units = units.reshape(-1, len(rows), units.shape[-1])
+            factors = self.correction.log_factor(len(rows), [row[6] for row in rows], units).tolist()
+            for answer, factor in zip(answers, factors, strict=True):
                 answer.append(factor)
         return answers
 
 
-@dataclass(frozen=True, slots=True)
-class Coordinates:
-    """Where a calibration finds its coordinates: names of features, and places of hidden units [member, unit]."""
-
-    correction: SoftwareCorrection
-    width: float  # factor on the half-width of the interval, in log time
-    features: tuple[str, ...]
-    members: tuple[NDArray[np.intp], NDArray[np.intp]]
-
-    @classmethod
-    def of(cls, correction: Correction, codes: Mapping[str, str], units: int) -> Coordinates:
-        """Of a net whose members have so many units in their last hidden layer."""
-        found = correction.of_software(codes)
-        features = tuple(name for name in found.names if not name.startswith(UNIT))  # before the units
-        hidden = [int(name.removeprefix(UNIT)) for name in found.names[len(features) :]]
-        member, unit = np.divmod(np.array(hidden, np.intp), units)
-        return cls(found, correction.width, features, (member, unit))
-
-    def log_factor(self, features: Sequence[tuple[float, ...]], units: Floats) -> Array:
-        """From the features of each call and the last hidden units of all members."""
-        calls, own = len(features), len(self.features)
-        member, unit = self.members
-        raw = np.empty((calls, len(self.correction.names)))
-        raw[:, :own] = features
-        raw[:, own:] = units.reshape(-1, calls, units.shape[-1])[member, :, unit].T
-        return self.correction.log_factor(raw)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class FewContext:
-    """What is the same for all calls of one context, and the formulas before and after its nets."""
+    """What all calls of one context share, and the formulas before and after its nets."""
 
-    ctx: Context
-    source: Source
-    net: str
+    at: Setting
     nets: Nets | None  # None where none was trained
     before: Callable[[Call], Physics | None]  # None where another net answers a call
     after: Callable[..., tuple[float, ...]]
-    draws: dict[str, Draw]  # by type of the products, as they are asked for
-
-    def draw(self, product: str) -> Draw:
-        """What calls draw whose products are of a type."""
-        return self.draws.get(product) or self.draws.setdefault(product, law.drawn(self.ctx, self.net, product))
 
 
 def is_few(family: Family, calls: Sequence[Call]) -> bool:
@@ -166,12 +129,12 @@ def _alone(
     family: Family, calls: Sequence[Call], key: tuple[Any, ...], gpu: GPU, protocol: str, *, physics: bool
 ) -> Answers | None:
     """As calls that are measured one by one. `physics`: without the nets."""
-    at = _context(family, key, gpu, protocol, None if physics else corrections.of(gpu), physics)
-    rows = [at.before(call) for call in calls]
+    few = _context(family, key, gpu, protocol, None if physics else corrections.of(gpu), physics)
+    rows, at = [few.before(call) for call in calls], few.at
     if None in rows:
         return None
-    answers = at.nets(rows) if at.nets else [[]] * len(rows)  # type: ignore[arg-type]
-    seconds = [at.after(*row[0], *answer) for row, answer in zip(rows, answers, strict=True)]  # type: ignore[index]
+    answers = few.nets(rows) if few.nets else [[]] * len(rows)  # type: ignore[arg-type]
+    seconds = [few.after(*row[0], *answer) for row, answer in zip(rows, answers, strict=True)]  # type: ignore[index]
     if len(rows) == 1:
         _, bound, dram_bytes, joules, *_, work_j, product = rows[0]  # type: ignore[misc]
         return Answers(seconds[0], bound, at.source, at.ctx, dram_bytes, joules, work_j, at.draw(product))
@@ -184,64 +147,42 @@ def _alone(
 def _context(
     family: Family, key: tuple[Any, ...], gpu: GPU, protocol: str, in_force: corrections.InForce | None, physics: bool
 ) -> FewContext:
-    dtype, stack, impl = key[:3]
-    ctx, source = resolve(family, gpu, dtype, protocol, stack, impl, options_of(family, key))
-    source = law.assuming(family, ctx, source)
-    expected = net_name(family, ctx.options)
-    found = _of_net(family, ctx, source, expected, in_force, physics)
-    return found if isinstance(found, FewContext) else _of_net(family, ctx, source, found, in_force, physics)  # type: ignore[return-value]
+    def under(net: str | None) -> FewContext | str:
+        at = setting(family, key, gpu, protocol, in_force, physics, net)
+        nets = _nets(at, at.learned) if at.learned else None
+        before = _recorded(family, at, nets) if family.formula else _directly(family, at, nets)
+        return before if isinstance(before, str) else FewContext(at, nets, before, _after_of(at, nets))
+
+    found = under(None)
+    return found if isinstance(found, FewContext) else under(found)  # type: ignore[return-value]
 
 
-def _of_net(
-    family: Family, ctx: Context, source: Source, net: str, in_force: corrections.InForce | None, physics: bool
-) -> FewContext | str:
-    """The context with a net, but for its `physics` alone; the name of another, where that answers its calls."""
-    learned, correction = None if physics else trained(net), in_force and in_force.of(ctx, net)
-    plain = plain_context(ctx, net) if learned else ctx
-    nets = _nets(learned, ctx, plain, net, correction) if learned else None
-    contexts = (ctx, law.as_original(ctx), plain, law.as_original(plain)) if learned else (ctx,) * 4
-    known = learned.card.intervals if learned else law.UNTRAINED
-    seen = measured_protocol(ctx.protocol)
-    widths = intervals_of(known, source.basis, seen, source.software, ctx.dtype, sibling=source.sibling)
-    ceiling = learned.ceiling if learned else None
-    shift = ceiling.shift(codes_of(plain, net)) if ceiling else 0.0
-    members, ceilings = (nets.members, _members(ceiling)) if nets else (0, 0)
-    width = correction.width if correction else None
-    if correction:
-        source = law.corrected(source, correction)
-    before = _recorded(family, contexts, net, nets) if family.formula else _directly(family, contexts, net, nets)
-    if isinstance(before, str):
-        return before
-    return FewContext(ctx, source, net, nets, before, _after(members, ceilings, widths, shift, ctx.protocol, width), {})
+def _after_of(at: Setting, nets: Nets | None) -> Callable[..., tuple[float, ...]]:
+    ceiling = at.learned.ceiling if at.learned else None
+    ceilings, shift = (len(ceiling.net.weights[0]), ceiling.shift(at.plain_codes)) if ceiling else (0, 0.0)
+    return _after(nets.members if nets else 0, ceilings, at.widths, shift, at.ctx.protocol, at.width)
 
 
-def _members(ceiling: Any) -> int:
-    return len(ceiling.net.weights[0]) if ceiling else 0
-
-
-def _nets(learned: Trained, ctx: Context, plain: Context, net: str, correction: Any) -> Nets:
-    codes, members = codes_of(ctx, net), len(learned.net.weights[0])
-    moved = Coordinates.of(correction, codes, learned.net.weights[-1].shape[1]) if correction else None
+def _nets(at: Setting, learned: Trained) -> Nets:
+    members = len(learned.net.weights[0])
     if learned.ceiling is None:
-        return Nets(scalar_net([learned.net], [codes]), members, None, True, moved)
-    nets, both = (learned.net, learned.ceiling.net), (codes, codes_of(plain, net))
-    if plain == ctx and alike(*nets):
-        return Nets(scalar_net(nets, both), members, None, True, moved)
+        return Nets(scalar_net([learned.net], [at.codes]), members, None, True, at.correction)
+    nets, both = (learned.net, learned.ceiling.net), (at.codes, at.plain_codes)
+    if at.contexts[2] == at.ctx and alike(*nets):
+        return Nets(scalar_net(nets, both), members, None, True, at.correction)
     among = {*nets[1].features} <= {*nets[0].features}
     ceiling = scalar_net(nets[1:], both[1:], nets[0].features if among else None)
-    return Nets(scalar_net(nets[:1], both[:1]), members, ceiling, among, moved)
+    return Nets(scalar_net(nets[:1], both[:1]), members, ceiling, among, at.correction)
 
 
-def _directly(
-    family: Family, contexts: tuple[Context, ...], net: str, nets: Nets | None
-) -> Callable[[Call], Physics | None]:
+def _directly(family: Family, at: Setting, nets: Nets | None) -> Callable[[Call], Physics | None]:
     """Physics of a call by its family's own function of one; recorded once calls with alike lists come often."""
     rest, asked = _numbers(numeric_fields(family)), Counter[tuple[float, ...]]()
     lines: dict[tuple[float, ...], Callable[..., Physics | None]] = {}
 
     def physics(xp: Arith, sketch: Callable[[Context], Sketch]) -> Physics | None:
-        found = _sketches(contexts, sketch)
-        return _physics(found, contexts, nets, xp) if found[0].net == net else None
+        found = at.each(sketch)
+        return _physics(found, at, nets, xp) if found[0].net == at.net else None
 
     def recorded(case: FieldsOf, count: int) -> Callable[..., Physics | None]:
         def formula(*symbols: Any) -> Any:
@@ -265,19 +206,17 @@ def _directly(
     return before
 
 
-def _recorded(
-    family: Family, contexts: tuple[Context, ...], net: str, nets: Nets | None
-) -> Callable[[Call], Physics | None] | str:
+def _recorded(family: Family, at: Setting, nets: Nets | None) -> Callable[[Call], Physics | None] | str:
     """Physics of a call by its family's formula, recorded; the name of the net where another one answers."""
     names, formula, others = numeric_fields(family), family.formula, list[str]()
 
     def physics(xp: Arith, *numbers: Any) -> Physics | tuple[()]:
         call = dict(zip(names, numbers, strict=True))
-        found = _sketches(contexts, lambda ctx: formula(call, ctx, xp))  # type: ignore[misc]
-        if found[0].net != net:
+        found = at.each(lambda ctx: formula(call, ctx, xp))  # type: ignore[misc]
+        if found[0].net != at.net:
             others.append(found[0].net)
             return ()
-        return _physics(found, contexts, nets, xp)
+        return _physics(found, at, nets, xp)
 
     numbers = _numbers(names)
     try:
@@ -296,15 +235,9 @@ def _numbers(names: tuple[str, ...]) -> Callable[[Call], list[float]]:
     return lambda call: [value or 0.0 for value in read(call)]
 
 
-def _sketches(contexts: tuple[Context, ...], sketch: Callable[[Context], Sketch]) -> tuple[Sketch, ...]:
-    """Of a call under its context, under that whose features the nets see, and under both as the ceiling is asked."""
-    known: Mapping[Context, Sketch] = {ctx: sketch(ctx) for ctx in dict.fromkeys(contexts)}
-    return tuple(known[ctx] for ctx in contexts)
-
-
-def _physics(sketches: tuple[Sketch, ...], contexts: tuple[Context, ...], nets: Nets | None, xp: Arith) -> Physics:
+def _physics(sketches: tuple[Sketch, ...], at: Setting, nets: Nets | None, xp: Arith) -> Physics:
     found, seen, plain, plain_seen = sketches
-    ctx, bound, floor = contexts[0], 0, 0.0
+    ctx, bound, floor = at.ctx, 0, 0.0
     rates = pipe_rates(ctx.gpu, ctx.dtype)[:, 0].tolist()
     pipes = {pipe: found.amounts[pipe] / rate for pipe, rate in zip(PIPES, rates, strict=True) if pipe in found.amounts}
     for pipe, seconds in pipes.items():
@@ -320,7 +253,7 @@ def _physics(sketches: tuple[Sketch, ...], contexts: tuple[Context, ...], nets: 
         inputs=nets.residual.inputs(seen.features) if nets else (),
         plain_inputs=ceiling.inputs(plain_seen.features) if ceiling and not same else (),
         coordinates=tuple(seen.features[name] for name in moved.features) if moved else (),
-        work_j=law.drawn(ctx, found.net, found.work.product).work_j(found.work),
+        work_j=at.draw(found.work.product).work_j(found.work),
         product=found.work.product,
     )
 
@@ -332,12 +265,11 @@ def _after(
     """Latency, low, high, floor, ceiling: from the seconds of `Physics` and what `Nets` answer."""
 
     def interval(*known: Any) -> tuple[Any, ...]:
-        (base_s, floor, dram_s, plain_s), answers = known[:4], known[4:]
+        answers = known[4:]
         means, logs, tops = answers[:members], answers[members : 2 * members], answers[2 * members :][:ceilings]
         residual = merged(means, logs, RECORDED) if members else Residual(0.0, UNTRAINED_SCALE)
-        latency, low, high = law.combined(base_s, residual, dram_s, floor, widths, protocol, RECORDED)
-        ceiling = law.ceiling_s(plain_s, sum(tops) / ceilings + shift, floor, high, RECORDED) if ceilings else low
-        seconds = latency, low, high, floor, ceiling
-        return seconds if width is None else moved(seconds, answers[-1], width, RECORDED)
+        log_ceiling = sum(tops) / ceilings + shift if ceilings else None
+        factor = None if width is None else answers[-1]
+        return law.finished(known[:4], residual, log_ceiling, factor, widths, width, protocol, RECORDED)
 
     return straight(interval, 4 + 2 * members + ceilings + (width is not None))

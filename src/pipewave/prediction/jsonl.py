@@ -14,14 +14,14 @@ import numpy as np
 
 from pipewave.calls.dtypes import SPELLINGS
 from pipewave.calls.families import class_of, from_dict
-from pipewave.calls.fields import required, rules
+from pipewave.calls.fields import SHARED, required, rules
 from pipewave.errors import BadInput, MissingField, PipewaveError
 from pipewave.gpus import GPU, find
 from pipewave.kernels import family_of
 from pipewave.kernels.base import Family
 from pipewave.physics.demand import PIPES
 from pipewave.prediction.answers import no_latency, usable
-from pipewave.prediction.columns import SHARED, columns, group_key, numeric_fields
+from pipewave.prediction.columns import columns, group_key, numeric_fields
 from pipewave.prediction.kernel_latency import LATENCY, US, Answers, answer
 from pipewave.prediction.requests import check_protocol
 
@@ -197,14 +197,10 @@ def is_id(value: Any) -> bool:
 def _lists(case: Case) -> Case:
     """Make list and object values hashable, for the group key."""
     if isinstance(case.get("routing"), list) or "config" in case or "tile" in case:
-        return {name: _frozen(value) for name, value in case.items()}
+        lists = {name: tuple(value) for name, value in case.items() if isinstance(value, list)}
+        objects = {name: tuple(sorted(value.items())) for name, value in case.items() if isinstance(value, Mapping)}
+        return case | lists | objects
     return case
-
-
-def _frozen(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(value)
-    return tuple(sorted(value.items())) if isinstance(value, Mapping) else value
 
 
 def _explain(case: Case) -> PipewaveError:
@@ -295,16 +291,13 @@ def texts(answers: Answers, ids: Sequence[Any]) -> Iterator[str]:
             continue
         latency, low, high, floor, ceiling = row
         power, least, most, microjoules = drawn
+        echoed = name if type(name) is int else json.dumps(name)  # a third of the time
         yield (
-            f'{{"id": {_id(name)}, "latency_us": {latency!r}, "low_us": {low!r}, "high_us": {high!r}, '
+            f'{{"id": {echoed}, "latency_us": {latency!r}, "low_us": {low!r}, "high_us": {high!r}, '
             f'"floor_us": {floor!r}, "ceiling_us": {ceiling!r}, "bound": "{PIPES[bound]}", '
             f'"power_w": {power!r}, "power_low_w": {least!r}, "power_high_w": {most!r}, '
             f'"energy_j": {microjoules / US:.9g}{tail}'
         )
-
-
-def _id(value: Any) -> str:
-    return str(value) if type(value) is int else json.dumps(value)
 
 
 def error_text(case: Case | None, error: PipewaveError) -> str:

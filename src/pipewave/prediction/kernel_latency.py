@@ -18,34 +18,28 @@ rates change: so a faster GPU is never slower.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipewave.errors import UnknownGPU
 from pipewave.gpus import GPU, find
 from pipewave.gpus.registry import of_one_capability
-from pipewave.gpus.spec import VALUE_FIELDS
 from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.nets.calibration import corrections
-from pipewave.nets.nets import UNTRAINED_SCALE, Residual, trained
-from pipewave.nets.weights_metadata import Interval, half_width, intervals_of
+from pipewave.nets.calibration.correction import moved
+from pipewave.nets.nets import UNTRAINED_SCALE, Residual
+from pipewave.nets.weights_metadata import Interval, half_width
 from pipewave.physics.arith import ARRAY, Arith
 from pipewave.physics.cache import COLD, SERVING
 from pipewave.physics.demand import PIPES, Array, busiest, floor_s
 from pipewave.physics.energy import joules
-from pipewave.physics.power import Draw, draw_of
-from pipewave.prediction.columns import options_of
-from pipewave.prediction.resolve import Source, codes_of, measured_protocol, net_name, plain_context, resolve, with_note
+from pipewave.physics.power import Draw
+from pipewave.prediction.resolve import Setting, Source, setting, with_note
 from pipewave.software import stacks
-from pipewave.software.fallback import LEVELS
 from pipewave.software.rules import constant
-
-if TYPE_CHECKING:
-    from pipewave.nets.calibration.correction import Correction
+from pipewave.software.training_rows import LEVELS
 
 Rows = Sequence[float] | Array  # of one call, or [row, call]
 
@@ -55,12 +49,6 @@ BEYOND = 1.5  # times the interval's end: a ceiling above it is no finding but a
 DRAM = PIPES.index("dram")
 DRAM_REACHED, FIRST_BYTES_S = 1.1, 1.6e-6  # the envelope of our 26,000 cold rows: times of the DRAM pipe, and before it
 WIDEST = 2.3  # log of the widest factor an interval states, ten: beyond it nothing is known but the floor
-UNTRAINED = {"measured_gpu": Interval(1.0), "same_architecture": Interval(1.5), "new_architecture": Interval(2.0)}
-RATES = frozenset((
-    "boost_clock_mhz", "sustained_clock_mhz", "fp32_tflops", "tf32_tflops", "fp16_tflops", "bf16_tflops", "fp8_tflops",
-    "int8_tops", "fp4_tflops", "dram_gbps", "dram_pin_gbps", "dram_measured_gbps", "l2_gbps", "link_gbps", "pcie_gbps",
-    "tdp_w",
-))  # fmt: skip
 REPLAYED = "no cold rows of this GPU: answered as graph replays, not below the floor of serving"
 OWN_REPLAYED = "cold rows are of another framework's kernel: answered as graph replays of its own"
 LIBRARY = {"gemm": ("bf16", "fp16", "fp8", "int8")}  # cuBLAS and CUTLASS answer, whoever calls them
@@ -85,7 +73,7 @@ def answer(
 ) -> Answers:
     """Answer a batch that shares the group key (dtype, stack, impl, options...)."""
 
-    def alone(key: Sequence[Any], protocol: str, physics: bool = False) -> Answers:
+    def alone(key: tuple[Any, ...], protocol: str, physics: bool = False) -> Answers:
         return _alone(family, cols, key, gpu, protocol, physics=physics)
 
     found: Any = as_run(alone, family, tuple(key), gpu, protocol, ARRAY, ceilings=ceilings)
@@ -126,110 +114,66 @@ def as_run(
 
 
 def _alone(
-    family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str, *, physics: bool = False
+    family: Family, cols: Columns, key: tuple[Any, ...], gpu: GPU, protocol: str, *, physics: bool = False
 ) -> Answers:
     """Answers of calls measured one by one: under `serving`, of a cold call with its activations in L2. `physics`:
     without the nets.
     """
-    dtype, stack, impl = key[:3]
-    ctx, source = resolve(family, gpu, dtype, protocol, stack, impl, options_of(family, key))
-    source = assuming(family, ctx, source)
-    analysis = family.analyse(cols, ctx)
-    pipes = analysis.demand.seconds(ctx.gpu, ctx.dtype)
-    floor = floor_s(pipes)
-    learned = _untaught(analysis) if physics else _learned(family, cols, analysis, ctx)
-    seen = measured_protocol(protocol)
-    widths = intervals_of(learned.intervals, source.basis, seen, source.software, dtype, sibling=source.sibling)
-    latency, low, high = combined(analysis.base_s, learned.residual, pipes[DRAM], floor, widths, protocol, ARRAY)
-    ceiling = ceiling_s(*learned.ceiling, floor, high, ARRAY) if learned.ceiling else low
-    seconds = np.array((latency, low, high, floor, ceiling))
     in_force = None if physics else corrections.of(gpu)
-    correction = in_force and in_force.of(ctx, analysis.net)
-    if correction:
-        known = correction.of_software(codes_of(ctx, analysis.net))
-        seconds = correction.apply(seconds, known.of_features(coordinates(learned.seen, ctx)))
-        source = corrected(source, correction)
+    at = setting(family, key, gpu, protocol, in_force, physics)
+    analysis, ctx = family.analyse(cols, at.ctx), at.ctx
+    if analysis.net != at.net:
+        at = setting(family, key, gpu, protocol, in_force, physics, analysis.net)
+    _, seen, *plain = at.each(lambda other: analysis if other == ctx else family.analyse(cols, other))
+    pipes = analysis.demand.seconds(ctx.gpu, ctx.dtype)
+    residual, log_ceiling, log_factor = _learned(at, seen, plain[1])
+    parts = analysis.base_s, floor_s(pipes), pipes[DRAM], plain[0].base_s
+    seconds = finished(parts, residual, log_ceiling, log_factor, at.widths, at.width, protocol, ARRAY)
     work = analysis.done
-    heat, draw = joules(ctx.gpu, ctx.dtype, work), drawn(ctx, analysis.net, work.product)
-    return Answers(seconds, busiest(pipes), source, ctx, analysis.demand.dram, heat, draw.work_j(work), draw, analysis)
+    heat, draw = joules(ctx.gpu, ctx.dtype, work), at.draw(work.product)
+    demand = analysis.demand
+    return Answers(
+        np.array(seconds), busiest(pipes), at.source, ctx, demand.dram, heat, draw.work_j(work), draw, analysis
+    )
 
 
-def drawn(ctx: Context, net: str, product: str) -> Draw:
-    """What calls of a context draw. `product`: type of their products where it is not that of the calls."""
-    return draw_of(ctx.gpu, net, product or ctx.dtype, ctx.stack, ctx.protocol)
-
-
-def corrected(source: Source, correction: Correction) -> Source:
-    """What answers rest on that a calibration moved."""
-    return replace(with_note(source, correction.note), near=source.near or bool(correction.origin))
-
-
-def assuming(family: Family, ctx: Context, source: Source) -> Source:
-    """What rests on an assumption that no row shows is as uncertain as a new architecture, and says so."""
-    said = family.assumed(ctx) if family.assumed else ""
-    return replace(with_note(source, said), basis="new_architecture") if said else source
-
-
-def coordinates(analysis: Analysis, ctx: Context) -> dict[str, Array]:
-    """What a correction looks at besides software: the features, and what the net makes of them."""
-    learned = trained(analysis.net)
-    units = learned.net.units(analysis.features, codes_of(ctx, analysis.net)) if learned else {}
-    return dict(analysis.features) | {name: unit.astype(np.float64) for name, unit in units.items()}
-
-
-class Learned(NamedTuple):
-    """What the nets say of a batch. `seen`: the analysis whose features they were given. `ceiling`: base seconds of
-    plain software and the log of the ceiling over them; None where no ceiling was trained: the low end of the interval
-    stands in.
+def _learned(at: Setting, seen: Analysis, plain: Analysis) -> tuple[Residual, Any, Any]:
+    """What the nets say of a batch from the features that they are given: the residual, the log of the ceiling over
+    the base time of plain software, and the log of a calibration's factor; None where nothing was trained.
     """
-
-    seen: Analysis
-    residual: Residual
-    intervals: Mapping[str, Interval]
-    ceiling: tuple[Array, Array] | None = None
-
-
-def _untaught(analysis: Analysis) -> Learned:
-    zeros = np.zeros(len(analysis.base_s))
-    return Learned(analysis, Residual(zeros, zeros + UNTRAINED_SCALE), UNTRAINED)
-
-
-def _learned(family: Family, cols: Columns, analysis: Analysis, ctx: Context) -> Learned:
-    known = trained(analysis.net)
-    if known is None:
-        return _untaught(analysis)
-    original, plain = as_original(ctx), plain_context(ctx, analysis.net)
-    seen = analysis if original is ctx else family.analyse(cols, original)
-    inputs = known.net.inputs(seen.features)
-    residual = known.net(inputs, codes_of(ctx, analysis.net))
-    if known.ceiling is None:
-        return Learned(seen, residual, known.card.intervals)
-    base, low = (analysis, seen) if plain == ctx else (family.analyse(cols, plain), None)
-    if low is None:
-        low = base if as_original(plain) is plain else family.analyse(cols, as_original(plain))
-    same = low is seen and known.ceiling.net.features == known.net.features
-    log_ratio = known.ceiling(inputs if same else low.features, codes_of(plain, analysis.net))
-    return Learned(seen, residual, known.card.intervals, (base.base_s, log_ratio))
+    learned, units = at.learned, None
+    residual, log_ceiling = Residual(0.0, UNTRAINED_SCALE), None
+    if learned:
+        inputs, ceiling = learned.net.inputs(seen.features), learned.ceiling
+        residual = learned.net(inputs, at.codes)
+        same = ceiling and plain is seen and ceiling.net.features == learned.net.features
+        log_ceiling = ceiling(inputs if same else plain.features, at.plain_codes) if ceiling else None
+        units = learned.net.units(inputs, at.codes) if at.correction else None
+    if at.correction is None:
+        return residual, log_ceiling, None
+    features = np.transpose([seen.features[name] for name in at.correction.features])
+    return residual, log_ceiling, at.correction.log_factor(len(seen.base_s), features, units)
 
 
-@lru_cache(maxsize=4096)
-def as_original(ctx: Context) -> Context:
-    """The context whose features the nets see: of a what-if that changes rates alone, that of its original."""
-    original = _original(ctx.gpu)
-    return ctx if original is None else replace(ctx, gpu=original)
-
-
-@lru_cache(maxsize=1024)
-def _original(gpu: GPU) -> GPU | None:
-    """The GPU that a what-if of other rates was made of."""
-    if not gpu.origin:
-        return None
-    try:
-        original = find(gpu.origin)
-    except UnknownGPU:
-        return None
-    changed = {name for name in VALUE_FIELDS if getattr(gpu, name) != getattr(original, name)}
-    return original if changed <= RATES else None
+def finished(
+    seconds: Sequence[Any],
+    residual: Residual,
+    log_ceiling: Any,
+    log_factor: Any,
+    widths: Sequence[Interval],
+    width: float | None,
+    protocol: str,
+    xp: Arith,
+) -> tuple[Any, ...]:
+    """Latency, low, high, floor and ceiling. `seconds`: the base estimate, the floor, the DRAM pipe, and the base
+    estimate of plain software, over which `log_ceiling` is the ceiling (None: the low end of the interval stands in).
+    `log_factor` and `width` are a calibration's.
+    """
+    base_s, floor, dram_s, plain_s = seconds
+    latency, low, high = combined(base_s, residual, dram_s, floor, widths, protocol, xp)
+    ceiling = low if log_ceiling is None else ceiling_s(plain_s, log_ceiling, floor, high, xp)
+    answers = latency, low, high, floor, ceiling
+    return answers if width is None else moved(answers, log_factor, width, xp)
 
 
 def combined(
@@ -275,12 +219,8 @@ def stand_in(family: Family, key: tuple[Any, ...], gpu: GPU, in_force: correctio
     A framework's own kernels, of which there are replays on the GPU, come before another framework's cold ones. A GPU
     of which neither was measured is answered as the GPUs of its compute capability are.
     """
-    ctx, cold = resolve(family, gpu, key[0], SERVING, key[1], key[2], options_of(family, key))
-    cold = assuming(family, ctx, cold)
-    correction = in_force and in_force.of(ctx, net_name(family, ctx.options))
-    cold = corrected(cold, correction) if correction else cold
-    dtype, stack, impl = replay_key(key)[:3]
-    own = resolve(family, gpu, dtype, "graph", stack, impl, options_of(family, key))[1] if family.nets else cold
+    cold = setting(family, key, gpu, SERVING, in_force).source
+    own = setting(family, replay_key(key), gpu, "graph", None).source if family.nets else cold
     alike = cold.reference_gpu and of_one_capability(find(cold.reference_gpu), gpu)
     if not cold.near and (own.near or not alike):
         return REPLAYED
@@ -298,7 +238,10 @@ def in_step(
     All but the floor shrink in proportion, nothing below the floor.
     """
     latency, floor = seconds[LATENCY], seconds[FLOOR]
-    saved = write_back_s(floor / latency, dram_bytes, family, ctx.gpu, xp, ctx.impl) + _setup_s(family, ctx, stack)
+    framework = stacks.framework(stack or stacks.DEFAULT[ctx.protocol])
+    facts = {"family": family.name, "mma": ctx.gpu.traits.mma, "framework": framework, "impl": ctx.impl}
+    saved = write_back_s(floor / latency, dram_bytes, family, ctx.gpu, xp, ctx.impl)
+    saved = saved + float(constant("step_setup_saved", **facts))
     shrunk = xp.maximum(latency - saved, floor) / latency
     return tuple(xp.maximum(each * shrunk, floor) for each in seconds)
 
@@ -328,9 +271,3 @@ def write_back_s(busy: Any, dram_bytes: Any, family: Family, gpu: GPU, xp: Arith
     dirty = xp.minimum(dirt["per_byte"] * dram_bytes, dirt["of_l2"] * gpu.l2_mb * 2.0**20)
     share = xp.minimum(xp.maximum((busy - none) / (all_ - none), 0.0), 1.0)
     return share * dirty / (1e9 * gpu.dram_peak_gbps)
-
-
-def _setup_s(family: Family, ctx: Context, stack: str | None) -> float:
-    framework = stacks.framework(stack or stacks.DEFAULT[ctx.protocol])
-    facts = {"family": family.name, "mma": ctx.gpu.traits.mma, "framework": framework, "impl": ctx.impl}
-    return float(constant("step_setup_saved", **facts))

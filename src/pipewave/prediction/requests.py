@@ -6,8 +6,7 @@ As in the batch contract, what a row names comes before what the call of `predic
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 
@@ -15,34 +14,41 @@ from pipewave.calls.families import CLASSES, Call, from_dict
 from pipewave.calls.fields import rules
 from pipewave.errors import BadInput, MissingField, PipewaveError, UnknownField, did_you_mean
 from pipewave.gpus import GPU, find
-from pipewave.prediction.tables import Table, is_table, names_of, values_of
+from pipewave.prediction.tables import values_of
 from pipewave.software import stacks
 
 ENVELOPE = ("id", "kernel", "gpu", "protocol")
 USUAL_PROTOCOL = "cold"
 
 
-class Where(NamedTuple):
-    """A GPU and a protocol."""
+@runtime_checkable
+class Frame(Protocol):
+    """What is needed of a DataFrame, pandas or polars alike."""
+
+    @property
+    def columns(self) -> Any:
+        """Column names."""
+
+    def __getitem__(self, name: Any) -> Any: ...
+
+
+Table = Mapping[str, Any] | Frame
+
+
+class Part(NamedTuple):
+    """Rows asked for in one place: their numbers among all, and the calls or the columns that they are."""
 
     gpu: GPU
     protocol: str
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Rows asked for in one place: their numbers among all, and the calls or the table that they are."""
-
-    where: Where
     rows: Sequence[int] | slice
-    calls: Sequence[Call] | Table
+    calls: Sequence[Call] | Mapping[str, Any]
 
 
-def where(gpu: Any, protocol: Any) -> Where:
-    """A place by name. Raises MissingField without a GPU, UnknownGPU, BadInput."""
+def where(gpu: Any, protocol: Any) -> tuple[GPU, str]:
+    """A GPU and a protocol by name. Raises MissingField without a GPU, UnknownGPU, BadInput."""
     if gpu is None:
         raise MissingField("missing field 'gpu': name a GPU in the case or as the second argument", field="gpu")
-    return Where(find(gpu), check_protocol(USUAL_PROTOCOL if protocol is None else protocol))
+    return find(gpu), check_protocol(USUAL_PROTOCOL if protocol is None else protocol)
 
 
 def check_protocol(protocol: Any) -> str:
@@ -73,27 +79,17 @@ def parts(rows: Sequence[Any] | Table, gpu: Any, protocol: Any) -> list[Part]:
 
 def _of_list(items: Sequence[Any], gpu: Any, protocol: Any) -> Iterator[Part]:
     if items and all(issubclass(each, Call) for each in set(map(type, items))):  # calls name no place
-        yield Part(where(gpu, protocol), slice(None), items)
+        yield Part(*where(gpu, protocol), slice(None), items)
         return
-    places: dict[tuple[Any, Any], tuple[list[int], list[Call]]] = {}
+    places: dict[tuple[GPU, str], tuple[list[int], list[Call]]] = {}
     for i, item in enumerate(items):
-        named = item if isinstance(item, Mapping) else {}
-        key = (_named(named, "gpu", gpu), _named(named, "protocol", protocol))
-        rows, calls = places.setdefault(key if all(map(_hashable, key)) else (i, None), ([], []))
-        where(*key)
+        own = [item.get(name) if isinstance(item, Mapping) else None for name in ("gpu", "protocol")]
+        place = where(gpu if own[0] is None else own[0], protocol if own[1] is None else own[1])
+        rows, calls = places.setdefault(place, ([], []))
         rows.append(i)
         calls.append(_call(i, item))
-    for key, (rows, calls) in places.items():
-        yield Part(where(*key), rows, calls)
-
-
-def _named(case: Mapping[str, Any], name: str, otherwise: Any) -> Any:
-    found = case.get(name)
-    return otherwise if found is None else found
-
-
-def _hashable(value: Any) -> bool:
-    return value.__hash__ is not None
+    for place, (rows, calls) in places.items():
+        yield Part(*place, rows, calls)
 
 
 def _call(i: int, item: Any) -> Call:
@@ -113,14 +109,14 @@ def _of_table(table: Table, gpu: Any, protocol: Any) -> Iterator[Part]:
     gpus, protocols = (values_of(columns.pop(name, None)) for name in ("gpu", "protocol"))
     if not isinstance(gpus, list) and not isinstance(protocols, list):
         at = where(gpu if gpus is None else gpus, protocol if protocols is None else protocols)
-        yield Part(at, slice(None), columns)
+        yield Part(*at, slice(None), columns)
         return
     size = max(len(named) for named in (gpus, protocols) if isinstance(named, list))
     places: dict[tuple[Any, Any], list[int]] = {}
     for i, key in enumerate(zip(_spread(gpus, gpu, size), _spread(protocols, protocol, size), strict=True)):
         places.setdefault(key, []).append(i)
     for key, rows in places.items():
-        yield Part(where(*key), rows, {name: _taken(column, rows) for name, column in columns.items()})
+        yield Part(*where(*key), rows, {name: _taken(column, rows) for name, column in columns.items()})
 
 
 def _spread(named: Any, otherwise: Any, size: int) -> list[Any]:
@@ -135,8 +131,17 @@ def _taken(column: Any, rows: Sequence[int]) -> Any:
     values = values_of(column)
     if not isinstance(values, list):
         return column
-    taken = [values[i] for i in rows]
-    return np.asarray(column)[list(rows)] if isinstance(column, np.ndarray) else taken
+    return column[list(rows)] if isinstance(column, np.ndarray) else [values[i] for i in rows]
+
+
+def is_table(given: Any) -> TypeGuard[Table]:
+    """Whether something has columns by name."""
+    return isinstance(given, Mapping) or (hasattr(given, "columns") and hasattr(given, "__getitem__"))
+
+
+def _names_of(table: Table) -> list[str]:
+    """Names of the columns."""
+    return list(table) if isinstance(table, Mapping) else [str(name) for name in table.columns]
 
 
 def fields_of(table: Table) -> list[str]:
@@ -144,7 +149,7 @@ def fields_of(table: Table) -> list[str]:
 
     Raises UnknownField for a column of a dict that is no field, and for one of a DataFrame that looks like one.
     """
-    names = names_of(table)
+    names = _names_of(table)
     if isinstance(table, Mapping):
         return names
     known = {name for cls in CLASSES.values() for name in rules(cls)} | set(ENVELOPE)
@@ -159,4 +164,4 @@ def carried(table: Any) -> dict[str, Any]:
     if isinstance(table, Mapping) or not is_table(table):
         return {}
     mine = set(fields_of(table)) - {"id"}
-    return {name: table[name] for name in names_of(table) if name not in mine}
+    return {name: table[name] for name in _names_of(table) if name not in mine}

@@ -1,44 +1,44 @@
-"""Which software a batch of calls is answered from, and how familiar that ground is."""
+"""What the answers of a batch rest on: its context, the software that answers, how familiar that ground is, and what
+all its calls share.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
-from pipewave.errors import UnsupportedDtype
+from pipewave.errors import UnknownGPU, UnsupportedDtype
 from pipewave.gpus import GPU, find
 from pipewave.gpus.registry import of_generation
+from pipewave.gpus.spec import VALUE_FIELDS
 from pipewave.kernels.base import Context, Family
-from pipewave.nets.nets import trained
-from pipewave.nets.weights_metadata import WeightsMetadata
+from pipewave.nets.calibration import corrections
+from pipewave.nets.calibration.correction import Correction, SoftwareCorrection
+from pipewave.nets.nets import Trained, trained
+from pipewave.nets.weights_metadata import Interval, WeightsMetadata, intervals_of
 from pipewave.physics.cache import SERVING
+from pipewave.physics.power import Draw, draw_of
+from pipewave.prediction.columns import options_of
+from pipewave.prediction.fallback import Query, choose
 from pipewave.software import stacks
-from pipewave.software.fallback import (
-    FOUR_BIT,
-    LEVELS,
-    SIXTEEN_BIT,
-    Candidate,
-    Query,
-    TrainingRows,
-    alike,
-    fallback_chain,
-    furthest,
-    kind_of,
-)
-from pipewave.software.rules import constant
+from pipewave.software.training_rows import LEVELS, SIXTEEN_BIT, alike, kind_of
 
-# What the corpus's tables of collectives call the contract's implementations.
-COLLECTIVES = {"NCCL": "nccl", "TRTLLM": "custom"} | {
-    f"{name}_{mode}": "custom" for name in ("vLLM_custom", "SGLang_CustomAllReduce") for mode in ("graph", "eager")
-}
 REVEALING = ("config", "tile", "ctas")  # options that say how a call was implemented, not what it computes
+UNTRAINED = {"measured_gpu": Interval(1.0), "same_architecture": Interval(1.5), "new_architecture": Interval(2.0)}
+# What a what-if may change and still be answered as its original times what physics says.
+RATES = frozenset((
+    "boost_clock_mhz", "sustained_clock_mhz", "fp32_tflops", "tf32_tflops", "fp16_tflops", "bf16_tflops", "fp8_tflops",
+    "int8_tops", "fp4_tflops", "dram_gbps", "dram_pin_gbps", "dram_measured_gbps", "l2_gbps", "link_gbps", "pcie_gbps",
+    "tdp_w",
+))  # fmt: skip
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a batch of answers rests on. `software`: one of `pipewave.software.fallback.LEVELS`.
+    """What a batch of answers rests on. `software`: one of `pipewave.software.training_rows.LEVELS`.
 
     `near`: rows of the GPU were measured, or of the one it is a copy of, in this type or in the other 16-bit one.
     `reference_gpu`: where they were not, the nearest GPU of its generation of which such rows were.
@@ -82,30 +82,32 @@ def resolve(
     named, stack = stack, stacks.versioned(stack, protocol, [name for names in card.stacks.values() for name in names])
     lacks = stacks.lacks(named) if named else ""
     guessed = f"{named} names no {lacks}: {stack} assumed" if lacks and named != stack else ""
-    choice, ran = _software(family, gpu, dtype, protocol, stack, _as_trained(net, impl), options)
+    given = dict(options)
+    query = Query(stack, gpu.base_gpu, kind_of(dtype, given.get("kv_dtype")), seen, net, gpu.compute_capability)
+    choice = choose(learned, query, gpu, impl, _selected(family, dtype, given))
     basis = card.basis(gpu.name, gpu.compute_capability, dtype, seen)
     near = any((gpu.base_gpu, kind, seen) in card.trained for kind in alike(dtype))
     elsewhere = _rows_elsewhere(card, gpu, dtype, protocol) if basis != "measured_gpu" else ""
     reference = "" if near else _reference_gpu(card, gpu, dtype, seen)
-    notes = tuple(filter(None, (guessed, choice.note, ran.note, elsewhere)))
+    notes = tuple(filter(None, (guessed, *choice.notes, elsewhere)))
     sibling = basis == "new_architecture" and bool(reference) and gpu.traits.family_code
-    source = Source(basis, ran.impl, choice.stack, ran.level, notes, near, reference, sibling)
+    source = Source(basis, choice.impl, choice.stack, choice.level, notes, near, reference, sibling)
     used = choice.measured_as
-    return Context(gpu, dtype, protocol, used, ran.impl, options, _other_version(stack, used)), source
+    return Context(gpu, dtype, protocol, used, choice.impl, options, _other_version(stack, used)), source
 
 
 def _reference_gpu(card: WeightsMetadata, gpu: GPU, dtype: str, protocol: str) -> str:
-    """The GPU of the same generation nearest to this one of which rows of a type under a protocol were trained on."""
+    """The GPU of the same generation nearest to this one, in capability and then in bandwidth, of which rows of a type
+    under a protocol were trained on.
+    """
     found = {name for name, kind, under in card.trained if under == protocol and kind in alike(dtype)}
-    same = map(find, of_generation(found, gpu.compute_capability))
-    near = min(same, key=lambda one: (*_unlike(one, gpu), one.name), default=None)
-    return near.name if near else ""
 
+    def unlike(name: str) -> tuple[float, float, str]:
+        one = find(name)
+        rates = one.dram_peak_gbps, gpu.dram_peak_gbps
+        return abs(one.compute_capability - gpu.compute_capability), max(rates) / min(rates), name
 
-def _unlike(one: GPU, other: GPU) -> tuple[float, ...]:
-    """How far two GPUs of a generation are apart: in capability, then in bandwidth."""
-    rates = one.dram_peak_gbps, other.dram_peak_gbps
-    return abs(one.compute_capability - other.compute_capability), max(rates) / min(rates)
+    return min(of_generation(found, gpu.compute_capability), key=unlike, default="")
 
 
 def _rows_elsewhere(card: WeightsMetadata, gpu: GPU, dtype: str, protocol: str) -> str:
@@ -123,84 +125,6 @@ def _other_version(named: str | None, used: str) -> str:
     return named if named and same and stacks.version(named) else ""
 
 
-def _by_name(card: WeightsMetadata, dtype: str, protocol: str) -> frozenset[str]:
-    """Stacks of which a 4-bit kernel is known by name only: every shape that it was measured at is held out."""
-    if dtype not in FOUR_BIT:
-        return frozenset()
-    known = card.names(dtype)
-    return known & frozenset(card.stacks.get(protocol, ())) or known
-
-
-class Runs(NamedTuple):
-    """The implementation that answers, how near the software's rows are on the whole, and what to say of it."""
-
-    impl: str
-    level: str
-    note: str
-
-
-def _software(
-    family: Family, gpu: GPU, dtype: str, protocol: str, stack: str | None, impl: str | None, options: tuple[Any, ...]
-) -> tuple[Candidate, Runs]:
-    """The stack and the implementation that answer: known by GPU, type, protocol and net."""
-    given, net, seen = dict(options), net_name(family, options), measured_protocol(protocol)
-    card = trained(net).card  # type: ignore[union-attr]
-    query = Query(stack, gpu.base_gpu, kind_of(dtype, given.get("kv_dtype")), seen, net, gpu.compute_capability)
-    choice = fallback_chain(card.known, query, card.default_stack.get(seen), _by_name(card, dtype, seen))[0]
-    return choice, _runs(net, card, query, choice, impl, gpu, _selected(family, dtype, given))
-
-
-def _runs(
-    net: str,
-    card: WeightsMetadata,
-    query: Query,
-    choice: Candidate,
-    impl: str | None,
-    gpu: GPU,
-    selectors: tuple[str, ...],
-) -> Runs:
-    """The implementation asked for, or the one the stack runs; types are crossed where none is known, with a note."""
-    stack, note = choice.measured_as, _unknown_impl(net, impl)
-    found = impl or _by_rule(net, query, choice, gpu, selectors, card.known)
-    found = found or card.impl(stack, gpu.compute_capability, query.dtype, selectors, net)
-    if not found and (found := card.impl_of_other_types(stack, gpu.compute_capability)):
-        note = f"no kernel of {query.dtype} is known of {stack}; answered as {found}, measured on other types"
-    if not distinguishes_impls(net):
-        return Runs(found, choice.level, "")
-    rows = card.known.exactly(query.kind, query.protocol, stack, found)
-    level = furthest(choice.level, rows.level(query.gpu, stack, found))
-    if (impl or choice.note) and not note and level not in (choice.level, LEVELS[0]):
-        note = f"no rows of {stack} with {found} on {query.gpu} were used in training"
-    return Runs(found, level, note)
-
-
-def _by_rule(
-    net: str, query: Query, choice: Candidate, gpu: GPU, selectors: tuple[str, ...], known: TrainingRows
-) -> str:
-    """What the code of a version takes by default, where no row of that version on the GPU's generation says it."""
-    named = choice.measured_as == query.stack
-    rows = known.exactly(query.kind, query.protocol, choice.measured_as).of_generation(gpu.compute_capability)
-    if not query.stack or choice.level == LEVELS[0] or (named and rows.gpus(choice.measured_as)):
-        return ""
-    return default_impl(net, query.stack, gpu, query.dtype, query.protocol, causal="False" not in selectors)
-
-
-def default_impl(net: str, stack: str, gpu: GPU, dtype: str, protocol: str, *, causal: bool = True) -> str:
-    """The implementation that a stack's own code takes by default, by the rule of that name; empty where none says.
-
-    `causal`: False for attention in which every token sees every other, which the rule of text does not speak of.
-    """
-    facts = {"framework": stacks.framework(stack), "version": stacks.version(stack), "protocol": protocol}
-    facts |= {"architecture": gpu.architecture, "mma": gpu.traits.mma}
-    return str(constant("default_impl", net=net, dtype=dtype, causal=causal, **facts))
-
-
-def distinguishes_impls(net: str) -> bool:
-    """Whether a net tells implementations apart."""
-    learned = trained(net)
-    return learned is not None and "impl" in learned.net.categories
-
-
 def net_name(family: Family, options: tuple[tuple[str, Any], ...]) -> str:
     """The net that calls with these options are answered from; empty where the family has none."""
     values = [value for _, value in options]
@@ -211,25 +135,6 @@ def _selected(family: Family, dtype: str, options: Mapping[str, Any]) -> tuple[s
     """What a stack chooses its implementation by; a cache without a type of its own has that of the call."""
     values = {"kv_dtype": dtype} | {name: value for name, value in options.items() if value is not None}
     return tuple(str(values.get(name)) for name in family.selected_by)
-
-
-def _as_trained(net: str, impl: str | None) -> str | None:
-    """The name under which a net knows what a corpus table calls `impl`."""
-    impl = COLLECTIVES.get(impl or "", impl)
-    learned = trained(net)
-    seen = learned.net.categories.get("impl", {}) if learned else {}
-    if not impl or impl in seen:
-        return impl
-    return next((name for name in sorted(seen) if name.partition(":")[0] == impl), impl)  # `…:mxfp8`: its activations
-
-
-def _unknown_impl(net: str, impl: str | None) -> str:
-    """What to say of an implementation without measured rows; nothing where the net does not tell them apart."""
-    learned = trained(net)
-    seen = learned.net.categories.get("impl", {}) if learned else {}
-    if not impl or not seen or impl in seen or impl in learned.card.default_impl.values():  # type: ignore[union-attr]
-        return ""
-    return f"impl {impl!r}: no row was measured with it"
 
 
 @lru_cache(maxsize=4096)
@@ -273,3 +178,101 @@ def _row_type(net: str, category: str, dtype: str, stack: str, protocol: str) ->
     seen = {r.kind.partition(",")[0] for r in rows if (r.stack, r.protocol) == (stack, protocol)}
     seen = seen & {dtype, *others} or {*learned.net.categories.get(category, ())}
     return dtype if dtype in seen else next((other for other in others if other in seen), dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Setting:
+    """What all calls of one context share.
+
+    `contexts`: of the calls, the one whose features the net sees, and both as the ceiling is asked. `learned` is None
+    where no net was trained, or physics alone is asked for.
+    """
+
+    source: Source
+    net: str
+    learned: Trained | None
+    contexts: tuple[Context, Context, Context, Context]
+    widths: tuple[Interval, ...]
+    codes: Mapping[str, str]
+    plain_codes: Mapping[str, str]  # of the ceiling
+    correction: SoftwareCorrection | None
+    draws: dict[str, Draw] = field(default_factory=dict)  # by type of the products, as they are asked for
+
+    @property
+    def ctx(self) -> Context:
+        """The context of the calls."""
+        return self.contexts[0]
+
+    @property
+    def width(self) -> float | None:
+        """A calibration's factor on the half-width of the interval, in log time."""
+        return self.correction.width if self.correction else None
+
+    def draw(self, product: str) -> Draw:
+        """What the calls draw. `product`: type of their products where it is not that of the calls."""
+        if product not in self.draws:
+            ctx = self.ctx
+            self.draws[product] = draw_of(ctx.gpu, self.net, product or ctx.dtype, ctx.stack, ctx.protocol)
+        return self.draws[product]
+
+    def each(self, found: Callable[[Context], Found]) -> tuple[Found, ...]:
+        """What is found under each of the contexts."""
+        known = {ctx: found(ctx) for ctx in dict.fromkeys(self.contexts)}
+        return tuple(known[ctx] for ctx in self.contexts)
+
+
+@lru_cache(maxsize=4096)
+def setting(
+    family: Family,
+    key: tuple[Any, ...],
+    gpu: GPU,
+    protocol: str,
+    in_force: corrections.InForce | None,
+    physics: bool = False,
+    net: str | None = None,
+) -> Setting:
+    """Calls of a group key as they are measured one by one. `net`: where it is not the family's usual one."""
+    dtype, stack, impl = key[:3]
+    ctx, source = resolve(family, gpu, dtype, protocol, stack, impl, options_of(family, key))
+    source, net = assuming(family, ctx, source), net_name(family, ctx.options) if net is None else net
+    learned = None if physics else trained(net)
+    plain = plain_context(ctx, net) if learned else ctx
+    seen = (as_original(ctx), plain, as_original(plain)) if learned else (ctx, ctx, ctx)
+    intervals, measured = learned.card.intervals if learned else UNTRAINED, measured_protocol(protocol)
+    widths = intervals_of(intervals, source.basis, measured, source.software, dtype, sibling=source.sibling)
+    codes, correction = codes_of(ctx, net), None if physics or not in_force else in_force.of(ctx, net)
+    if correction:
+        source = corrected(source, correction)
+    moved_by = correction.of_software(codes) if correction else None
+    return Setting(source, net, learned, (ctx, *seen), widths, codes, codes_of(plain, net), moved_by)
+
+
+def corrected(source: Source, correction: Correction) -> Source:
+    """What answers rest on that a calibration moved."""
+    return replace(with_note(source, correction.note), near=source.near or bool(correction.origin))
+
+
+def assuming(family: Family, ctx: Context, source: Source) -> Source:
+    """What rests on an assumption that no row shows is as uncertain as a new architecture, and says so."""
+    said = family.assumed(ctx) if family.assumed else ""
+    return replace(with_note(source, said), basis="new_architecture") if said else source
+
+
+@lru_cache(maxsize=4096)
+def as_original(ctx: Context) -> Context:
+    """The context whose features the nets see: of a what-if that changes rates alone, that of its original."""
+    original = _original(ctx.gpu)
+    return ctx if original is None else replace(ctx, gpu=original)
+
+
+@lru_cache(maxsize=1024)
+def _original(gpu: GPU) -> GPU | None:
+    """The GPU that a what-if of other rates was made of."""
+    if not gpu.origin:
+        return None
+    try:
+        original = find(gpu.origin)
+    except UnknownGPU:
+        return None
+    changed = {name for name in VALUE_FIELDS if getattr(gpu, name) != getattr(original, name)}
+    return original if changed <= RATES else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,47 +25,24 @@ from pipewave.prediction.threads import parts_of
 CHUNK_ROWS = 8_192  # features of a chunk stay in the caches
 
 
-@runtime_checkable
-class Frame(Protocol):
-    """What is needed of a DataFrame, pandas or polars alike."""
-
-    @property
-    def columns(self) -> Any:
-        """Column names."""
-
-    def __getitem__(self, name: Any) -> Any: ...
-
-
-Table = Mapping[str, Any] | Frame
 LISTS = ("q_lens", "kv_lens", "routing")  # fields whose value for one call may be a list
 
 
-def batch(table: Table) -> TableBatch | None:
-    """The table as arrays of one batch, where its rows differ in numbers only."""
-    return uniform({name: table[name] for name in names_of(table)})
-
-
-def calls(table: Table) -> list[Call]:
+def calls(table: Mapping[str, Any]) -> list[Call]:
     """The calls of a table; columns are the fields of the contract, `kernel` among them.
 
     Raises BadInput when columns differ in length, and names the row of a bad value.
     """
-    columns = {name: _one(name, values_of(table[name])) for name in names_of(table)}
-    rows = _length(columns)
-    return [_call(i, {name: _at(column, i) for name, column in columns.items()}) for i in range(rows)]
+    columns = {name: _one(name, values_of(column)) for name, column in table.items()}
+    lengths = {name: len(column) for name, column in columns.items() if isinstance(column, list)}
+    if len(set(lengths.values())) > 1:
+        name, length = min(lengths.items(), key=lambda item: item[1])
+        raise BadInput(f"column {name!r} has {length} rows, others have {max(lengths.values())}", field=name)
+    rows = range(next(iter(lengths.values()), 1))
+    return [_call(i, {name: one[i] if name in lengths else one for name, one in columns.items()}) for i in rows]
 
 
-def is_table(given: Any) -> TypeGuard[Table]:
-    """Whether something has columns by name."""
-    return isinstance(given, Mapping) or (hasattr(given, "columns") and hasattr(given, "__getitem__"))
-
-
-def names_of(table: Table) -> list[str]:
-    """Names of the columns."""
-    return list(table) if isinstance(table, Mapping) else [str(name) for name in table.columns]
-
-
-def _call(row: int, case: dict[str, Any]) -> Call:
+def _call(row: int, case: Mapping[str, Any]) -> Call:
     try:
         return from_dict({name: value for name, value in case.items() if not _absent(value)})
     except BadInput as error:
@@ -85,18 +62,6 @@ def _one(name: str, column: Any) -> Any:
     return tuple(column) if name in LISTS and flat else column
 
 
-def _length(columns: Mapping[str, Any]) -> int:
-    lengths = {name: len(column) for name, column in columns.items() if isinstance(column, list)}
-    if len(set(lengths.values())) > 1:
-        name, length = min(lengths.items(), key=lambda item: item[1])
-        raise BadInput(f"column {name!r} has {length} rows, others have {max(lengths.values())}", field=name)
-    return next(iter(lengths.values()), 1)
-
-
-def _at(column: Any, row: int) -> Any:
-    return column[row] if isinstance(column, list) else column
-
-
 def _absent(value: Any) -> bool:
     return value is None or (isinstance(value, float) and value != value)
 
@@ -112,11 +77,10 @@ class TableBatch:
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
 
-    def chunks(self) -> Iterator[tuple[slice, Columns]]:
-        """Parts of the rows with their columns."""
-        for ends in parts_of(len(self), CHUNK_ROWS):
-            part = slice(*ends)
-            yield part, {name: column[part] for name, column in self.columns.items()}
+    def parts(self) -> Iterator[Columns]:
+        """Columns of parts of the rows."""
+        for first, last in parts_of(len(self), CHUNK_ROWS):
+            yield {name: column[first:last] for name, column in self.columns.items()}
 
 
 def uniform(named: Mapping[str, Any]) -> TableBatch | None:

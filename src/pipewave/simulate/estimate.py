@@ -34,7 +34,7 @@ from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import Speculative
 from pipewave.simulate.speculative import of as speculative_of
 from pipewave.simulate.static_batch import Schedule, StaticBatch, drafted_tpot_ms, queued_times, sample
-from pipewave.software.host import Host, host_of
+from pipewave.software.front import Host, host_of
 from pipewave.step import Engine, Runner
 from pipewave.step.memory import GIB, Budget, budget, held_bytes
 

@@ -6,15 +6,17 @@ of `rules`, over `DeploymentFacts` and the version; values have the types of `en
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from pipewave.errors import BadFile
 from pipewave.files import packaged
 from pipewave.software.engine_parts import PARTS, DeploymentFacts, KernelRule, StateCheckpoints, StaticReserve
-from pipewave.software.rules import Case, Facts, frozen, typed, version_of
+from pipewave.software.rules import Case, Facts, frozen, typed
+from pipewave.software.stacks import version_of
 
 HERE = Path(__file__).parent
 NAMES = ("vllm", "sglang", "trtllm")  # engines with rules; the first is that of an answer where none is named
@@ -65,41 +67,32 @@ def _types() -> Mapping[str, Any]:
 @cache
 def _cases(engine: str) -> tuple[Case, ...]:
     """Rules of an engine in order. BadFile where one has no source, or a value is not of its field's type."""
-    try:
-        return tuple(
-            Case(
-                frozen(row["when"]),
-                {name: typed(_types()[name], each) for name, each in row["set"].items()},
-                _source(row),
-            )
-            for row in read(engine)["rules"]
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadFile(f"{engine}.json: cannot be read ({error!r}); reinstall pipewave", field="rules") from error
+    return _read(engine, "rules", _settings)
 
 
 @cache
 def _kernel_cases(engine: str) -> tuple[Case, ...]:
     """Kernel rules of an engine in order, those of several families or types one by one. BadFile as in `_cases`."""
+    return _read(engine, "kernels", _kernel_rules)
+
+
+def _read(engine: str, part: str, values: Callable[[Mapping[str, Any]], list[Any]]) -> tuple[Case, ...]:
     try:
-        return tuple(
-            Case(frozen(row["when"]), typed(KernelRule, {"family": family, "dtype": dtype, **row["set"]}), _source(row))
-            for row in read(engine)["kernels"]
-            for family in row["family"]
-            for dtype in row["dtype"]
-        )
+        rows = read(engine)[part]
+        if unsourced := [row for row in rows if not row["source"]]:
+            raise ValueError(f"no source: {unsourced[0]}")
+        return tuple(Case(frozen(row["when"]), value, row["source"]) for row in rows for value in values(row))
     except (ValueError, KeyError, TypeError) as error:
         raise BadFile(f"{engine}.json: cannot be read ({error!r}); reinstall pipewave", field="rules") from error
 
 
-def _values(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: typed(_types()[name], value) for name, value in given.items()}
+def _settings(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{name: typed(_types()[name], each) for name, each in row["set"].items()}]
 
 
-def _source(row: Mapping[str, Any]) -> str:
-    if not row["source"]:
-        raise ValueError(f"no source: {row}")
-    return str(row["source"])
+def _kernel_rules(row: Mapping[str, Any]) -> list[KernelRule]:
+    kinds = product(row["family"], row["dtype"])
+    return [typed(KernelRule, {"family": family, "dtype": dtype, **row["set"]}) for family, dtype in kinds]
 
 
 def fields(engine: str, version: str, setting: DeploymentFacts) -> dict[str, Any]:
@@ -108,13 +101,12 @@ def fields(engine: str, version: str, setting: DeploymentFacts) -> dict[str, Any
     for case in _cases(engine):
         if case.holds(facts):
             found = {**case.value, **found}
-    nested = {name: dict(_within(found, name)) for name in NESTED}
     flat = {name: value for name, value in found.items() if "." not in name}
-    return flat | {name: NESTED[name](**values) for name, values in nested.items() if values}
-
-
-def _within(found: Mapping[str, Any], part: str) -> list[tuple[str, Any]]:
-    return [(name.removeprefix(f"{part}."), value) for name, value in found.items() if name.startswith(f"{part}.")]
+    nested: dict[str, dict[str, Any]] = {}
+    for name in found.keys() - flat.keys():
+        part, _, inner = name.partition(".")
+        nested.setdefault(part, {})[inner] = found[name]
+    return flat | {part: NESTED[part](**values) for part, values in nested.items()}
 
 
 def kernels(engine: str, version: str, setting: DeploymentFacts) -> tuple[KernelRule, ...]:

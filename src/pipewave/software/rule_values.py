@@ -51,13 +51,6 @@ class GroupSizes(NamedTuple):
     most: float | None
 
 
-class WaitingShare(NamedTuple):
-    """Shares of a kernel's start that it waits in a step, at the ends of a range."""
-
-    low: float
-    high: float
-
-
 class Tile(NamedTuple):
     """Rows and columns of a thread block."""
 
@@ -137,14 +130,6 @@ class Companions:
     def bytes(self, query_bytes: Any, key_bytes: Any) -> Any:
         """Bytes moved besides attention itself."""
         return self.queries * query_bytes + self.keys * key_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class WriteBack:
-    """Bytes a step writes back for each byte of a kernel's result, and the share of L2 that holds results."""
-
-    per_byte: float
-    of_l2: float
 
 
 @dataclass(frozen=True, slots=True)

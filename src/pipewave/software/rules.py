@@ -10,7 +10,6 @@ JSON and not YAML: every command reads such files, and PyYAML takes longer to im
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -22,6 +21,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from pipewave.errors import BadFile
 from pipewave.files import packaged
 from pipewave.software.rule_values import VALUES
+from pipewave.software.stacks import version_of
 
 FILE = Path(__file__).with_name("stack_rules.json")
 Facts = Mapping[str, Any]
@@ -62,11 +62,6 @@ def _met(name: str, wanted: Any, facts: Facts) -> bool:
             return any(test(fact, part) for part in (wanted if isinstance(wanted, tuple) else (wanted,)))
     fact = facts[name]
     return bool(fact == wanted or (isinstance(wanted, tuple) and fact in wanted))
-
-
-def version_of(text: str | Sequence[int]) -> tuple[int, ...]:
-    """Numbers of a bare version, for ordering: `0.5.8.post1` is (0, 5, 8, 1)."""
-    return tuple(map(int, re.findall(r"\d+", text))) if isinstance(text, str) else tuple(text)
 
 
 def typed(kind: Any, value: Any) -> Any:

@@ -56,9 +56,9 @@ def version(stack: str) -> tuple[int, ...]:
     return (*(*numbers, 0, 0)[:3], RELEASE + sum(numbers[3:]))
 
 
-def version_of(text: str) -> tuple[int, ...]:
+def version_of(text: str | Sequence[int]) -> tuple[int, ...]:
     """Numbers of a bare version, for ordering: `0.5.8.post1` is (0, 5, 8, 1)."""
-    return tuple(int(number) for number in re.findall(r"\d+", text))
+    return tuple(map(int, re.findall(r"\d+", text))) if isinstance(text, str) else tuple(text)
 
 
 def nearest(stack: str, known: Sequence[str], changed: Sequence[tuple[int, ...]] = ()) -> str | None:

@@ -21,7 +21,7 @@ from pipewave.physics.demand import Array
 from pipewave.physics.power import board_of
 from pipewave.prediction.answers import Predictions
 from pipewave.software.engine import Engine, StepLoad
-from pipewave.software.host import Host
+from pipewave.software.front import Host
 from pipewave.step.deployment_facts import deployment_facts
 from pipewave.step.kernel_latency import KernelLatencies, kernel_latencies, nodes_of
 from pipewave.step.overlap import EXCHANGED, TwoBatch, arranged, halved, lanes, overlapped_us, two_batch

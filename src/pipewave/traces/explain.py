@@ -103,7 +103,7 @@ def _written_by(one: Group, shape: Shaped | None) -> Shaped | None:
         return shape
     if not family_of(shape.call.kernel).profile.generated:
         return shape
-    return replace(shape, call=replace(shape.call, impl=GENERATED))  # type: ignore[call-arg]
+    return replace(shape, call=replace(shape.call, impl=GENERATED))
 
 
 def _better(mine: Shaped | None, guess: Shaped | None) -> Shaped | None:

@@ -15,7 +15,7 @@ from pipewave.kernels.attention.split import FEWEST_BLOCKS, FULL, fa3_part
 from pipewave.kernels.attention.tasks import Amount, AnyRequests, Heads, Shape, tile_steps, visible_keys
 from pipewave.physics.cache import MISSES, PREFILL_DRAM_SHARE, missing_share
 from pipewave.physics.overlap import overlapped
-from pipewave.physics.waves import waves as waves_of
+from pipewave.physics.overlap import waves as waves_of
 from pipewave.software.rule_values import DecodeCycles
 
 # Decode of vLLM's Triton kernel where physics answers alone: segments of the whole cache, walked tile by tile.

@@ -11,7 +11,7 @@ from pipewave.kernels.attention_module.parts import Counts, Module
 from pipewave.kernels.base import Context
 from pipewave.kernels.stages import Stage, rate
 from pipewave.physics.demand import Array
-from pipewave.physics.waves import waves
+from pipewave.physics.overlap import waves
 from pipewave.software.rule_values import BlockMajor, SparseTiles
 
 SCORE_BYTES, INDEX_BYTES = 4.0, 4.0

@@ -48,8 +48,8 @@ def _read(launched: Launched, _step: Step | None, _given: Given) -> Shaped | Non
     count = head.arg("Out msg nelems" if family == "all_gather" else "In msg nelems")
     if not isinstance(world, int) or not isinstance(count, int):
         return None
-    sizes = {"bytes": count * WIDTHS.get(dtype, 2), "world": world}
-    return Shaped(launched.role, CLASSES[family](**sizes, impl=launched.impl))  # type: ignore[call-arg]
+    sizes: dict[str, Any] = {"bytes": count * WIDTHS.get(dtype, 2), "world": world}
+    return Shaped(launched.role, CLASSES[family](**sizes, impl=launched.impl))
 
 
 def profile_of(op: str) -> Profile:

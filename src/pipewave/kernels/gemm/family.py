@@ -23,8 +23,7 @@ from pipewave.kernels.gemm.machine import (
 from pipewave.physics.arith import Arith
 from pipewave.physics.cache import PRODUCT_DRAM_SHARE
 from pipewave.physics.energy import Work
-from pipewave.physics.overlap import overlapped
-from pipewave.physics.waves import wave_efficiency
+from pipewave.physics.overlap import overlapped, wave_efficiency
 
 # What the learned residual of a GEMM looks at: sizes, residency, padding, waves, and times beside the base estimate.
 #

@@ -14,7 +14,7 @@ from pipewave.physics.arith import Arith
 from pipewave.physics.cache import COLD, MULTICAST, PRODUCT_DRAM_SHARE, SERVING, Misses, l2_bytes, missing_share, walked
 from pipewave.physics.energy import DRAWS, joules_per_flop, watts
 from pipewave.physics.launch import launch_s
-from pipewave.physics.waves import waves
+from pipewave.physics.overlap import waves
 from pipewave.software.rule_values import UnfusedQuantize
 
 # What the formulas of a GEMM need of a GPU and its software, computed once a context.

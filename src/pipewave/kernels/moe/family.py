@@ -15,8 +15,7 @@ from pipewave.physics.cache import COLD, MISSES, SERVING, least_dram, missing_sh
 from pipewave.physics.demand import Array, Demand, demand
 from pipewave.physics.energy import Work
 from pipewave.physics.launch import log2
-from pipewave.physics.overlap import overlapped
-from pipewave.physics.waves import waves
+from pipewave.physics.overlap import overlapped, waves
 
 # What a timed call spends before its products besides the usual kernels: routers without a kernel, slow casts.
 

@@ -14,8 +14,7 @@ from pipewave.kernels.moe.routing import Layer, Product
 from pipewave.physics.cache import MULTICAST, PROFILER_WARM, STREAM_DRAM_SHARE, l2_bytes
 from pipewave.physics.demand import Array
 from pipewave.physics.launch import launch_s
-from pipewave.physics.overlap import overlapped
-from pipewave.physics.waves import waves
+from pipewave.physics.overlap import overlapped, waves
 from pipewave.software.rule_values import MoeCosts
 from pipewave.software.rules import constant
 from pipewave.software.stacks import version

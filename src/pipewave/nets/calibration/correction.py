@@ -1,17 +1,165 @@
-"""One correction: a card's own rows of one net under one protocol, and what they say about any call of that kind."""
+"""One correction: a card's own rows of one net under one protocol, and what they say about any call of that kind.
+
+A Gaussian process over a few hundred rows says what is left between measured and predicted log time. Prior: a constant
+(the whole GPU is off), an offset of every stack, implementation and type, a linear trend in every coordinate, and a
+smooth remainder, each with its own scale; noise. The scales are those under which the rows are most likely, zero among
+them, so that few or noisy rows are answered by little more than a shrunken offset. Formulas: Rasmussen & Williams,
+Gaussian Processes for Machine Learning (2006), 2.25 (mean), 2.30 (evidence), 4.17 (Matérn covariance, 3/2), 5.12
+(leave-one-out), the last for blocks of rows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pipewave.nets.calibration.process import Scales, WeightedCovariance
-from pipewave.physics.arith import ARRAY, Arith
+from pipewave.nets.layers import Floats
+from pipewave.physics.arith import Arith
 from pipewave.physics.demand import Array
+
+CONSTANT = 0.3  # a GPU may be 30 % off altogether
+SOFTWARE = (0.0, 0.15, 0.5)  # and the kernels of one library together
+LINEAR = (0.0, 0.05, 0.15)
+SMOOTH = (0.0, 0.06, 0.12, 0.25, 0.5)
+REACH = (0.4, 0.7, 1.2)  # in standard deviations of a coordinate
+NOISE = (0.02, 0.04, 0.08, 0.15)
+KINDS = 3  # of codes: stack, implementation, type
+SEARCHED_ROWS = 200  # scales are settled on these many rows
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """Prior standard deviations in log time; `reach` is the length over which the smooth part varies.
+
+    The last `codes` coordinates tell software: above their middle where it is what ran.
+    """
+
+    linear: float
+    smooth: float
+    reach: float
+    noise: float
+    software: float = 0.0
+    codes: int = 0
+
+    def kernel(self, a: Array, b: Array) -> Array:
+        """Prior covariance [a, b] of two sets of points [row, coordinate]."""
+        return self.covariance(Between.of(a, b, self.codes))
+
+    def covariance(self, between: Between) -> Array:
+        """The same of points whose relations are known."""
+        covariance = CONSTANT**2 + self.linear**2 * between.inner
+        if self.software:
+            covariance = covariance + self.software**2 * between.alike
+        if self.smooth:
+            far = between.distance / self.reach
+            covariance = covariance + self.smooth**2 * (1.0 + far) * np.exp(-far)
+        return np.asarray(covariance)
+
+    def inverse(self, points: Array) -> Array:
+        """Inverse of the covariance of noisy rows at these points."""
+        return np.asarray(np.linalg.inv(self.kernel(points, points) + self.noise**2 * np.eye(len(points))))
+
+    def evidence(self, between: Between, values: Array) -> float:
+        """Log likelihood of the rows, up to a constant."""
+        factor = np.linalg.cholesky(self.covariance(between) + self.noise**2 * np.eye(len(values)))
+        white = np.linalg.solve(factor, values)
+        return float(-0.5 * white @ white - np.log(np.diag(factor)).sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """What covariances of two sets of points [a, b] rest on, whatever the scales.
+
+    Inner product and distance for a coordinate each, the latter times the root of three; the share of codes in common.
+    """
+
+    inner: Array
+    distance: Array
+    alike: Array
+
+    @classmethod
+    def of(cls, a: Array, b: Array, codes: int) -> Between:
+        """`a` and `b` [row, coordinate], of which the last `codes` tell software."""
+        width = max(a.shape[1], 1)
+        inner = a @ b.T
+        distance = (a**2).sum(1)[:, None] + (b**2).sum(1) - 2.0 * inner
+        first = a.shape[1] - codes
+        ran, other = (points[:, first:] > 0.0 for points in (a, b))
+        alike = ran.astype(float) @ other.T.astype(float) / KINDS
+        return cls(inner / width, np.sqrt(np.maximum(distance, 0.0) * (3.0 / width)), alike)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WeightedCovariance:
+    """Weighted sum of the covariances of calls with some rows, for calls that share their last coordinates.
+
+    What does not depend on the call is worked out once: with d the distance over `reach`, one call takes
+
+        level + slope · x + Σ weights (1 + d) exp(-d),  d² = |root x|² + products · x + squares
+    """
+
+    level: float
+    slope: Array  # [coordinate]
+    weights: Array  # [row], of the smooth part; empty without one
+    root: float
+    products: Array  # [coordinate, row]
+    squares: Array  # [row]
+
+    @classmethod
+    def of(cls, scales: Scales, points: Array, weights: Array, shared: Array) -> WeightedCovariance:
+        """Of `points` [row, coordinate] with `weights` [row]; `shared` are the calls' last coordinates."""
+        width, own = max(points.shape[1], 1), points.shape[1] - len(shared)
+        slope = scales.linear**2 / width * (weights @ points)
+        codes = points.shape[1] - scales.codes
+        alike = (points[:, codes:] > 0.0) @ (shared[len(shared) - scales.codes :] > 0.0).astype(float) / KINDS
+        level = weights @ (CONSTANT**2 + scales.software**2 * alike) + slope[own:] @ shared
+        root = np.sqrt(3.0 / width) / scales.reach
+        near = root * points[:, :own]
+        squares = (near**2).sum(1) + root**2 * ((points[:, own:] - shared) ** 2).sum(1)
+        smooth = scales.smooth**2 * weights if scales.smooth else weights[:0]
+        return cls(float(level), slope[:own], smooth, float(root), np.ascontiguousarray(-2.0 * root * near.T), squares)
+
+    def __call__(self, at: Array) -> Array:
+        """Of coordinates [call, coordinate], one a call."""
+        total = at @ self.slope
+        total += self.level
+        if len(self.weights):
+            far = at.dot(self.products)
+            far += self.squares
+            far += self.root**2 * np.einsum("ij,ij->i", at, at)[:, None]
+            far = np.sqrt(np.maximum(far, 0.0, out=far), out=far)
+            near = np.exp(-far)
+            far += 1.0
+            near *= far
+            total += near @ self.weights
+        return np.asarray(total)
+
+
+def likeliest(points: Array, values: Array, codes: int = 0) -> Scales:
+    """The scales of highest evidence on a grid; the last `codes` coordinates tell software."""
+    step = -(-len(values) // SEARCHED_ROWS)
+    points, values = points[::step], values[::step]
+    between = Between.of(points, points, codes)
+    given = product(LINEAR, SMOOTH, REACH, NOISE, SOFTWARE if codes else SOFTWARE[:1])
+    grid = [Scales(*one, codes) for one in given if one[1] or one[2] == REACH[0]]
+    return max(grid, key=lambda scales: scales.evidence(between, values))
+
+
+def left_out(inverse: Array, values: Array, groups: NDArray[np.intp]) -> Array:
+    """Answer for each row from the rows of all other groups, without fitting again."""
+    weights = inverse @ values
+    out = np.empty_like(values)
+    for group in np.unique(groups):
+        at = np.flatnonzero(groups == group)
+        out[at] = values[at] - np.linalg.solve(inverse[np.ix_(at, at)], weights[at])
+    return out
+
 
 FARTHEST = 3.0  # standard deviations of the rows beyond which a coordinate counts as the edge
 CHUNK_CALLS = 512  # whose covariances with the rows stay in a cache
@@ -33,12 +181,6 @@ class Frame:
     def scaled(self, raw: Array) -> Array:
         """Coordinates [row, name] in standard deviations from their middle."""
         return np.minimum(np.maximum((raw - self.middle) / self.spread, -FARTHEST), FARTHEST)
-
-
-def _ran(name: str, codes: Mapping[str, str]) -> float:
-    """Whether `dtype=fp8` is what ran."""
-    code, _, value = name.partition("=")
-    return float(codes.get(code) == value)
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # distinguished by identity: what is worked out of one is cached by it
@@ -72,10 +214,6 @@ class Correction:
         """The correction for calls of constant categories."""
         return _of_software(self, tuple((name, codes[name]) for name in CODES if name in codes))
 
-    def apply(self, seconds: Array, log_factor: Array) -> Array:
-        """[latency, low, high, floor, ceiling] corrected: the first three move, none falls below the floor."""
-        return np.array(moved(seconds, log_factor, self.width, ARRAY))
-
 
 def moved(seconds: Rows, log_factor: Any, width: float, xp: Arith) -> tuple[Any, ...]:
     """Latency, low, high, floor and ceiling of calls whose latency a calibration moves."""
@@ -87,19 +225,24 @@ def moved(seconds: Rows, log_factor: Any, width: float, xp: Arith) -> tuple[Any,
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SoftwareCorrection:
-    """A correction of calls that share their software."""
+    """A correction of calls that share their software: of the coordinates that differ, features come before units."""
 
-    names: tuple[str, ...]  # of the coordinates that differ: features, and hidden units of the net
-    middle: Array
+    features: tuple[str, ...]
+    units: NDArray[np.intp]  # hidden units of the net, counted through its members
+    middle: Array  # [coordinate]
     scale: Array
     covariance: WeightedCovariance
+    width: float  # factor on the half-width of the interval, in log time
 
-    def of_features(self, features: Mapping[str, Array]) -> Array:
-        """The same from coordinates by name, [call] each."""
-        return self.log_factor(np.array([features[name] for name in self.names]).T)
-
-    def log_factor(self, raw: Array) -> Array:
-        """Log of corrected over predicted latency, from coordinates [call, name], which are overwritten."""
+    def log_factor(self, calls: int, features: Any, units: Floats | None = None) -> Array:
+        """Log of corrected over predicted latency, [call], from features [call, feature] and the last hidden units of
+        all members, [member, call, unit].
+        """
+        own = len(self.features)
+        raw = np.empty((calls, len(self.middle)))
+        raw[:, :own] = features
+        if units is not None:
+            raw[:, own:] = units.swapaxes(0, 1).reshape(calls, -1)[:, self.units]
         raw -= self.middle
         raw *= self.scale
         np.minimum(raw, FARTHEST, out=raw)
@@ -111,11 +254,11 @@ class SoftwareCorrection:
 
 @lru_cache(maxsize=256)
 def _of_software(correction: Correction, codes: tuple[tuple[str, str], ...]) -> SoftwareCorrection:
-    names, ran = correction.frame.names, {f"{name}={value}" for name, value in codes}
-    own = sum("=" not in name for name in names)  # software comes last
-    raw = np.array([[float(name in ran) for name in names]])
-    shared = correction.frame.scaled(raw)[0, own:]
+    frame, ran = correction.frame, {f"{name}={value}" for name, value in codes}
+    own = sum("=" not in name for name in frame.names)  # software comes last
+    features = tuple(name for name in frame.names[:own] if not name.startswith(UNIT))  # before the units
+    units = [int(name.removeprefix(UNIT)) for name in frame.names[len(features) : own]]
+    shared = frame.scaled(np.array([[float(name in ran) for name in frame.names]]))[0, own:]
     covariance = WeightedCovariance.of(correction.scales, correction.points, correction.weights, shared)
-    return SoftwareCorrection(
-        names[:own], correction.frame.middle[:own], 1.0 / correction.frame.spread[:own], covariance
-    )
+    middle, scale = frame.middle[:own], 1.0 / frame.spread[:own]
+    return SoftwareCorrection(features, np.array(units, np.intp), middle, scale, covariance, correction.width)

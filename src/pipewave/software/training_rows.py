@@ -1,12 +1,8 @@
-"""Which software answers for a stack that is asked for: an ordered list of stacks with the reason of each.
-
-Rows that a net was trained on are of some stacks, types, protocols and GPUs. `fallback_chain` lists what may answer,
-nearest first; the first candidate does.
-"""
+"""The measured rows that a net was trained on, by software, and how near they are to what is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,7 +13,6 @@ from pipewave.software.rules import constant
 LEVELS = ("measured", "other_gpu", "nearest_version", "other_framework")  # from what was asked for to what is furthest
 SIXTEEN_BIT = {"bf16": ("fp16",), "fp16": ("bf16",)}  # types that the same kernels take
 FOUR_BIT = ("nvfp4", "mxfp4", "int4")
-EXAMPLES = 3  # GPUs that a note names
 
 
 class TrainingRow(NamedTuple):
@@ -113,76 +108,6 @@ def furthest(*levels: str) -> str:
     return max(levels, key=LEVELS.index)
 
 
-class Query(NamedTuple):
-    """A stack, if one is named, and what it is to run: on which GPU, of which kind, measured under which protocol;
-    by which net it is answered, and the GPU's compute capability.
-    """
-
-    stack: str | None
-    gpu: str
-    kind: str
-    protocol: str
-    net: str = ""
-    capability: int = 0
-
-    @property
-    def dtype(self) -> str:
-        """The type of the call."""
-        return self.kind.partition(",")[0]
-
-
-class Candidate(NamedTuple):
-    """A stack that may answer: the name it was asked by, the name its rows have, how near they are (`LEVELS`), and the
-    reason why it answers where it is not what was asked for.
-    """
-
-    stack: str
-    measured_as: str
-    level: str
-    note: str = ""
-
-
-def fallback_chain(
-    rows: TrainingRows, query: Query, usual: str | None, by_name: Collection[str] = ()
-) -> tuple[Candidate, ...]:
-    """What may answer a query, nearest first: the stack itself where it has rows of the type; else its nearest version
-    with rows on GPUs of this generation, then on any; else its kernels of other types; else another framework.
-
-    `usual` answers for frameworks without rows; `by_name` are stacks of whose kernels of the type the names are known.
-    """
-    pool = rows.pool(query.dtype, query.protocol)
-    listed = tuple(sorted({*pool.stacks(), *rows.elsewhere(query.dtype, query.protocol), *by_name}))
-    used = query.stack or stacks.default(query.protocol, listed, usual)
-    name = stacks.measured_as(used, listed)
-    if query.stack and listed and name not in listed:
-        return tuple(_substitutes(rows, pool, listed, query, usual))
-    exact = rows.exactly(query.kind, query.protocol, name)
-    level = exact.level(query.gpu, name)
-    plain = query.stack is None or level == LEVELS[0]
-    return (Candidate(used, name, level, "" if plain else _note(query, _where(exact, name))),)
-
-
-def _substitutes(
-    rows: TrainingRows, pool: TrainingRows, listed: Sequence[str], query: Query, usual: str | None
-) -> Iterator[Candidate]:
-    """The chain where the stack that is asked for has no rows of the type."""
-    here, name = pool.stacks(query.gpu), str(query.stack)
-    changed = changes(name, query.dtype, query.net, query.capability)
-    for some in ({*here, *pool.of_generation(query.capability).stacks()}, listed):
-        if near := stacks.nearest(name, sorted(some), changed):
-            yield _substitute(pool, query, near, LEVELS[2])
-    if query.dtype not in FOUR_BIT and not stacks.nearest(name, listed):  # kernels of 4-bit weights are their own
-        under = sorted({row.stack for row in rows.rows if row.protocol == query.protocol})
-        if near := stacks.nearest(name, under):
-            yield Candidate(near, near, LEVELS[3], _note(query, f"{near}: its rows of other types"))
-    yield _substitute(pool, query, (usual if usual in listed else None) or (here or listed)[-1], LEVELS[3])
-
-
-def _substitute(pool: TrainingRows, query: Query, used: str, level: str) -> Candidate:
-    text = used if query.gpu in pool.gpus(used) else f"{used}: {_where(pool, used)}"
-    return Candidate(used, used, level, _note(query, text))
-
-
 def changes(stack: str, dtype: str, net: str, capability: int) -> tuple[tuple[int, ...], ...]:
     """Versions of the stack's framework from which on it runs other kernels of a type, for calls that a net answers."""
     facts = {"framework": stacks.framework(stack), "dtype": dtype, "net": net, "capability": capability}
@@ -190,29 +115,17 @@ def changes(stack: str, dtype: str, net: str, capability: int) -> tuple[tuple[in
     return found
 
 
-def _note(query: Query, answered: str) -> str:
-    types = query.kind.replace(",", " with a cache of ")
-    return f"no rows of {query.stack} {types} on {query.gpu} were used in training; answered from {answered}"
-
-
-def _where(pool: TrainingRows, stack: str) -> str:
-    gpus = pool.gpus(stack)
-    more = ", ..." if len(gpus) > EXAMPLES else ""
-    return f"its rows on {', '.join(gpus[:EXAMPLES])}{more}" if gpus else "its rows of other types and versions"
-
-
 def from_nested(document: Mapping[str, Any]) -> TrainingRows:
     """Read what `nested` wrote: protocol → stack → kind → GPU → implementations."""
-    return TrainingRows(frozenset(_rows(document)))
-
-
-def _rows(document: Mapping[str, Any]) -> Iterator[TrainingRow]:
-    for protocol, of_protocol in document.items():
-        for stack, of_stack in of_protocol.items():
-            for kind, of_kind in of_stack.items():
-                yield from (
-                    TrainingRow(protocol, stack, kind, gpu, impl) for gpu, impls in of_kind.items() for impl in impls
-                )
+    rows = (
+        TrainingRow(protocol, stack, kind, gpu, impl)
+        for protocol, of_protocol in document.items()
+        for stack, of_stack in of_protocol.items()
+        for kind, of_kind in of_stack.items()
+        for gpu, impls in of_kind.items()
+        for impl in impls
+    )
+    return TrainingRows(frozenset(rows))
 
 
 def nested(rows: Collection[TrainingRow]) -> dict[str, Any]:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from pipewave.software.fallback import (
+from pipewave.prediction.fallback import Query, fallback_chain
+from pipewave.software.stacks import nearest, spelt, version, versioned
+from pipewave.software.training_rows import (
     LEVELS,
-    Query,
     TrainingRow,
     TrainingRows,
     alike,
-    fallback_chain,
     from_nested,
     furthest,
     kind_of,
     nested,
 )
-from pipewave.software.stacks import nearest, spelt, version, versioned
 
 ROWS = (
     TrainingRow("graph", "vllm-0.19.0", "bf16", "H200", "default"),
