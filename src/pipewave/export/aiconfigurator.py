@@ -22,14 +22,13 @@ import yaml
 from pipewave.calls.collective import AllReduce
 from pipewave.calls.families import Gemm, attention
 from pipewave.errors import BadInput
+from pipewave.export.tables import Row, check_equal_layers, served_us
 from pipewave.files.whole import write as replace
 from pipewave.gpus import GPU
-from pipewave.models import Gqa, ModelSpec
+from pipewave.models import ModelSpec
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel
-from pipewave.prediction.api import predict
 
-Row = dict[str, Any]
 BACKEND, VERSION, SOURCE = "vllm", "0.24.0", "pipewave"
 TYPES = {"bf16": "bfloat16", "fp8": "fp8"}
 TOKENS = tuple(sorted({*(1 << i for i in range(16)), *range(16, 257, 16), *range(384, 8193, 384)}))
@@ -38,7 +37,6 @@ LENGTHS = tuple(16 << i for i in range(11))
 CACHES = tuple(1 << i for i in range(18))
 SIZES = tuple(128 << i for i in range(21))
 HELD = 1 << 24  # tokens of a batch at most
-PROTOCOL = "serving"
 MEMORY_SHARE, MEMORY_START_S, LINK_START_S = 0.8, 3e-6, 1e-5  # as in its own files of GPUs
 OTHER_BYTES = 3_758_096_384  # what a runtime takes beside weights and cache, as there
 
@@ -49,8 +47,7 @@ def export(model: ModelSpec, gpu: GPU, folder: Path, *, tps: Sequence[int] = (1,
     Raises BadInput for a model that is not dense attention of equal layers, or without pyarrow; CannotShard where a
     degree does not divide it; BadFile where the folder cannot be written.
     """
-    if len(model.grouped()) != 1 or not isinstance(model.layers[0].mixer, Gqa):
-        raise BadInput(f"model = {model.name}: tables are written for dense models with equal layers", field="model")
+    check_equal_layers(model, "this export")
     for tp in tps:
         Parallel(tp).check(model)
     name = gpu.name.lower().replace(" ", "_")
@@ -102,21 +99,16 @@ def _row(gpu: GPU, op: str) -> Row:
 
 def products(model: ModelSpec, gpu: GPU, tps: Sequence[int]) -> Iterator[Row]:
     """Every product of the model at each degree, over tokens."""
-    shapes = {(call.n, call.k, call.dtype) for tp in tps for call in _calls(model, tp) if isinstance(call, Gemm)}
+    steps = [Deployment(model, Parallel(tp)).kernels(Batch.of([1], [1])) for tp in tps]
+    shapes = {(use.call.n, use.call.k, use.call.dtype) for uses in steps for use in uses if isinstance(use.call, Gemm)}
     asked = [Gemm(m, n, k, dtype=dtype) for n, k, dtype in sorted(shapes) for m in TOKENS]
-    us = predict(asked, gpu, protocol=PROTOCOL).latency_us.tolist()
-    for call, took in zip(asked, us, strict=True):
+    for call, took in zip(asked, served_us(asked, gpu), strict=True):
         sizes = {"gemm_dtype": TYPES[call.dtype], "m": call.m, "n": call.n, "k": call.k}
         yield _row(gpu, "gemm") | sizes | {"latency": took / 1e3}
 
 
-def _calls(model: ModelSpec, tp: int) -> Iterator[Any]:
-    return (use.call for use in Deployment(model, Parallel(tp)).kernels(Batch.of([1], [1])))
-
-
 def _heads(model: ModelSpec, tps: Sequence[int]) -> list[tuple[int, int, int]]:
-    mixer = model.layers[0].mixer
-    assert isinstance(mixer, Gqa)
+    mixer = check_equal_layers(model, "this export")
     return [(mixer.heads // tp, max(mixer.kv_heads // tp, 1), mixer.head_dim) for tp in tps]
 
 
@@ -137,7 +129,7 @@ def _attention_row(
 def prompts(model: ModelSpec, gpu: GPU, tps: Sequence[int]) -> Iterator[Row]:
     """Attention of whole prompts."""
     asked = [(h, b, n) for h in _heads(model, tps) for b in REQUESTS for n in LENGTHS if b * n <= 1 << 17]
-    us = predict([_attended(h, b, n, n) for h, b, n in asked], gpu, protocol=PROTOCOL).latency_us.tolist()
+    us = served_us([_attended(h, b, n, n) for h, b, n in asked], gpu)
     for (heads, requests, length), took in zip(asked, us, strict=True):
         yield _attention_row(gpu, "context_attention", heads, requests, length, 0, took)
 
@@ -145,7 +137,7 @@ def prompts(model: ModelSpec, gpu: GPU, tps: Sequence[int]) -> Iterator[Row]:
 def decodes(model: ModelSpec, gpu: GPU, tps: Sequence[int]) -> Iterator[Row]:
     """Attention of decodes over caches of `step` tokens and the new one."""
     asked = [(h, b, n) for h in _heads(model, tps) for b in REQUESTS for n in CACHES if b * n <= HELD]
-    us = predict([_attended(h, b, 1, n + 1) for h, b, n in asked], gpu, protocol=PROTOCOL).latency_us.tolist()
+    us = served_us([_attended(h, b, 1, n + 1) for h, b, n in asked], gpu)
     for (heads, requests, step), took in zip(asked, us, strict=True):
         yield _attention_row(gpu, "generation_attention", heads, requests, 1, step, took)
 
@@ -153,7 +145,7 @@ def decodes(model: ModelSpec, gpu: GPU, tps: Sequence[int]) -> Iterator[Row]:
 def reductions(gpu: GPU, tps: Sequence[int]) -> Iterator[Row]:
     """All-reduces over ranks of one host; sizes count elements of 16 bits."""
     asked = [(tp, size) for tp in tps for size in SIZES]
-    us = predict([AllReduce(2 * size, tp) for tp, size in asked], gpu, protocol=PROTOCOL).latency_us.tolist()
+    us = served_us([AllReduce(2 * size, tp) for tp, size in asked], gpu)
     for (tp, size), took in zip(asked, us, strict=True):
         yield _row(gpu, "all_reduce") | {
             "allreduce_dtype": "bfloat16", "num_gpus": tp, "message_size": size, "latency": took / 1e3,

@@ -17,23 +17,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from pipewave.calls.families import Call, Elementwise, FusedMoe
-from pipewave.errors import BadInput
-from pipewave.export.vidur import written
+from pipewave.export.tables import Row, check_equal_layers, csv_table, served_us
 from pipewave.files.whole import write
 from pipewave.gpus import GPU
 from pipewave.kernels.streaming.metadata import ARGMAX_KERNEL, as_run
-from pipewave.models import Gqa, ModelSpec
+from pipewave.models import ModelSpec
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel
-from pipewave.prediction.api import predict
 from pipewave.version import VERSION
 
-Row = dict[str, Any]
 DENSE = {
     "embedding": "embedding", "layernorm": "input_norm", "qkv_proj": "qkv_proj", "qk_norm": "qk_norm",
     "rotary_emb": "rope", "o_proj": "o_proj", "gate_up_proj": "gate_up_proj", "act_fn": "silu_and_mul",
@@ -45,7 +41,7 @@ SEQUENCES = (1, 2, 4, 8, *range(16, 257, 16))
 CHUNKS, CACHES = (0, *(16 << i for i in range(8))), (0, *(16 << i for i in range(11)))
 DECODES = (0, *(1 << i for i in range(9)))
 EXPERT_TOKENS = tuple(1 << i for i in range(12))
-BLOCK, PROTOCOL = 16, "serving"
+BLOCK = 16
 UNEQUAL = 0.063  # mean of `alpha_default` of its six published profiles (RTX PRO 6000, three models, tp 1 and 2)
 
 
@@ -55,8 +51,7 @@ def export(model: ModelSpec, gpu: GPU, folder: Path, *, tps: Sequence[int] = (1,
     Raises BadInput for a model whose layers differ or hold other parts, CannotShard where a degree does not divide it,
     BadFile where the folder cannot be written.
     """
-    if len(model.grouped()) != 1 or not isinstance(model.layers[0].mixer, Gqa):
-        raise BadInput(f"model = {model.name}: LLMServingSim describes equal layers of attention only", field="model")
+    check_equal_layers(model, "LLMServingSim")
     root = folder / gpu.name.replace(" ", "") / model.name / variant(model)
     files = []
     for tp in tps:
@@ -65,7 +60,7 @@ def export(model: ModelSpec, gpu: GPU, folder: Path, *, tps: Sequence[int] = (1,
         tables = {"dense": dense(deployment, gpu), "per_sequence": per_sequence(deployment, gpu),
                   "attention": attention(deployment, gpu), "moe": experts(deployment, gpu)}  # fmt: skip
         rows = {name: list(table) for name, table in tables.items()}
-        files += [written(root / f"tp{tp}" / f"{name}.csv", rows) for name, rows in rows.items() if rows]
+        files += [csv_table(root / f"tp{tp}" / f"{name}.csv", rows) for name, rows in rows.items() if rows]
     return (*files, _meta(root / "meta.yaml", model, gpu, tps))
 
 
@@ -96,7 +91,7 @@ def dense(deployment: Deployment, gpu: GPU) -> Iterator[Row]:
         found = [step.get(ours) for step in (whole if layer == "final_layernorm" else steps)]
         calls = [call for call in found if call is not None]
         if calls:
-            us = predict(calls, gpu, protocol=PROTOCOL).latency_us.tolist()
+            us = served_us(calls, gpu)
             yield from ({"layer": layer, "tokens": n, "time_us": t} for n, t in zip(TOKENS, us, strict=True))
 
 
@@ -105,7 +100,7 @@ def per_sequence(deployment: Deployment, gpu: GPU) -> Iterator[Row]:
     steps = [{use.name: use.call for use in deployment.kernels(Batch.of([1] * n, [1] * n))} for n in SEQUENCES]
     for layer, ours in PER_SEQUENCE.items():
         calls = [greedy(step[ours]) for step in steps]
-        us = predict(calls, gpu, protocol=PROTOCOL).latency_us.tolist()
+        us = served_us(calls, gpu)
         yield from ({"layer": layer, "sequences": n, "time_us": t} for n, t in zip(SEQUENCES, us, strict=True))
 
 
@@ -123,7 +118,7 @@ def attention(deployment: Deployment, gpu: GPU) -> Iterator[Row]:
     call = next(use.call for use in deployment.kernels(batch) if use.name == "attention")
     calls = [replace(call, q_lens=(*[c] * (c > 0), *[1] * n), kv_lens=(*[c + k] * (c > 0), *[kd + 1] * n))  # type: ignore[call-arg]
              for c, k, n, kd in asked]  # fmt: skip
-    us = predict(calls, gpu, protocol=PROTOCOL).latency_us.tolist()
+    us = served_us(calls, gpu)
     for (chunk, cached, n, held), t in zip(asked, us, strict=True):
         yield {"prefill_chunk": chunk, "kv_prefill": cached, "n_decode": n, "kv_decode": held, "time_us": t}
 
@@ -136,7 +131,7 @@ def experts(deployment: Deployment, gpu: GPU) -> Iterator[Row]:
         return
     asked = [(tokens, active) for tokens in EXPERT_TOKENS for active in _active(call, tokens)]
     calls = [replace(call, tokens=t, routing=_shared(call, t, active)) for t, active in asked]
-    us = predict(calls, gpu, protocol=PROTOCOL).latency_us.tolist()
+    us = served_us(calls, gpu)
     for (tokens, active), took in zip(asked, us, strict=True):
         yield {"tokens": tokens, "activated_experts": active, "time_us": took}
 

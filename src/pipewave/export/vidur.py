@@ -3,7 +3,8 @@
 Vidur learns the time of each operator from CSV tables of one GPU: `mlp.csv` over tokens, `attention.csv` over batches,
 `all_reduce.csv` and `send_recv.csv` over bytes, times in ms. Columns are those of the profiles that Vidur publishes.
 The interval of a prediction fills `min` and `max`, and `std` as that of a normal law. A sum that an engine fuses into
-the norm after it is 0 here.
+the norm after it is 0 here. Vidur has no experts: all of a mixture of them stands in `mlp_up_proj`, the other products
+of its layer are 0, and `n_expanded_embd` (`mlp_hidden_dim` of its model) is the width of one expert.
 
 `predictor_class` makes an execution-time predictor for Vidur 0.0.26, whose simulator then asks pipewave in place of its
 random forests, for each part of a layer in ms, for a batch of requests with new and cached tokens:
@@ -16,9 +17,7 @@ random forests, for each part of a layer in ms, for a batch of requests with new
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -26,17 +25,16 @@ from typing import Any
 import numpy as np
 
 from pipewave.calls.collective import AllReduce, SendRecv
+from pipewave.calls.families import Call, Collective
 from pipewave.errors import BadInput
-from pipewave.files.whole import write as replace
+from pipewave.export.tables import Row, check_equal_layers, csv_table, served
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
-from pipewave.models import Gqa, Mlp, ModelSpec, load
-from pipewave.models.kernels import Batch, Deployment
+from pipewave.models import Mlp, ModelSpec, Moe, load
+from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.models.shard import Parallel
-from pipewave.prediction.answers import Predictions
-from pipewave.prediction.api import predict
+from pipewave.physics.demand import Array
 
-Row = dict[str, Any]
 OPERATORS = {
     "emb": "embedding", "input_layernorm": "input_norm", "attn_pre_proj": "qkv_proj", "attn_rope": "rope",
     "attn_post_proj": "o_proj", "post_attention_layernorm": "ffn_norm", "mlp_up_proj": "gate_up_proj",
@@ -48,7 +46,6 @@ CACHED = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 CHUNKS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 SIZES = tuple(2048 * 2**i for i in range(18))
 BLOCK, SIGMAS = 16, 3.29  # page of the cache; standard deviations across a 90 % interval
-PROTOCOL = "serving"
 KEPT = 65_536  # batches whose times a predictor keeps
 
 
@@ -67,49 +64,62 @@ def export(model: ModelSpec, gpu: GPU, folder: Path, *, tps: Sequence[int] = (1,
         "all_reduce": [row for tp in tps if tp > 1 for row in collective("all_reduce", gpu, tp)],
         "send_recv": list(collective("send_recv", gpu, 2)),
     }
-    return tuple(written(folder / f"{name}.csv", rows) for name, rows in tables.items() if rows)
+    return tuple(csv_table(folder / f"{name}.csv", rows) for name, rows in tables.items() if rows)
 
 
 def check(model: ModelSpec) -> None:
     """Vidur knows one kind of model: equal layers of grouped attention and a gated dense part."""
-    layer = model.layers[0]
-    plain = isinstance(layer.mixer, Gqa) and isinstance(layer.ffn, Mlp) and layer.ffn.gated
-    if not plain or len(model.grouped()) != 1:
-        raise BadInput(f"model = {model.name}: Vidur describes dense models with equal layers only", field="model")
+    check_equal_layers(model, "Vidur")
+    ffn = model.layers[0].ffn
+    if not isinstance(ffn, (Mlp, Moe)) or not ffn.gated:
+        raise BadInput(f"model = {model.name}: Vidur describes gated layers only", field="model")
+
+
+def parts(uses: Sequence[Use]) -> dict[str, list[Call]]:
+    """Kernels of a layer and the embedding by Vidur's operators."""
+    named = {use.name: use.call for use in uses}
+    if "fused_moe" not in named:
+        return {op: [named[ours]] for op, ours in OPERATORS.items()}
+    names = list(named)
+    experts = [named[name] for name in names[names.index("ffn_norm") + 1 : names.index("final_norm")]]
+    found = {op: [named[ours]] if ours in named else [] for op, ours in OPERATORS.items()}
+    return found | {"mlp_up_proj": [call for call in experts if not isinstance(call, Collective)]}
 
 
 def mlp(model: ModelSpec, gpu: GPU, tp: int) -> Iterator[Row]:
     """One row a number of tokens: every operator but attention."""
     deployment = Deployment(model, Parallel(tp), None, BLOCK)
-    steps = [{use.name: use.call for use in deployment.kernels(Batch.of([n], [n]))} for n in TOKENS]
-    found = {ours: _predicted([step[ours] for step in steps], gpu) for ours in OPERATORS.values()}
+    steps = [parts(deployment.kernels(Batch.of([n], [n]))) for n in TOKENS]
+    found = {op: _together([step[op] for step in steps], gpu) for op in OPERATORS}
     for at, tokens in enumerate(TOKENS):
-        times = {name: value for op, ours in OPERATORS.items() for name, value in _stats(op, found[ours], at).items()}
+        times = {name: value for op in OPERATORS for name, value in _stats(op, found[op][:, at]).items()}
         nothing = {f"time_stats.add.{stat}": 0.0 for stat in ("min", "max", "mean", "median", "std")}
         yield times | nothing | _shape(model) | {"num_tokens": tokens, "num_tensor_parallel_workers": tp}
 
 
 def _shape(model: ModelSpec) -> Row:
-    mixer, ffn = model.layers[0].mixer, model.layers[0].ffn
-    assert isinstance(mixer, Gqa)
-    assert isinstance(ffn, Mlp)
+    mixer, ffn = check_equal_layers(model, "Vidur"), model.layers[0].ffn
+    assert isinstance(ffn, (Mlp, Moe))
     return {"n_head": mixer.heads, "n_kv_head": mixer.kv_heads, "n_embd": model.hidden, "n_expanded_embd": ffn.inter,
             "vocab_size": model.vocab, "use_gated_mlp": ffn.gated}  # fmt: skip
 
 
 def attention(model: ModelSpec, gpu: GPU, tp: int) -> Iterator[Row]:
     """One row a batch: a chunk of one prompt over cached tokens, or decodes of equal caches."""
-    mixer = model.layers[0].mixer
-    assert isinstance(mixer, Gqa)
+    mixer = check_equal_layers(model, "Vidur")
     chunks = [(1, chunk, cached) for chunk in CHUNKS for cached in (0, *CACHED)]
     steps = [*chunks, *((batch, 0, cached) for batch in BATCHES for cached in CACHED)]
     deployment = Deployment(model, Parallel(tp), None, BLOCK)
-    uses = [{use.name: use.call for use in deployment.kernels(_batch(*one))} for one in steps]
-    ran, saved = (_predicted([use[name] for use in uses], gpu) for name in ("attention", "kv_write"))
+    uses = []
+    for batch, chunk, cached in steps:
+        new = chunk or 1
+        kernels = deployment.kernels(Batch.of([new] * batch, [cached + new] * batch))
+        uses.append({use.name: [use.call] for use in kernels})
+    ran, saved = (_together([use[name] for use in uses], gpu) for name in ("attention", "kv_write"))
     for at, (batch, chunk, cached) in enumerate(steps):
         kinds = {"attn_prefill": chunk > 0, "attn_decode": chunk == 0}
-        times = {k: v for op, is_it in kinds.items() for k, v in _stats(op, ran if is_it else None, at).items()}
-        yield times | _stats("attn_kv_cache_save", saved, at) | {
+        times = {k: v for op, is_it in kinds.items() for k, v in _stats(op, ran[:, at] if is_it else None).items()}
+        yield times | _stats("attn_kv_cache_save", saved[:, at]) | {
             "n_embd": model.hidden, "n_q_head": mixer.heads, "n_kv_head": mixer.kv_heads, "block_size": BLOCK,
             "num_tensor_parallel_workers": tp, "max_model_len": model.max_length, "batch_size": batch,
             "prefill_chunk_size": chunk, "kv_cache_size": cached, "is_prefill": chunk > 0,
@@ -117,45 +127,35 @@ def attention(model: ModelSpec, gpu: GPU, tp: int) -> Iterator[Row]:
         }  # fmt: skip
 
 
-def _batch(batch: int, chunk: int, cached: int) -> Batch:
-    new = chunk or 1
-    return Batch.of([new] * batch, [cached + new] * batch)
-
-
 def collective(name: str, gpu: GPU, workers: int) -> Iterator[Row]:
     """One row a message size."""
     call = {"all_reduce": AllReduce, "send_recv": SendRecv}[name]
-    found = _predicted([call(size, workers) for size in SIZES], gpu)
+    found = _together([[call(size, workers)] for size in SIZES], gpu)
     for at, size in enumerate(SIZES):
-        yield _stats(name, found, at) | {
+        yield _stats(name, found[:, at]) | {
             "rank": 0, "num_workers": workers, "size": size, "collective": name, "devices_per_node": workers,
             "max_devices_per_node": gpu.gpus_per_node,
         }  # fmt: skip
 
 
-def _predicted(calls: Sequence[Any], gpu: GPU) -> Predictions:
-    return predict(calls, gpu, protocol=PROTOCOL)
+def _together(steps: Sequence[Sequence[Call]], gpu: GPU) -> Array:
+    """[low, high, mean] ms of the calls of each step, one after another; 0 of none."""
+    if not any(steps):
+        return np.zeros((3, len(steps)))
+    found = served([call for step in steps for call in step], gpu)
+    of_step = np.repeat(np.arange(len(steps)), [len(step) for step in steps])
+    ends = (found.low_us, found.high_us, found.latency_us)
+    return np.array([np.bincount(of_step, us, len(steps)) / 1e3 for us in ends])
 
 
-def _stats(op: str, found: Predictions | None, at: int) -> Row:
+def _stats(op: str, times: Array | None) -> Row:
     """The five columns of an operator, ms; empty where it does not run."""
-    if found is None:
+    if times is None:
         return {f"time_stats.{op}.{stat}": "" for stat in ("min", "max", "mean", "median", "std")}
-    low, high, mean = (float(np.round(part[at] / 1e3, 6)) for part in (found.low_us, found.high_us, found.latency_us))
+    low, high, mean = np.round(times, 6).tolist()
     values: Mapping[str, float] = {"min": low, "max": high, "mean": mean, "median": mean,
                                    "std": round((high - low) / SIGMAS, 6)}  # fmt: skip
     return {f"time_stats.{op}.{stat}": value for stat, value in values.items()}
-
-
-def written(path: Path, rows: Iterable[Row]) -> Path:
-    """Rows of equal keys as CSV; the file."""
-    rows = list(rows)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    replace(path, text.getvalue().encode())
-    return path
 
 
 class LayerTimes:
@@ -168,20 +168,18 @@ class LayerTimes:
         self.of = lru_cache(maxsize=KEPT)(self._of)
 
     def _of(self, q_lens: tuple[int, ...], kv_lens: tuple[int, ...]) -> Mapping[str, float]:
-        """By the names of our kernels, with `attention_prefill` and `attention_decode` apart."""
-        uses = {use.name: use.call for use in self._deployment.kernels(Batch.of(q_lens, kv_lens))}
-        wanted = {name: uses[name] for name in (*OPERATORS.values(), "kv_write")}
+        """By Vidur's operators, with `attention_prefill`, `attention_decode` and `kv_write`."""
+        uses = self._deployment.kernels(Batch.of(q_lens, kv_lens))
+        wanted = parts(uses) | {"kv_write": [use.call for use in uses if use.name == "kv_write"]}
         kinds = {"attention_prefill": [q > 1 for q in q_lens], "attention_decode": [q == 1 for q in q_lens]}
         for kind, chosen in kinds.items():
             if any(chosen):
                 q, kv = ([n for n, mine in zip(lens, chosen, strict=True) if mine] for lens in (q_lens, kv_lens))
                 alone = self._deployment.kernels(Batch.of(q, kv))
-                wanted[kind] = next(use.call for use in alone if use.name == "attention")
+                wanted[kind] = [use.call for use in alone if use.name == "attention"]
         size = sum(q_lens) * 2 * self._deployment.model.hidden
-        wanted |= {"all_reduce": AllReduce(size, self._tp)} if self._tp > 1 else {}
-        wanted["send_recv"] = SendRecv(size, 2)
-        found = predict(list(wanted.values()), self._gpu, protocol=PROTOCOL)
-        return dict(zip(wanted, (found.latency_us / 1e3).tolist(), strict=True))
+        wanted |= {"all_reduce": [AllReduce(size, self._tp)] if self._tp > 1 else [], "send_recv": [SendRecv(size, 2)]}
+        return dict(zip(wanted, _together(list(wanted.values()), self._gpu)[2].tolist(), strict=True))
 
 
 def predictor_class(model: str | Path | ModelSpec, gpu: str | GPU) -> type[Any]:
@@ -192,7 +190,11 @@ def predictor_class(model: str | Path | ModelSpec, gpu: str | GPU) -> type[Any]:
 
     def part(name: str) -> Any:
         def asked(self: Any, batch: Any) -> float:
-            return _times(self, batch).get(name, 0.0)
+            """`num_kv_tokens` are those before the new ones."""
+            both = zip(batch.num_q_tokens, batch.num_kv_tokens, strict=True)
+            lens = [(q, kv + q) for q, kv in both if q]
+            found: Mapping[str, float] = self.pipewave.of(tuple(q for q, _ in lens), tuple(kv for _, kv in lens))
+            return found.get(name, 0.0)
 
         return asked
 
@@ -202,17 +204,17 @@ def predictor_class(model: str | Path | ModelSpec, gpu: str | GPU) -> type[Any]:
         self._config.use_native_execution_time_predictor = False
 
     names = {
-        "_get_attention_layer_pre_proj_execution_time": "qkv_proj",
-        "_get_attention_layer_post_proj_execution_time": "o_proj",
-        "_get_attention_rope_execution_time": "rope",
+        "_get_attention_layer_pre_proj_execution_time": "attn_pre_proj",
+        "_get_attention_layer_post_proj_execution_time": "attn_post_proj",
+        "_get_attention_rope_execution_time": "attn_rope",
         "_get_attention_kv_cache_save_execution_time": "kv_write",
         "_get_attention_decode_execution_time": "attention_decode",
         "_get_attention_prefill_execution_time": "attention_prefill",
-        "_get_mlp_layer_up_proj_execution_time": "gate_up_proj",
-        "_get_mlp_layer_down_proj_execution_time": "down_proj",
-        "_get_mlp_layer_act_execution_time": "silu_and_mul",
-        "_get_attn_norm_layer_act_execution_time": "input_norm",
-        "_get_mlp_norm_layer_act_execution_time": "ffn_norm",
+        "_get_mlp_layer_up_proj_execution_time": "mlp_up_proj",
+        "_get_mlp_layer_down_proj_execution_time": "mlp_down_proj",
+        "_get_mlp_layer_act_execution_time": "mlp_act",
+        "_get_attn_norm_layer_act_execution_time": "input_layernorm",
+        "_get_mlp_norm_layer_act_execution_time": "post_attention_layernorm",
         "_get_add_layer_act_execution_time": "fused into the norm after it",
         "_get_tensor_parallel_communication_time": "all_reduce",
         "_get_pipeline_parallel_communication_time": "send_recv",
@@ -220,11 +222,3 @@ def predictor_class(model: str | Path | ModelSpec, gpu: str | GPU) -> type[Any]:
     }
     methods = {method: part(name) for method, name in names.items()}
     return type("PipewavePredictor", (BaseExecutionTimePredictor,), {"__init__": start, **methods})
-
-
-def _times(predictor: Any, batch: Any) -> Mapping[str, float]:
-    """Times of a batch of Vidur's: `num_kv_tokens` are those before the new ones."""
-    both = zip(batch.num_q_tokens, batch.num_kv_tokens, strict=True)
-    asked: Sequence[tuple[int, int]] = [(q, kv + q) for q, kv in both if q]
-    found: Mapping[str, float] = predictor.pipewave.of(tuple(q for q, _ in asked), tuple(kv for _, kv in asked))
-    return found

@@ -1,0 +1,88 @@
+"""A simulated run as AIPerf's result files, so that `aiperf plot` and what else reads them draws it.
+
+    <folder>/profile_export.jsonl          a request a line: when it ran, its lengths and latencies
+            /profile_export_aiperf.json    each figure over all requests
+
+Names are those of AIPerf 0.13 (`MetricRecordInfo`, `JsonExportData` 1.4). Wall clocks begin with the epoch of 1970.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipewave.export.tables import Row, json_file
+from pipewave.files import whole
+from pipewave.files.json_text import dumps
+from pipewave.physics.demand import Array
+from pipewave.simulate.simulation import Record
+from pipewave.simulate.traffic import Traffic
+
+SCHEMA = "1.4"
+UNITS = {"time_to_first_token": "ms", "inter_token_latency": "ms", "request_latency": "ms",
+         "input_sequence_length": "tokens", "output_sequence_length": "tokens",
+         "output_token_throughput_per_user": "tokens/sec/user"}  # fmt: skip
+PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
+
+
+def write(folder: Path, record: Record, traffic: Traffic, answer: Mapping[str, Any]) -> tuple[Path, ...]:
+    """Write both files of a run; BadFile where the folder cannot be written."""
+    kept = np.flatnonzero(np.isfinite(record.done_s))
+    values = _figures(record, traffic, kept)
+    lines = folder / "profile_export.jsonl"
+    with whole.lines(lines, field="aiperf") as out:
+        for row in _requests(record, kept, values):
+            out.file.write(dumps(row) + "\n")
+    seconds = float(record.done_s[kept].max() - record.arrival_s[kept].min())
+    rates = {"request_throughput": ("requests/sec", len(kept) / seconds), "request_count": ("requests", len(kept)),
+             "output_token_throughput": ("tokens/sec", answer["output_tokens_per_s"]),
+             "benchmark_duration": ("sec", seconds)}  # fmt: skip
+    summary = {
+        "schema_version": SCHEMA,
+        **{name: {"unit": unit, "avg": float(value)} for name, (unit, value) in rates.items()},
+        **{name: _spread(UNITS[name], each[np.isfinite(each)]) for name, each in values.items()},
+    }
+    return lines, json_file(folder / "profile_export_aiperf.json", summary)
+
+
+def _figures(record: Record, traffic: Traffic, kept: Array) -> dict[str, Array]:
+    """Each figure of each request, NaN where it has none (a lone token has no gap)."""
+    arrived, first, done = record.arrival_s[kept], record.first_s[kept], record.done_s[kept]
+    tokens = traffic.output_len[kept].astype(float)
+    gap_ms = 1e3 * np.where(tokens > 1, (done - first) / np.maximum(tokens - 1, 1), np.nan)
+    return {
+        "time_to_first_token": 1e3 * (first - arrived), "inter_token_latency": gap_ms,
+        "request_latency": 1e3 * (done - arrived), "input_sequence_length": traffic.input_len[kept].astype(float),
+        "output_sequence_length": tokens, "output_token_throughput_per_user": 1e3 / gap_ms,
+    }  # fmt: skip
+
+
+def _requests(record: Record, kept: Array, values: Mapping[str, Array]) -> Iterator[Row]:
+    for at, request in enumerate(kept.tolist()):
+        metadata = {
+            "session_num": at, "x_request_id": str(request), "worker_id": "pipewave",
+            "record_processor_id": "pipewave", "benchmark_phase": "profiling",
+            "request_start_ns": round(1e9 * float(record.arrival_s[request])),
+            "request_end_ns": round(1e9 * float(record.done_s[request])),
+        }  # fmt: skip
+        known = {name: float(each[at]) for name, each in values.items() if np.isfinite(each[at])}
+        metrics = {name: {"value": value, "unit": UNITS[name]} for name, value in known.items()}
+        yield {"metadata": metadata, "metrics": metrics, "error": None}
+
+
+def _spread(unit: str, values: Array) -> Row:
+    if not len(values):
+        return {"unit": unit, "count": 0}
+    places = dict(zip((f"p{one}" for one in PERCENTILES), np.percentile(values, PERCENTILES).tolist(), strict=True))
+    sums = {"min": float(values.min()), "max": float(values.max()), "std": float(values.std())}
+    return {
+        "unit": unit,
+        "avg": float(values.mean()),
+        **places,
+        **sums,
+        "count": len(values),
+        "sum": float(values.sum()),
+    }

@@ -1,0 +1,55 @@
+"""What exporters share: predictions as engines run kernels, and tables written whole."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipewave.errors import BadInput
+from pipewave.files.json_text import dumps
+from pipewave.files.whole import write
+from pipewave.gpus import GPU
+from pipewave.models import Gqa, ModelSpec
+from pipewave.prediction.answers import Predictions
+from pipewave.prediction.api import predict
+
+Row = dict[str, Any]
+
+
+def served(calls: Sequence[Any], gpu: GPU) -> Predictions:
+    """Kernel calls as engines run them."""
+    return predict(calls, gpu, protocol="serving")
+
+
+def served_us(calls: Sequence[Any], gpu: GPU) -> list[float]:
+    """Their latencies, µs."""
+    found: list[float] = served(calls, gpu).latency_us.tolist()
+    return found
+
+
+def check_equal_layers(model: ModelSpec, tool: str) -> Gqa:
+    """The attention of a model of equal layers. BadInput for any other."""
+    mixer = model.layers[0].mixer
+    if len(model.grouped()) != 1 or not isinstance(mixer, Gqa):
+        raise BadInput(f"model = {model.name}: {tool} describes equal layers of attention only", field="model")
+    return mixer
+
+
+def csv_table(path: Path, rows: Iterable[Row]) -> Path:
+    """Rows of equal keys as CSV; the file."""
+    rows = list(rows)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write(path, text.getvalue().encode())
+    return path
+
+
+def json_file(path: Path, value: Any) -> Path:
+    """A value as JSON; the file."""
+    write(path, dumps(value).encode())
+    return path
