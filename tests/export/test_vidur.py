@@ -11,7 +11,7 @@ import pytest
 import pipewave as pw
 from pipewave.cli import build
 from pipewave.errors import BadInput
-from pipewave.export.vidur import export
+from pipewave.export.vidur import LayerTimes, export
 from pipewave.gpus import find
 from pipewave.models import load
 from tests.command_line import CliRunner
@@ -81,8 +81,19 @@ def test_products_are_near_the_measured_profile(folder: Path) -> None:
         assert (both[f"{column}_x"] / both[f"{column}_y"] - 1).abs().median() < 0.15
 
 
-@pytest.mark.parametrize("model", ["Mixtral-8x7B", "DeepSeek-V3"])
+def test_a_mixture_of_experts_is_one_operator(tmp_path: Path) -> None:
+    export(load("Mixtral-8x7B"), find("H200"), tmp_path, tps=(2,))
+    row = next(one for one in rows(tmp_path / "mlp.csv") if one["num_tokens"] == "1024")
+    assert row["n_expanded_embd"] == "14336"
+    assert float(row["time_stats.mlp_act.median"]) == float(row["time_stats.mlp_down_proj.median"]) == 0.0
+    alone = pw.predict(pw.fused_moe(1024, 8, 2, 4096, 14336, tp=2), "H200", protocol="serving").latency_us / 1e3
+    assert alone < float(row["time_stats.mlp_up_proj.median"]) < 1.1 * alone  # with its router
+    times = LayerTimes(load("Mixtral-8x7B"), find("H200"), 2).of((1024,), (1024,))
+    assert times["mlp_up_proj"] == pytest.approx(float(row["time_stats.mlp_up_proj.median"]), rel=1e-4)
+
+
+@pytest.mark.parametrize("model", ["gpt-oss-20b", "DeepSeek-V3"])
 def test_models_that_vidur_cannot_describe_are_refused(model: str, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="dense models"):
+    with pytest.raises(BadInput, match="equal layers"):
         export(load(model), find("H200"), tmp_path)
     assert not list(tmp_path.iterdir())

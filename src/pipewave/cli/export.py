@@ -72,7 +72,39 @@ def aiconfigurator(
     _write(export, model, gpu, tp, out)
 
 
+def dynamo(
+    model: Model,
+    gpu: Gpu,
+    tp: Degrees = "1",
+    out: Annotated[Path, Option(help="Its profile_results_dir; a folder for each of several degrees.")] = Path(
+        "dynamo"
+    ),
+) -> None:
+    """Prefill and decode sweeps of a worker as Dynamo's planner reads them (`.npz` and JSON).
+
+    Example: `pipewave export dynamo --model Llama-3.1-8B --gpu H200 --out profile_results`.
+    """
+    from pipewave.export.dynamo import export
+
+    _write(export, model, gpu, tp, out)
+
+
+def llmd(
+    model: Model,
+    gpu: Gpu,
+    tp: Degrees = "1",
+    out: Annotated[Path, Option(help="Folder for benchmarks.json.")] = Path("llm-d-planner"),
+) -> None:
+    """Rows for the performance database of llm-d's planner, to upload to it.
+
+    Example: `pipewave export llmd --model Llama-3.1-8B --gpu H200 --tp 1,2 --out rows`.
+    """
+    from pipewave.export.llmd import export
+
+    _write(export, model, gpu, tp, out)
+
+
 GROUP = Group(
     "Write predictions in the form that other simulators read.",
-    {"vidur": vidur, "llmservingsim": llmservingsim, "aiconfigurator": aiconfigurator},
+    {"vidur": vidur, "llmservingsim": llmservingsim, "aiconfigurator": aiconfigurator, "dynamo": dynamo, "llmd": llmd},
 )

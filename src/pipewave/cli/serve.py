@@ -32,6 +32,7 @@ def serve_command(
         str | None, Option(help="Of --cases: processes://N or dask://HOST:PORT; else one process a core.")
     ] = None,
     trace_out: Annotated[str | None, Option("--trace-out", help="Write a Perfetto trace here.")] = None,
+    aiperf: Annotated[str | None, Option("--aiperf", help="Write AIPerf's result files into this folder.")] = None,
     interval: Annotated[bool, Option(help="The 90 % interval of every time.")] = True,
     find_rate: Annotated[
         bool, Option("--find-rate", help="The largest rate within --ttft, --tpot and --request-latency instead.")
@@ -83,6 +84,10 @@ def serve_command(
 
         distinct(trace_out, requests.trace, model, gpu, field="trace_out")
         write(trace_out, found.record, found.traffic)
+    if aiperf:
+        from pipewave.export.aiperf import write as write_aiperf
+
+        write_aiperf(aiperf, found.record, found.traffic, found.answer)
     read = [note for one in (deployed, load) if one for note in one.notes]  # out of pasted command lines
     answer: dict[str, Any] = found.to_dict() | {"notes": [*read, *found.answer["notes"]]}
     if told:

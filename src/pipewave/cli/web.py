@@ -40,6 +40,24 @@ def query(
     sys.stdout.write(answer(view, _text(question)) + "\n")
 
 
+def mcp() -> None:
+    """Answers of the page as tools of the Model Context Protocol, over standard input and output.
+
+    Nothing is written and no port is opened. Example: `claude mcp add pipewave -- pipewave mcp`.
+    """
+    from contextlib import redirect_stdout
+
+    from pipewave.errors import MissingExtra
+
+    if find_spec("pydantic") is None:
+        raise MissingExtra("tools need pydantic: pip install 'pipewave[web]'")
+    from pipewave.web.mcp import serve
+
+    out = sys.stdout
+    with redirect_stdout(sys.stderr):  # standard output holds messages only
+        serve(sys.stdin, out)
+
+
 def _text(question: str) -> str:
     from pipewave.errors import BadFile, cause
 

@@ -19,7 +19,7 @@ from pipewave.files import whole
 from pipewave.files.json_text import dumps
 from pipewave.physics.demand import Array
 from pipewave.simulate.simulation import Record
-from pipewave.simulate.traffic import Traffic
+from pipewave.simulate.traffic import Ints, Traffic
 
 SCHEMA = "1.4"
 UNITS = {"time_to_first_token": "ms", "inter_token_latency": "ms", "request_latency": "ms",
@@ -28,10 +28,11 @@ UNITS = {"time_to_first_token": "ms", "inter_token_latency": "ms", "request_late
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
 
 
-def write(folder: Path, record: Record, traffic: Traffic, answer: Mapping[str, Any]) -> tuple[Path, ...]:
+def write(folder: str | Path, record: Record, traffic: Traffic, answer: Mapping[str, Any]) -> tuple[Path, ...]:
     """Write both files of a run; BadFile where the folder cannot be written."""
     kept = np.flatnonzero(np.isfinite(record.done_s))
     values = _figures(record, traffic, kept)
+    folder = Path(folder)
     lines = folder / "profile_export.jsonl"
     with whole.lines(lines, field="aiperf") as out:
         for row in _requests(record, kept, values):
@@ -48,7 +49,7 @@ def write(folder: Path, record: Record, traffic: Traffic, answer: Mapping[str, A
     return lines, json_file(folder / "profile_export_aiperf.json", summary)
 
 
-def _figures(record: Record, traffic: Traffic, kept: Array) -> dict[str, Array]:
+def _figures(record: Record, traffic: Traffic, kept: Ints) -> dict[str, Array]:
     """Each figure of each request, NaN where it has none (a lone token has no gap)."""
     arrived, first, done = record.arrival_s[kept], record.first_s[kept], record.done_s[kept]
     tokens = traffic.output_len[kept].astype(float)
@@ -60,7 +61,7 @@ def _figures(record: Record, traffic: Traffic, kept: Array) -> dict[str, Array]:
     }  # fmt: skip
 
 
-def _requests(record: Record, kept: Array, values: Mapping[str, Array]) -> Iterator[Row]:
+def _requests(record: Record, kept: Ints, values: Mapping[str, Array]) -> Iterator[Row]:
     for at, request in enumerate(kept.tolist()):
         metadata = {
             "session_num": at, "x_request_id": str(request), "worker_id": "pipewave",

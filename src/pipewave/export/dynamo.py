@@ -43,7 +43,7 @@ def export(model: ModelSpec, gpu: GPU, folder: Path, *, tps: Sequence[int] = (1,
         root = folder if len(tps) == 1 else folder / f"tp{tp}"
         for phase, table in (("prefill", prefill(server, tp)), ("decode", decode(server, tp))):
             npz = io.BytesIO()
-            np.savez(npz, **table)
+            np.savez(npz, **table)  # type: ignore[arg-type]
             files.append(root / f"selected_{phase}_interpolation" / "raw_data.npz")
             write(files[-1], npz.getvalue())
             plain = {name: values.tolist() for name, values in table.items()}
@@ -71,7 +71,7 @@ def decode(server: Server, tp: int) -> Table:
     step, tokens = StepTime(server.runner), server.memory.kv_tokens
     asked = []
     for context in _lengths(server, tokens // 2, CONTEXTS):
-        batches = {min(round(share * tokens / context), server.policy.max_requests) for share in USAGE}
+        batches = {min(int(share * tokens / context), server.policy.max_requests) for share in USAGE}
         asked += [(batch, context) for batch in sorted(batches) if batch]
     batch, context = np.array(asked).T
     seconds = np.array([step([1] * n, [held] * n) for n, held in asked])

@@ -26,8 +26,8 @@ def predictor_class(model: str | Path | ModelSpec, gpu: str | GPU) -> type[Any]:
 
         def __init__(self, described: Any, hw: Any, config: Any, **kwargs: Any) -> None:
             super().__init__(described, hw, config, **kwargs)
-            degrees = {name: getattr(config, f"{name}_size", None) or 1 for name in ("tp", "pp", "ep")}
-            self._step = step_time(model, gpu, engine="sglang", **degrees)
+            tp, pp, ep = (getattr(config, f"{name}_size", None) or 1 for name in ("tp", "pp", "ep"))
+            self._step = step_time(model, gpu, engine="sglang", tp=tp, pp=pp, ep=ep)
 
         def predict_infer_time(self, batch: Any) -> float:
             """Seconds; 0 of an empty batch."""
