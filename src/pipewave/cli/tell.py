@@ -25,6 +25,7 @@ def tell_command(
     engine: Engine = None,
     also: Also = [],  # noqa: B006
     name: Annotated[str | None, Option("--name", help="Keep them for `--told NAME` of serve and estimate.")] = None,
+    next_: Annotated[bool, Option("--next", help="Also the three loads whose measurement would narrow most.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """What benchmark results say of a deployment, kept to correct other answers about it.
@@ -34,17 +35,21 @@ def tell_command(
 
     `pipewave tell result.json --model Llama-3.1-8B --gpu H200 --name mine`
     """
+    from pipewave.told.next_loads import next_loads
     from pipewave.told.tell import keep, tell
 
     degrees = {each: value for each, value in asdict(split).items() if value > 1}
     found = tell(files, also=_fields(also), model=model, gpu=gpu, engine=engine, **degrees)
+    proposed = next_loads(found) if next_ else []
     if as_json:
-        print_json(found.to_dict())
+        print_json(found.to_dict() | ({"next": proposed} if next_ else {}))
     else:
         for one in found.results:
             say(f"{one.path}: {one.tool}, {len(one.runs)} runs")
         show(found.rows(), "table", title="Measured, and over what is predicted")
         print(*found.notes, sep="\n")
+        if proposed:
+            show(proposed, "table", title="Measure next, and half the interval that is then left of other loads")
     if name:
         say(f"kept as {keep(found, name)}")
 

@@ -65,11 +65,12 @@ def learn(told: Sequence[Measured]) -> tuple[Learned | None, list[str]]:
     if not rows:
         return None, refused
     runs = tuple(dict.fromkeys(number for number, *_ in rows))
-    points = Points.of([_point(found, name, runs.index(number)) for number, name, found in rows])
+    points = Points.of([point(found, name, runs.index(number)) for number, name, found in rows])
     return Learned(Posterior(shipped(), points, np.array(off)), runs, frozenset(name for _, name, _ in rows)), refused
 
 
-def _point(found: Figures, name: str, run: int) -> tuple[Any, ...]:
+def point(found: Figures, name: str, run: int) -> tuple[Any, ...]:
+    """A figure of a run, as `Points.of` takes it."""
     return found.slopes[name], found.parts[name], found.place, run, *found.kin
 
 
@@ -107,6 +108,6 @@ def off_by(asked: Figures, learned: Learned) -> dict[str, tuple[float, float]]:
     """Mean and half the 90 % interval, in log, of what each figure is off by; of energy only where energy is told."""
     names = [name for name in MEASURED if name in asked.slopes and (name != ENERGY or name in learned.figures)]
     posterior = learned.posterior
-    mean, variance = posterior.at(Points.of([_point(asked, name, 0) for name in names]))
+    mean, variance = posterior.at(Points.of([point(asked, name, 0) for name in names]))
     half = NORMAL * float(posterior.prior.width[0]) * np.sqrt(variance)
     return {name: (float(mean[i]), float(half[i])) for i, name in enumerate(names)}

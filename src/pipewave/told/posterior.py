@@ -40,6 +40,14 @@ class Points:
         slopes, parts, place, run, software, model = zip(*rows, strict=True)
         return cls(np.array(slopes), np.array(parts), np.array(place), np.array(run), _labels(software), _labels(model))
 
+    @classmethod
+    def joined(cls, runs: Sequence[Points]) -> Points:
+        """All of them, as runs of their own."""
+        starts = np.cumsum([0, *(int(one.run.max()) + 1 for one in runs)])
+        names = ("slopes", "parts", "place", "software", "model")
+        parts = {name: np.concatenate([getattr(one, name) for one in runs]) for name in names}
+        return cls(**parts, run=np.concatenate([one.run + start for one, start in zip(runs, starts, strict=False)]))
+
     def __len__(self) -> int:
         return int(self.run.shape[-1])
 
@@ -102,6 +110,14 @@ def _noise(prior: Prior, points: Points, xp: Any) -> Any:
     own = points.parts**2 @ prior.noise**2 + JITTER
     eye = xp.asarray(np.eye(len(points)))
     return prior.run**2 * sums[..., :, None] * sums[..., None, :] * same + own[..., None] * eye
+
+
+def left_open(prior: Prior, told: Points, asked: Points) -> Array:
+    """[figure] variance of what figures are off by once sound runs are told, whatever these find."""
+    between = covariance(prior, asked, told)
+    precision = np.linalg.inv(covariance(prior, told, told) + _noise(prior, told, np))
+    found: Array = variance(prior, asked) - ((between @ precision) * between).sum(-1)
+    return found
 
 
 class Posterior:
