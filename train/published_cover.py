@@ -30,8 +30,9 @@ import numpy as np
 
 from pipewave.errors import PipewaveError
 from pipewave.files import manifest
-from pipewave.published.answers import answer, setup_of, version_given
+from pipewave.published.answers import answer, version_given
 from pipewave.published.cases import from_dict
+from pipewave.published.unstated import fill
 from pipewave.simulate import interval
 from pipewave.simulate.interval import Uncertainty, server_of
 from pipewave.step import find_engine
@@ -95,7 +96,7 @@ def _point(row: Row, name: str, value: float, found: dict[str, Any]) -> Point:
     """A mean of a row; its interval less what its server leaves open is what was known."""
     case = from_dict(row.case)
     named, ranks = version_given(case), case.dp > 1
-    asked = find_engine(setup_of(case, case.traffic())[0].engine)
+    asked = find_engine(fill(case.stated(), case.traffic())[0].engine)
     half, open_ = math.log(found[f"{name}_high"] / found[name]), Uncertainty(0.0, server_of(asked), named, ranks)
     read_off = open_.uneven(name) if ranks else open_.server(name)
     known = math.sqrt(max(half**2 - read_off**2, 0.0))
