@@ -92,11 +92,6 @@ class Layout:
     engine: Engine | None = None  # None: nothing is fused or compiled
 
     @property
-    def choice(self) -> KernelChoice:
-        """Which kernels the engine runs and fuses."""
-        return self.engine.kernels if self.engine else NO_CHOICE
-
-    @property
     def state_width(self) -> int:
         """Bytes that the engine stores an element of a recurrent state in; 0: as the model says."""
         return self.engine.memory.states.element_bytes if self.engine else 0
@@ -107,78 +102,35 @@ class Layout:
         return state_bytes(self.model, self.parallel, self.state_width)
 
 
-@dataclass(frozen=True, slots=True)
 class Stage:
-    """One rank's view of a batch in a pipeline stage; `rows` is the token count of all dense kernels."""
+    """One rank's view of a batch in a pipeline stage.
 
-    layout: Layout
-    batch: Batch
+    Attributes:
+        rows: tokens of the dense kernels.
+        expert_tokens: that the experts of a layer meet: those of all data-parallel ranks, each with as many as this.
+        tp: ranks that cut each layer.
+        dtype: the 16-bit type of activations.
+        kv_dtype: of the KV cache, None for that of activations.
+        cache_width: bytes of one cached element.
+        page_size: tokens of a KV page, None where the cache is contiguous.
+        choice: which kernels the engine runs and fuses.
+        exchange: how tokens reach the experts of other data-parallel ranks; empty: gathered.
+        compiled: whether a compiler fuses the norms of heads with RoPE and generates what streams activations.
+        impl: who writes the streaming kernels.
+    """
 
-    @property
-    def model(self) -> ModelSpec:
-        """The model."""
-        return self.layout.model
-
-    @property
-    def parallel(self) -> Parallel:
-        """How it is split."""
-        return self.layout.parallel
-
-    @property
-    def choice(self) -> KernelChoice:
-        """Which kernels the engine runs and fuses."""
-        return self.layout.choice
-
-    @property
-    def kv_dtype(self) -> str | None:
-        """Type of the KV cache, None for that of activations."""
-        return self.layout.kv_dtype or self.layout.model.kv_dtype
-
-    @property
-    def page_size(self) -> int | None:
-        """Tokens of a KV page, None where the cache is contiguous."""
-        engine = self.layout.engine
-        return self.layout.page_size or (engine.memory.page_size if engine else None)
-
-    @property
-    def exchange(self) -> str:
-        """How tokens reach the experts of other data-parallel ranks; empty: gathered."""
-        return self.layout.engine.expert_parallel.exchange if self.layout.engine else ""
-
-    @property
-    def compiled(self) -> bool:
-        """Whether a compiler fuses the norms of heads with RoPE and generates what streams activations."""
-        return self.layout.engine is not None and self.layout.engine.graphs.compiled
-
-    @property
-    def rows(self) -> int:
-        """Tokens of the dense kernels."""
-        return self.batch.rows
-
-    @property
-    def expert_tokens(self) -> int:
-        """Tokens that the experts of a layer meet: those of all data-parallel ranks, each with as many as this one."""
-        return self.rows * self.parallel.dp
-
-    @property
-    def tp(self) -> int:
-        """Ranks that cut each layer."""
-        return self.parallel.tp
-
-    @property
-    def dtype(self) -> str:
-        """The 16-bit type of activations."""
-        return self.model.dtype
-
-    @property
-    def impl(self) -> str | None:
-        """Who writes the streaming kernels."""
-        return GENERATED if self.compiled else None
-
-    @property
-    def cache_width(self) -> int:
-        """Bytes of one cached element."""
-        return int(kv_bytes(self.kv_dtype, "bf16"))
+    def __init__(self, layout: Layout, batch: Batch) -> None:
+        self.layout, self.batch, self.model, self.parallel = layout, batch, layout.model, layout.parallel
+        self.rows, self.tp, self.dtype = batch.rows, self.parallel.tp, self.model.dtype
+        self.expert_tokens = self.rows * self.parallel.dp
+        self.kv_dtype = layout.kv_dtype or self.model.kv_dtype
+        self.cache_width = int(kv_bytes(self.kv_dtype, "bf16"))
+        engine = layout.engine
+        self.choice = engine.kernels if engine else NO_CHOICE
+        self.page_size = layout.page_size or (engine.memory.page_size if engine else None)
+        self.exchange = engine.expert_parallel.exchange if engine else ""
+        self.compiled = engine is not None and engine.graphs.compiled
+        self.impl = GENERATED if self.compiled else None
 
     def phases(self) -> list[tuple[str, Lengths]]:
         """`context` with the requests that bring prompts, `generation` with those that decode, where there are any."""
