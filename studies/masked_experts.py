@@ -2,8 +2,8 @@
 
 SGLang's layer (`wideep_generation_moe` and `wideep_context_moe` of the corpus, spread evenly), over masked rows in
 decode steps and over rows laid out one expert after the other in prompts: its start, and what reading weights and
-multiplying take over the times at DRAM's rate and the peak (`step/kernel_rules.py`). Constants fitted on all other GPUs
-(prompts: on the other of its generation) are scored on one; those that ship are fitted on all. Prompts shorter than a
+multiplying take over the times at DRAM's rate and the peak (`step/kernel_latency.py`). Constants fitted on all other
+GPUs (prompts: on the other of its generation) are scored on one; those that ship are fitted on all. Prompts shorter than a
 millisecond wait for the host.
 """
 
@@ -19,7 +19,7 @@ from pipewave.calls.families import FusedMoe
 from pipewave.gpus import find
 from pipewave.software.engine import find as engine
 from pipewave.software.engine_parts import DeploymentFacts
-from pipewave.step.kernel_rules import masked_parts
+from pipewave.step.kernel_latency import masked_parts
 from studies.published_rows import corpus
 
 GPUS = {"h100_sxm": "H100", "h200_sxm": "H200", "b200_sxm": "B200", "gb200": "GB200"}

@@ -34,7 +34,6 @@ from pipewave.models.kernels import Deployment
 from pipewave.models.shard import ALONE, active_parameters
 from pipewave.published.versions import releases
 from pipewave.software.engine import numbered
-from pipewave.step.deployment_facts import deployment_facts
 from studies.published_series import drafting, series
 
 DAY = re.compile(r"20\d\d-\d\d-\d\d")
@@ -161,7 +160,7 @@ PARTS: dict[str, Callable[[Row], str]] = {
 def precision(model: str) -> str:
     """The operand type of a model's experts or maps, as rows write it; empty where the model cannot be read."""
     try:
-        found = deployment_facts(Deployment(load(model), ALONE), find("B200")).dtype
+        found = Deployment(load(model), ALONE).facts(find("B200")).dtype
     except PipewaveError:
         return ""
     return {"nvfp4": "fp4", "mxfp4": "fp4", "fp8_block": "fp8"}.get(found, found)

@@ -20,7 +20,6 @@ from pipewave.simulate.replica import Replica
 from pipewave.simulate.step_grids import RankBatch
 from pipewave.simulate.traffic import Traffic
 from pipewave.step import Engine, find_engine
-from pipewave.step.deployment_facts import deployment_facts
 
 COMPILE_S = 0.125
 STEP_S = 0.5
@@ -106,7 +105,7 @@ def test_a_server_says_what_it_waits_for() -> None:
 
 
 def engine(name: str, model: str, gpu: str) -> Engine:
-    return find_engine(name).on(deployment_facts(Deployment(load(model), Parallel(8)), find(gpu)))
+    return find_engine(name).on(Deployment(load(model), Parallel(8)).facts(find(gpu)))
 
 
 @pytest.mark.parametrize("version", ["0.5.9", "0.5.14"])

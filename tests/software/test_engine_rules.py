@@ -18,7 +18,6 @@ from pipewave.software.engine import find as find_engine
 from pipewave.software.engine_parts import DeploymentFacts, StateCheckpoints, StaticReserve
 from pipewave.software.stacks import version_of
 from pipewave.step import Runner
-from pipewave.step.deployment_facts import deployment_facts
 from pipewave.step.memory import DRIVER_GIB, budget
 from pipewave.step.overlap import fused_us
 
@@ -32,7 +31,7 @@ LLAMA = {
 
 
 def on(name: str, gpu: str, tp: int = 1, model: str = "Llama-3.1-8B") -> Engine:
-    return find_engine(name).on(deployment_facts(Deployment(load(model), Parallel(tp)), find(gpu)))
+    return find_engine(name).on(Deployment(load(model), Parallel(tp)).facts(find(gpu)))
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,15 @@ from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel
 from pipewave.software.engine_parts import DeploymentFacts, GroupedGemmTime
 from pipewave.step import Runner, find_engine
-from pipewave.step.kernel_latency import UNSAID, kernel_latencies, launches_of
-from pipewave.step.kernel_rules import every_block_us, masked_us, slow_latent_us, slow_product_us
+from pipewave.step.kernel_latency import (
+    UNSAID,
+    every_block_us,
+    kernel_latencies,
+    launches_of,
+    masked_us,
+    slow_latent_us,
+    slow_product_us,
+)
 from studies import masked_experts
 from studies.published_rows import corpus
 

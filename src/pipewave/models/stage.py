@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress
@@ -9,12 +10,14 @@ from itertools import compress
 from pipewave.calls.dtypes import ACTIVATION_BYTES, kv_bytes
 from pipewave.calls.families import Call, Elementwise, Gemm, RmsNorm, all_reduce, check_lengths
 from pipewave.errors import BadInput
+from pipewave.gpus import GPU
 from pipewave.kernels.streaming.stream import GENERATED
+from pipewave.models.attention_spec import Mla, Recurrent
 from pipewave.models.precision import Linear
 from pipewave.models.shard import ALONE, Parallel, state_bytes
 from pipewave.models.spec import ModelSpec
 from pipewave.software.engine import Engine
-from pipewave.software.engine_parts import KernelChoice
+from pipewave.software.engine_parts import DeploymentFacts, KernelChoice
 
 ACT = int(ACTIVATION_BYTES)  # bytes of one 16-bit activation
 NO_CHOICE = KernelChoice()
@@ -90,6 +93,27 @@ class Layout:
     nodes: int = 1  # hosts that one tensor group spans
     group_nodes: int = 1  # hosts that all data-parallel ranks span
     engine: Engine | None = None  # None: nothing is fused or compiled
+
+    def facts(self, gpu: GPU) -> DeploymentFacts:
+        """What rules of engines are conditional on, on a GPU."""
+        model, split = self.model, self.parallel
+        mixers = [mixer for layer, _ in model.grouped() for mixer in layer.mixers]
+        experts = [moe for layer, _ in model.grouped() for moe in layer.moes]
+        operands = Counter(matrix.precision.dtype for mixer in mixers for matrix in mixer.linears())
+        dense = operands.most_common(1)[0][0] if operands else model.dtype  # of most matrices outside the experts
+        return DeploymentFacts(
+            gpu=gpu.name, vendor=gpu.vendor, mma=gpu.traits.mma, gib=gpu.dram_gib,
+            tp=split.tp, pp=split.pp, ep=split.ep, dp=split.dp,
+            attention="mla" if model.has(Mla) else "gqa",
+            experts=bool(experts),
+            shared_experts=any(moe.shared is not None for moe in experts),
+            dtype=experts[0].precision.dtype if experts else dense,
+            dense_dtype=dense,
+            sinks=any(getattr(mixer, "sinks", False) for mixer in mixers),
+            model_type=model.model_type,
+            hidden=model.hidden,
+            states=next((mixer.kind for mixer in mixers if isinstance(mixer, Recurrent)), ""),
+        )  # fmt: skip
 
     @property
     def state_width(self) -> int:

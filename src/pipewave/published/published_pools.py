@@ -34,7 +34,6 @@ from pipewave.simulate.speculative import of as speculative_of
 from pipewave.simulate.traffic import Traffic
 from pipewave.software.engine_parts import DeploymentFacts
 from pipewave.step import find_engine
-from pipewave.step.deployment_facts import deployment_facts
 
 FILE = Path(__file__).with_name("pools.yaml")
 HANDOVER = FILE.with_name("handover.yaml")
@@ -237,7 +236,7 @@ def launched(
     """
     lengths = float(traffic.input_len.mean()), float(traffic.output_len.mean())
     flight = traffic.concurrency or len(traffic)
-    facts = deployment_facts(Deployment(spec, ALONE), find_gpu(gpu))
+    facts = Deployment(spec, ALONE).facts(find_gpu(gpu))
     engine = find_engine(setup.engine).name
     drafts = setup.speculative is not None
     setup = routed(setup)

@@ -26,7 +26,6 @@ from pipewave.simulate.speculative import of as speculative_of
 from pipewave.simulate.traffic import Traffic
 from pipewave.software.engine import parts
 from pipewave.step import find_engine
-from pipewave.step.deployment_facts import deployment_facts
 
 METHOD = "speculative"  # of a recipe: what drafts; the launch of pools says it for them
 DRAFTS = "drafts"  # of a recipe: tokens that MTP heads draft where a deployment names the method alone
@@ -163,7 +162,7 @@ def _recipe(stated: Stated, setup: Setup, version: Version, traffic: Traffic) ->
         parallel = Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
     except CannotShard:
         parallel = ALONE
-    facts = deployment_facts(Deployment(stated.model, parallel), find_gpu(stated.gpu))
+    facts = Deployment(stated.model, parallel).facts(find_gpu(stated.gpu))
     flight = traffic.concurrency or engine.scheduler.max_requests
     longest = int(traffic.input_len.max()), flight, int(traffic.output_len.max())
     drafting = stated.setup.speculative not in (None, NONE)

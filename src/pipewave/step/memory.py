@@ -13,7 +13,6 @@ from pipewave.models.shard import cache_bytes as tokens_bytes
 from pipewave.models.shard import kv_bytes_per_token, padded_vocab, stage_bytes
 from pipewave.models.spec import Layer, Moe
 from pipewave.software.engine import Engine
-from pipewave.step.deployment_facts import deployment_facts
 
 GIB = 2**30
 # nvidia-smi's total less what the driver keeps: 139.81 of 140.40 GiB are left to a program on an H200, 79.1 of 79.65
@@ -115,7 +114,7 @@ def _padding(moe: Moe, engine: Engine, ranks: int) -> float:
 
 def budget(deployment: Deployment, gpu: GPU, engine: Engine, *, max_batched_tokens: int | None = None) -> Budget:
     """Memory of the fullest rank. Raises DoesNotFit when no room is left for the cache."""
-    engine = engine.on(deployment_facts(deployment, gpu))
+    engine = engine.on(deployment.facts(gpu))
     parallel, total = deployment.parallel, gpu.dram_gib - DRIVER_GIB
     tokens = max_batched_tokens or engine.scheduler.max_batched_tokens
     weights = max(_stage_bytes(deployment, engine, stage) for stage in range(parallel.pp)) / GIB

@@ -22,7 +22,6 @@ from pipewave.physics.power import board_of
 from pipewave.prediction.answers import Predictions
 from pipewave.software.engine import Engine, StepLoad
 from pipewave.software.front import Host
-from pipewave.step.deployment_facts import deployment_facts
 from pipewave.step.kernel_latency import KernelLatencies, kernel_latencies, nodes_of
 from pipewave.step.overlap import EXCHANGED, TwoBatch, arranged, halved, lanes, overlapped_us, two_batch
 
@@ -208,7 +207,7 @@ class Runner:
 
 @lru_cache(maxsize=256)
 def _runner(deployment: Deployment, gpu: GPU, engine: Engine) -> Runner:
-    engine = engine.on(deployment_facts(deployment, gpu))
+    engine = engine.on(deployment.facts(gpu))
     engine.check_vendor()
     engine.check_backend()
     split = deployment.parallel
