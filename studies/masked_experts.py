@@ -3,8 +3,8 @@
 SGLang's layer (`wideep_generation_moe` and `wideep_context_moe` of the corpus, spread evenly), over masked rows in
 decode steps and over rows laid out one expert after the other in prompts: its start, and what reading weights and
 multiplying take over the times at DRAM's rate and the peak (`step/kernel_latency.py`). Constants fitted on all other
-GPUs (prompts: on the other of its generation) are scored on one; those that ship are fitted on all. Prompts shorter than a
-millisecond wait for the host.
+GPUs (prompts: on the other of its generation) are scored on one; those that ship are fitted on all. Prompts shorter
+than a millisecond wait for the host.
 """
 
 from __future__ import annotations
