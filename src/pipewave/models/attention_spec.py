@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
-from pipewave.models.precision import Linear
+from pipewave.models.precision import LayerPart, Linear
 
+HEADS = {"num_attention_heads": "heads"}
 INDEX_SCALE = 4  # bytes of the fp32 scale beside a cached fp8 index key
 
 
 @dataclass(frozen=True, slots=True)
-class Mixer:
+class Mixer(LayerPart):
     """What all mixers share: a part with no cache and no state."""
 
-    def linears(self) -> tuple[Linear, ...]:
-        """The weight matrices, in the order they run."""
-        return ()
-
     @property
-    def extra_params(self) -> int:
-        """Parameters outside the linear maps."""
-        return 0
-
-    @property
-    def divided(self) -> dict[str, int]:
-        """Counts that the tensor-parallel degree must divide, by the name a user knows."""
-        return {}
+    def seen(self) -> int | None:
+        """Tokens behind the newest one that a query may see; None: all."""
+        return None
 
     def cache_bytes(self, length: float, width: int, tp: int = 1, chunk: int = 0) -> float:
         """Bytes one sequence of `length` tokens holds on a rank; `width`: bytes of a cached element.
 
         `chunk`: tokens written before a window's older pages are given back.
         """
-        return 0.0
+        kept = length if self.seen is None else min(length, self.seen + chunk)
+        return self.token_bytes(width, tp) * kept
 
     def token_bytes(self, width: int, tp: int = 1) -> float:
         """Cache bytes one more token takes, windows apart."""
@@ -77,6 +72,7 @@ class Gqa(Mixer):
     head_dim. `gate`: columns of the fused input map that gate the output. `borrowed`: K and V are another layer's.
     """
 
+    cut: ClassVar[Mapping[str, str]] = HEADS
     heads: int
     kv_heads: int
     head_dim: int
@@ -115,11 +111,6 @@ class Gqa(Mixer):
         extra = norm[self.qk_norm] + (self.heads if self.sinks else 0) + (self.query.inp if self.query else 0)
         return extra + (self.indexer.params if self.indexer else 0)
 
-    @property
-    def divided(self) -> dict[str, int]:
-        """What tensor parallelism has to divide, by the name that errors use."""
-        return {"num_attention_heads": self.heads}
-
     def cache_elements(self, tp: int = 1) -> int:
         """K and V elements one token leaves on one rank."""
         return 0 if self.borrowed or not self.causal else max(self.kv_heads // tp, 1) * (self.head_dim + self.v_dim)
@@ -128,16 +119,17 @@ class Gqa(Mixer):
         """Bytes of cache that a token takes on a rank."""
         return self.cache_elements(tp) * width + (self.indexer.key_bytes if self.indexer else 0)
 
-    def cache_bytes(self, length: float, width: int, tp: int = 1, chunk: int = 0) -> float:
-        """Bytes of cache that a request of so many tokens takes on a rank."""
-        seen = self.window or self.chunk
-        return self.token_bytes(width, tp) * (length if seen is None else min(length, seen + chunk))
+    @property
+    def seen(self) -> int | None:
+        """A window or a chunk."""
+        return self.window or self.chunk
 
 
 @dataclass(frozen=True, slots=True)
 class Mla(Mixer):
     """Multi-head latent attention (DeepSeek): q and kv pass through low-rank bottlenecks, the cache is the latent."""
 
+    cut: ClassVar[Mapping[str, str]] = HEADS
     heads: int
     q_lora_rank: int | None
     kv_lora_rank: int
@@ -165,11 +157,6 @@ class Mla(Mixer):
         own = (self.q_lora_rank or 0) + self.kv_lora_rank + (self.heads if self.sinks else 0)
         return own + (self.indexer.params if self.indexer else 0)
 
-    @property
-    def divided(self) -> dict[str, int]:
-        """What tensor parallelism has to divide, by the name that errors use."""
-        return {"num_attention_heads": self.heads}
-
     def cache_elements(self, tp: int = 1) -> int:
         """Elements one token leaves on every rank (the latent is not sharded)."""
         return self.kv_lora_rank + self.rope_dim
@@ -184,9 +171,10 @@ class Mla(Mixer):
         scaled = self.kv_lora_rank * (1 + 4 / 128) + 2 * self.rope_dim
         return (scaled if width == 1 else self.cache_elements(tp) * width) + self.indexer.key_bytes
 
-    def cache_bytes(self, length: float, width: int, tp: int = 1, chunk: int = 0) -> float:
-        """Bytes of cache that a request of so many tokens takes on a rank."""
-        return self.token_bytes(width, tp) * (length if self.window is None else min(length, self.window + chunk))
+    @property
+    def seen(self) -> int | None:
+        """A window."""
+        return self.window
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +185,7 @@ class Compressed(Mixer):
     `out_a` is block-diagonal over `groups` of heads.
     """
 
+    cut: ClassVar[Mapping[str, str]] = {**HEADS, "o_groups": "groups"}
     heads: int
     head_dim: int
     q_lora_rank: int
@@ -225,11 +214,6 @@ class Compressed(Mixer):
         """Latent norms, one sink a head, position biases and norms of the compressors."""
         own = self.q_lora_rank + self.head_dim + self.heads + self.compress_params
         return own + (self.indexer.params if self.indexer else 0)
-
-    @property
-    def divided(self) -> dict[str, int]:
-        """What tensor parallelism has to divide, by the name that errors use."""
-        return {"num_attention_heads": self.heads, "o_groups": self.groups}
 
     @property
     def entry_bytes(self) -> int:

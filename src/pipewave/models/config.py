@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from pipewave.errors import BadInput, UnsupportedModel
-from pipewave.models.attention_spec import Mixer
 from pipewave.models.config_fields import Fields, canonical, synonyms_of
 from pipewave.models.config_sections import Wrapped, from_params_json, unwrap
 from pipewave.models.families import (
@@ -39,6 +38,7 @@ UNCOUNTED = {
     "sparse_config": "sparse attention over long prompts: answered as dense attention, as engines run it",
     "speech_lora": "adapters for sound: not counted, and run for requests with sound",
 }
+FFNS: Mapping[str, Callable[[LayerReader], Ffn]] = {"bypass": bypass, "moe": moe}  # others are dense
 POOLED = re.compile(
     r"(?<!LM)(?<!LMHead)(Model|ForSequenceClassification|ForTokenClassification|EmbeddingModel|ForReward\w*)$"
 )
@@ -194,28 +194,15 @@ def _layers(reader: LayerReader, count: int) -> tuple[Layer, ...]:
 
 def _layer(reader: LayerReader) -> tuple[Layer, ...]:
     """One layer of the config, which LongCat counts in pairs: experts run beside the first dense block."""
-    mixers = tuple(_mixer(reader, word) for word in reader.kind.mixers)
-    ffns = tuple(_ffn(reader, word) for word in reader.kind.ffns or ())
+    kind = reader.kind
+    mixers = tuple(attention(reader) if each == "attention" else recurrent(reader, each) for each in kind.mixers)
+    ffns = tuple(FFNS.get(each, dense)(reader) for each in kind.ffns or ())
     if reader.family.two_blocks_a_layer:
         return Layer(mixers, (dense(reader), *ffns)), Layer(mixers, (dense(reader),))
     extra = tuple(small_parts(reader))
-    norms = sum(part.norms for part in extra) + reader.family.extra_norms + _norms_of_parallel_ffns(reader)
+    # A dense block and experts that run side by side bring norms of their own.
+    norms = sum(part.norms for part in extra) + reader.family.extra_norms + 3 * (len(reader.kind.ffns or ()) > 1)
     return (Layer(mixers, (*ffns, *extra), extra_norms=norms),)
-
-
-def _norms_of_parallel_ffns(reader: LayerReader) -> int:
-    """Norms more where a dense block and experts run side by side, each with its own."""
-    return 3 if len(reader.kind.ffns or ()) > 1 else 0
-
-
-def _mixer(reader: LayerReader, word: str) -> Mixer:
-    return attention(reader) if word == "attention" else recurrent(reader, word)
-
-
-def _ffn(reader: LayerReader, word: str) -> Ffn:
-    if word == "bypass":
-        return bypass(reader, ("mlp",))
-    return moe(reader) if word == "moe" else dense(reader)
 
 
 def _hyper(fields: Fields, hidden: int) -> HyperConnection | None:

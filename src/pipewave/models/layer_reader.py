@@ -155,21 +155,18 @@ def _expert_inter(reader: LayerReader) -> int:
 def _shared(reader: LayerReader, inter: int) -> Mlp | None:
     """The shared expert: its own width, or so many of a routed one."""
     fields = reader.fields
-    count = fields.get("shared_count", reader.family.shared_default)
-    count = (
-        fields.integer("shared_count", reader.family.shared_default, low=0)
-        if not isinstance(count, bool)
-        else int(count)
-    )
+    usual = reader.family.shared_default
+    stated = fields.get("shared_count", usual)
+    count = int(stated) if isinstance(stated, bool) else fields.integer("shared_count", usual, low=0)
     width = fields.get("shared_inter")
     wide = fields.integer("shared_inter", low=0) if width is not None else count * inter
     places = [f"{place}.{name}" for place in FFN for name in SHARED]
     return mlp(reader, wide, places, "shared_") if wide else None
 
 
-def bypass(reader: LayerReader, places: Sequence[str]) -> Bypass:
+def bypass(reader: LayerReader) -> Bypass:
     """One matrix in place of a block."""
-    return Bypass("linear", (reader.linear("linear", reader.hidden, reader.hidden, "linear", places=places),))
+    return Bypass("linear", (reader.linear("linear", reader.hidden, reader.hidden, "linear", places=("mlp",)),))
 
 
 TAPPED = 3  # layers of the target whose hidden states an EAGLE-3 head reads

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from pipewave.errors import BadInput, UnsupportedModel
 
@@ -90,6 +90,30 @@ class Linear:
         """Bytes of weights, scales and biases on one of `tp` ranks."""
         out, inp = self.shape(tp)
         return out * inp // self.groups * self.precision.bytes_per_weight + (2 * out if self.bias else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPart:
+    """What attention, recurrences and feed-forward blocks share; by default a part is nothing but its matrices.
+
+    `cut`: field of each count that the tensor-parallel degree must divide, by the name a user knows.
+    """
+
+    cut: ClassVar[Mapping[str, str]] = {}
+
+    def linears(self) -> tuple[Linear, ...]:
+        """The weight matrices, in the order they run."""
+        return ()
+
+    @property
+    def extra_params(self) -> int:
+        """Parameters outside the linear maps."""
+        return 0
+
+    @property
+    def divided(self) -> dict[str, int]:
+        """Counts that the tensor-parallel degree must divide, by the name a user knows."""
+        return {name: getattr(self, field) for name, field in self.cut.items()}
 
 
 _LAYER = re.compile(r"^(?:[\w*]+\.)*?layers\.(\d+)(?=[.*]|$)")

@@ -7,19 +7,21 @@ speak of two different models.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 from pipewave.models.attention_spec import Mixer
-from pipewave.models.precision import BF16, Linear, Precision
+from pipewave.models.precision import BF16, LayerPart, Linear, Precision
 from pipewave.models.vision import Tower
 
 
 @dataclass(frozen=True, slots=True)
-class Mlp:
+class Mlp(LayerPart):
     """A dense feed-forward block; gated: down(act(gate) · up), else down(act(up))."""
 
+    cut: ClassVar[Mapping[str, str]] = {"intermediate size": "inter"}
     inter: int
     gated: bool
     up: Linear
@@ -29,19 +31,9 @@ class Mlp:
         """The weight matrices, in the order they run."""
         return (self.up, self.down)
 
-    @property
-    def extra_params(self) -> int:
-        """None outside the linear maps."""
-        return 0
-
-    @property
-    def divided(self) -> dict[str, int]:
-        """Counts that the tensor-parallel degree must divide."""
-        return {"intermediate size": self.inter}
-
 
 @dataclass(frozen=True, slots=True)
-class Bypass:
+class Bypass(LayerPart):
     """Plain maps in place of a block, or beside one: a block replaced by one matrix, per-layer embeddings."""
 
     name: str
@@ -58,14 +50,9 @@ class Bypass:
         """Parameters outside the linear maps."""
         return self.params
 
-    @property
-    def divided(self) -> dict[str, int]:
-        """Nothing is cut."""
-        return {}
-
 
 @dataclass(frozen=True, slots=True)
-class Moe:
+class Moe(LayerPart):
     """Routed experts, optionally beside a shared expert that sees every token.
 
     `hidden` is the width experts work at: a latent one where `into` and `back` map to it and from it.

@@ -45,15 +45,8 @@ class Budget:
 
     def to_dict(self) -> dict[str, float]:
         """As the contract names it, cache tokens included."""
-        return {
-            "total": round(self.total, 3),
-            "weights": round(self.weights, 3),
-            "activations": round(self.activations, 3),
-            "engine": round(self.engine, 3),
-            "kv": round(self.kv, 3),
-            "free": round(self.free, 3),
-            "kv_tokens": self.kv_tokens,
-        }
+        names = ("total", "weights", "activations", "engine", "kv", "free")
+        return {name: round(getattr(self, name), 3) for name in names} | {"kv_tokens": self.kv_tokens}
 
 
 def activation_bytes(deployment: Deployment, tokens: int, requests: int) -> float:
@@ -128,18 +121,8 @@ def budget(deployment: Deployment, gpu: GPU, engine: Engine, *, max_batched_toke
     per_token = kv_bytes_per_token(deployment.model, parallel, deployment.kv_dtype)
     per_token = per_token or deployment.state_bytes / (deployment.model.max_length or UNBOUNDED) or ACT
     tokens = int((left - pool) * GIB / (per_token * engine.memory.page_size)) * engine.memory.page_size
-    return Budget(
-        total,
-        weights,
-        activations,
-        fixed,
-        left,
-        free,
-        tokens,
-        engine.memory.frees_window_pages,
-        pool,
-        rule.free_to_admit,
-    )
+    once, states = engine.memory.frees_window_pages, rule.free_to_admit
+    return Budget(total, weights, activations, fixed, left, free, tokens, once, pool, states)
 
 
 def _of_whole(total: float, share: float, weights: float, activations: float, fixed: float) -> tuple[float, float]:

@@ -143,12 +143,9 @@ class Runner:
         """How steps are cut in two, None where they are not."""
         return two_batch(self.engine, self.gpu, len(self.deployment.model.layers))
 
-    def _cuts(self, batch: Batch) -> bool:
-        overlap = self.two_batch
-        return overlap is not None and overlap.cuts(sum(batch.q_lens), prompts=not batch.is_decode)
-
     def _enter(self, distinct: CallIndex, step: int, batch: Batch) -> None:
-        cut = self._cuts(batch)
+        overlap = self.two_batch
+        cut = overlap is not None and overlap.cuts(sum(batch.q_lens), prompts=not batch.is_decode)
         batch = halved(batch) if cut else batch
         for stage in range(self.deployment.parallel.pp):
             parts = {
@@ -156,7 +153,9 @@ class Runner:
                 ("requests", stage, batch.rows, batch.sampled, cut): self.deployment.by_requests,
             }
             for key, part in parts.items():
-                distinct.add(step, distinct.known.get(key) or distinct.learn(key, part(batch, stage), cut=cut))
+                if key not in distinct.known:  # steps of as many rows share it
+                    distinct.known[key] = distinct.lines(part(batch, stage), cut=cut)
+                distinct.add(step, distinct.known[key])
             distinct.add(step, distinct.lines(self.deployment.by_length(batch, stage), cut=cut))
 
     def _add_up(self, distinct: CallIndex, batches: Sequence[Batch]) -> Steps:
@@ -164,8 +163,9 @@ class Runner:
         found = priced.found
         step, call, count, lane = distinct.columns()
         size = len(batches)
-        hidden = overlapped_us(found.latency_us[call] * count, lane, step, size)
-        behind = self._behind(batches, found.latency_us[call] * count, lane, step, hidden)
+        us = found.latency_us[call] * count
+        hidden = overlapped_us(us, lane, step, size)
+        behind = self._behind(batches, us, lane, step, hidden)
         shared, hidden = hidden, hidden + behind
         sums = [_sums(step, column[call] * count, size) for column in priced.columns]
         load = self._load(batches, [sums[0] - hidden, *sums[1:4]])
@@ -173,10 +173,10 @@ class Runner:
         gaps = self.engine.gaps_us(load)
         total = kernels + sum(gaps.values())
         spread = _spread(found, call, count, step, size)
-        families = _by_name([c.kernel for c in distinct.calls], found, step, call, count, size)
+        families = _by_name([c.kernel for c in distinct.calls], us, step, call, size)
         families |= {"shared_overlap": -shared} if shared.any() else {}
         families |= {"two_batch_overlap": -behind} if behind.any() else {}
-        basis = _by_name([found.sources[g].basis for g in found.group], found, step, call, count, size)
+        basis = _by_name([found.sources[g].basis for g in found.group], us, step, call, size)
         # Gaps are as uncertain as the kernels around them.
         factor = np.exp(spread / np.maximum(kernels, 1e-9))
         evidence = {name: us / np.maximum(kernels + hidden, 1e-9) for name, us in basis.items()}
@@ -237,11 +237,6 @@ class CallIndex:
         self.known: dict[tuple[Any, ...], Lines] = {}
         self._entries: list[tuple[int, Lines]] = []
 
-    def learn(self, key: tuple[Any, ...], uses: Sequence[Use], *, cut: bool = False) -> Lines:
-        """Remember the lines of a part that many steps share."""
-        self.known[key] = self.lines(uses, cut=cut)
-        return self.known[key]
-
     def lines(self, uses: Sequence[Use], *, cut: bool = False) -> Lines:
         """Indices of calls, their counts and lanes, entering calls not seen before. cut: of half a step, run twice."""
         uses = arranged(uses, self.engine)
@@ -274,17 +269,12 @@ def _spread(found: Predictions, call: NDArray[np.intp], count: Array, step: NDAr
 
 
 def _by_name(
-    names: Sequence[str],
-    found: Predictions,
-    step: NDArray[np.intp],
-    call: NDArray[np.intp],
-    count: Array,
-    size: int,
+    names: Sequence[str], us: Array, step: NDArray[np.intp], call: NDArray[np.intp], size: int
 ) -> dict[str, Array]:
-    """µs of each step by the name its calls go under."""
+    """µs of each step by the name its calls go under; `us`: of each line."""
     known = list(dict.fromkeys(names))
     label = np.array([known.index(name) for name in names], np.intp)[call]
-    table = _sums(label * size + step, found.latency_us[call] * count, len(known) * size).reshape(len(known), size)
+    table = _sums(label * size + step, us, len(known) * size).reshape(len(known), size)
     return dict(zip(known, table, strict=True))
 
 
@@ -315,32 +305,14 @@ def detail(runner: Runner, batch: Batch) -> list[Part]:
     ]
     steps = runner.steps([batch])
     total = float(steps.total_us[0])
-    gaps = [
-        Part(0, name, "gap", 1, us, us, us, us, us / total, "launch", "", 0)
-        for name, us in ((name, float(values[0])) for name, values in steps.gaps.items())
-    ]
-    return [*_kernels(runner, uses, total), *gaps]
-
-
-def _kernels(runner: Runner, uses: Sequence[tuple[int, Use]], total: float) -> list[Part]:
     found = kernel_latencies([use.call for _, use in uses], runner.gpu, runner.engine).found
-    parts = []
-    for (stage, use), one in zip(uses, found, strict=True):
-        whole = one.latency_us * use.count
-        parts.append(
-            Part(
-                stage,
-                use.name,
-                use.call.kernel,
-                use.count,
-                one.latency_us,
-                whole,
-                one.low_us * use.count,
-                one.high_us * use.count,
-                whole / total,
-                one.bound,
-                one.basis,
-                nodes_of(use.call) * use.count,
-            )
+    kernels = [
+        Part(
+            stage, use.name, use.call.kernel, use.count, one.latency_us, one.latency_us * use.count,
+            one.low_us * use.count, one.high_us * use.count, one.latency_us * use.count / total, one.bound, one.basis,
+            nodes_of(use.call) * use.count,
         )
-    return parts
+        for (stage, use), one in zip(uses, found, strict=True)
+    ]  # fmt: skip
+    gaps = {name: float(values[0]) for name, values in steps.gaps.items()}
+    return kernels + [Part(0, name, "gap", 1, us, us, us, us, us / total, "launch", "", 0) for name, us in gaps.items()]
