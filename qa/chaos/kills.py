@@ -1,6 +1,6 @@
 """Processes killed while they write: `python -m qa.chaos.kills [--count 300]`.
 
-`measure` (on the replaying device), profiling of our kernels (on a made-up one), `calibrate` over an older calibration,
+`measure` (on the fake device), profiling of our kernels (on a made-up one), `calibrate` over an older calibration,
 and `predict` and `serve --out` run in child processes that are sent SIGKILL at a random moment. What a reader saw
 before has to be there afterwards, whole, and the next run goes on from it.
 """
@@ -38,12 +38,12 @@ class Victim:
 
 
 def measuring(folder: Path) -> Victim:
-    """`pipewave measure` on the device that replays recorded rows."""
+    """`pipewave measure` on the device that answers with rough latencies."""
     from pipewave.files import store
     from pipewave.measure import supervise
 
     path = folder / "rows"
-    options = supervise.Options(str(path), device="fake", quiet=True, batch=8)
+    options = supervise.Options(store=str(path), device="fake", quiet=True, batch=8)
     return Victim(lambda: supervise.measure(options), lambda: frozenset(store.done_keys(store.read(path))), 1.2)
 
 

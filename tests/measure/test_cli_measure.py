@@ -45,7 +45,7 @@ def test_every_option_of_the_room_is_one_of_the_command(app: Group) -> None:
 
 
 def test_the_words_of_a_child_are_the_options_again(app: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = supervise.Options("x y", families="gemm", limit=3, quiet=True, budget_s=7.5, device="fake")
+    given = supervise.Options(store="x y", families="gemm", limit=3, quiet=True, budget_s=7.5, device="fake")
     seen: list[supervise.Options] = []
     monkeypatch.setattr(supervise, "run", lambda options: seen.append(options) or 3)
     assert CliRunner().invoke(app, ["measure", *given.words()]).exit_code == 3
@@ -81,7 +81,7 @@ def test_options_that_name_nothing_are_refused_before_anything_starts(
     given: dict[str, str], field: str, tmp_path: Path
 ) -> None:
     with pytest.raises(PipewaveError, match=field):
-        supervise.run(supervise.Options(str(tmp_path / "rows"), device="fake", **given))
+        supervise.run(supervise.Options(store=str(tmp_path / "rows"), device="fake", **given))
     assert not (tmp_path / "rows").exists()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -200,8 +201,16 @@ def test_a_run_in_which_everything_fails_stops_and_can_be_retried(tmp_path: Path
     assert len(measure.rows(path)) == len(quick)
 
 
+class Slow(FakeDevice):
+    """A device that takes a while for each batch."""
+
+    def measure(self, jobs: Sequence[Job]) -> list[Outcome]:
+        time.sleep(0.3)
+        return super().measure(jobs)
+
+
 def test_the_budget_stops_between_batches(tmp_path: Path, quick: list[Job]) -> None:
-    summary = Runner(FakeDevice(pause_s=0.3), tmp_path / "rows", Limits(budget_s=0.5)).run(quick)
+    summary = Runner(Slow(), tmp_path / "rows", Limits(budget_s=0.5)).run(quick)
     assert 0 < summary.statuses["ok"] < len(quick)
     assert summary.left == len(quick) - summary.statuses["ok"]
 
@@ -232,13 +241,6 @@ def test_rows_survive_packing_with_their_kernels(tmp_path: Path, quick: list[Job
     assert row["sm_clock_mhz"] == 1755
     assert measure.environments(tmp_path / "packed") == measure.environments(path)
     assert sum(sizes.values()) < path.stat().st_size / 3
-
-
-def test_the_fake_device_replays_what_was_recorded(tmp_path: Path, quick: list[Job]) -> None:
-    Runner(Detailed(), tmp_path / "a", Limits()).run(quick[:20])
-    recorded = measure.rows(tmp_path / "a")
-    Runner(FakeDevice(recorded), tmp_path / "b", Limits()).run(quick[:20])
-    assert {row["latency_us"] for row in measure.rows(tmp_path / "b")} == {10.0}
 
 
 def test_a_foreign_or_cut_packed_file_is_refused(tmp_path: Path, quick: list[Job]) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -36,7 +35,7 @@ REQUESTS = tuple(1 << i for i in range(9))
 LENGTHS = tuple(16 << i for i in range(11))
 CACHES = tuple(1 << i for i in range(18))
 SIZES = tuple(128 << i for i in range(21))
-HELD = 1 << 24  # tokens of a batch at most
+MOST_PROMPT, HELD = 1 << 17, 1 << 24  # tokens of a batch at most: of prompts, of caches
 MEMORY_SHARE, MEMORY_START_S, LINK_START_S = 0.8, 3e-6, 1e-5  # as in its own files of GPUs
 OTHER_BYTES = 3_758_096_384  # what a runtime takes beside weights and cache, as there
 
@@ -53,8 +52,8 @@ def export(model: ModelSpec, gpu: GPU, folder: Path, *, tps: Sequence[int] = (1,
     name = gpu.name.lower().replace(" ", "_")
     tables = {
         ("gemm", "gemm_perf"): products(model, gpu, tps),
-        ("attention", "context_attention_perf"): prompts(model, gpu, tps),
-        ("attention", "generation_attention_perf"): decodes(model, gpu, tps),
+        ("attention", "context_attention_perf"): attended(model, gpu, tps, prompts=True),
+        ("attention", "generation_attention_perf"): attended(model, gpu, tps, prompts=False),
         ("comm", "custom_allreduce_perf"): reductions(gpu, [tp for tp in tps if tp > 1] or [2]),
     }
     root = folder / "data" / name
@@ -88,13 +87,8 @@ def _about(path: Path, name: str, gpu: GPU) -> Path:
 
 
 def _row(gpu: GPU, op: str) -> Row:
-    return {
-        "framework": "VLLM",
-        "version": VERSION,
-        "device": f"NVIDIA {gpu.name}",
-        "op_name": op,
-        "kernel_source": SOURCE,
-    }
+    return {"framework": "VLLM", "version": VERSION, "device": f"NVIDIA {gpu.name}", "op_name": op,
+            "kernel_source": SOURCE}  # fmt: skip
 
 
 def products(model: ModelSpec, gpu: GPU, tps: Sequence[int]) -> Iterator[Row]:
@@ -107,39 +101,20 @@ def products(model: ModelSpec, gpu: GPU, tps: Sequence[int]) -> Iterator[Row]:
         yield _row(gpu, "gemm") | sizes | {"latency": took / 1e3}
 
 
-def _heads(model: ModelSpec, tps: Sequence[int]) -> list[tuple[int, int, int]]:
+def attended(model: ModelSpec, gpu: GPU, tps: Sequence[int], *, prompts: bool) -> Iterator[Row]:
+    """Attention of whole prompts, or of decodes over caches of `step` tokens and the new one."""
     mixer = check_equal_layers(model, "this export")
-    return [(mixer.heads // tp, max(mixer.kv_heads // tp, 1), mixer.head_dim) for tp in tps]
-
-
-def _attended(heads: tuple[int, int, int], requests: int, new: int, held: int) -> Any:
-    return attention([new] * requests, [held] * requests, *heads[:2], head_dim=heads[2])
-
-
-def _attention_row(
-    gpu: GPU, op: str, heads: tuple[int, int, int], requests: int, isl: int, step: int, us: float
-) -> Row:
-    return _row(gpu, op) | {
-        "batch_size": requests, "isl": isl, "num_heads": heads[0], "num_key_value_heads": heads[1],
-        "head_dim": heads[2], "beam_width": 1, "attn_dtype": "bfloat16", "kv_cache_dtype": "bfloat16", "step": step,
-        "window_size": 0, "latency": us / 1e3,
-    }  # fmt: skip
-
-
-def prompts(model: ModelSpec, gpu: GPU, tps: Sequence[int]) -> Iterator[Row]:
-    """Attention of whole prompts."""
-    asked = [(h, b, n) for h in _heads(model, tps) for b in REQUESTS for n in LENGTHS if b * n <= 1 << 17]
-    us = served_us([_attended(h, b, n, n) for h, b, n in asked], gpu)
-    for (heads, requests, length), took in zip(asked, us, strict=True):
-        yield _attention_row(gpu, "context_attention", heads, requests, length, 0, took)
-
-
-def decodes(model: ModelSpec, gpu: GPU, tps: Sequence[int]) -> Iterator[Row]:
-    """Attention of decodes over caches of `step` tokens and the new one."""
-    asked = [(h, b, n) for h in _heads(model, tps) for b in REQUESTS for n in CACHES if b * n <= HELD]
-    us = served_us([_attended(h, b, 1, n + 1) for h, b, n in asked], gpu)
-    for (heads, requests, step), took in zip(asked, us, strict=True):
-        yield _attention_row(gpu, "generation_attention", heads, requests, 1, step, took)
+    lengths, most = (LENGTHS, MOST_PROMPT) if prompts else (CACHES, HELD)
+    heads = [(mixer.heads // tp, max(mixer.kv_heads // tp, 1)) for tp in tps]
+    asked = [(h, b, n) for h in heads for b in REQUESTS for n in lengths if b * n <= most]
+    new, more = (None, 0) if prompts else (1, 1)
+    calls = [attention([new or n] * b, [n + more] * b, *h, head_dim=mixer.head_dim) for h, b, n in asked]
+    for ((all_heads, kv_heads), requests, length), us in zip(asked, served_us(calls, gpu), strict=True):
+        yield _row(gpu, "context_attention" if prompts else "generation_attention") | {
+            "batch_size": requests, "isl": length if prompts else 1, "num_heads": all_heads,
+            "num_key_value_heads": kv_heads, "head_dim": mixer.head_dim, "beam_width": 1, "attn_dtype": "bfloat16",
+            "kv_cache_dtype": "bfloat16", "step": 0 if prompts else length, "window_size": 0, "latency": us / 1e3,
+        }  # fmt: skip
 
 
 def reductions(gpu: GPU, tps: Sequence[int]) -> Iterator[Row]:

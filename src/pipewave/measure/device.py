@@ -1,12 +1,11 @@
-"""Where jobs run: a CUDA GPU, or a fake one that replays recorded rows."""
+"""Where jobs run: a CUDA GPU, or a fake one for rehearsals."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.metadata
 import statistics
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -262,31 +261,13 @@ class Nvml:
 
 
 class FakeDevice:
-    """Replays recorded outcomes by key, and those of unknown jobs from their rough latency; needs no GPU."""
-
-    def __init__(self, recorded: Iterable[Mapping[str, Any]] = (), *, pause_s: float = 0.0) -> None:
-        """`recorded` are rows as `measure.rows` gives them; `pause_s` is slept before each batch."""
-        self._rows = {row["key"]: row for row in recorded}
-        self._pause_s = pause_s
+    """Answers with rough latencies; needs no GPU."""
 
     def environment(self) -> dict[str, Any]:
         """A fixed environment that cannot be taken for a real GPU."""
         return {"gpu": FAKE_GPU, "driver": "0", "cuda": None, "torch": None}
 
     def measure(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Recorded latencies where there are any."""
-        if self._pause_s:
-            time.sleep(self._pause_s)
-        return [self._replayed(job) for job in jobs]
-
-    def _replayed(self, job: Job) -> Outcome:
-        row = self._rows.get(job.key)
-        if row is None:
-            latency = rough_us(job.case)
-            return Outcome("ok", timing=Timing(latency, latency, latency, REPETITIONS), health=Health(1980, 300.0, 40))
-        if row["status"] != "ok":
-            return Outcome(row["status"], row["reason"])
-        timing = Timing(row["latency_us"], row["min_us"], row["max_us"], row["n"])
-        return Outcome(
-            "ok", timing=timing, health=Health(row.get("sm_clock_mhz"), row.get("power_w"), row.get("temp_c"))
-        )
+        """One outcome a job."""
+        rough = [rough_us(job.case) for job in jobs]
+        return [Outcome("ok", timing=Timing(us, us, us, REPETITIONS), health=Health(1980, 300.0, 40)) for us in rough]

@@ -13,7 +13,7 @@ from pipewave.kernels import rows_of
 Case = Mapping[str, Any]
 RANDOM = "random"  # where the pages of a cache lie unless said
 PAGE_ORDERS = ("scattered", RANDOM, "in_order")
-FAKE_GPU = "fake"  # what the environment of the replaying device calls its GPU
+FAKE_GPU = "fake"  # what the environment of the rehearsing device calls its GPU
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pipewave.errors import BadInput
 from pipewave.measure.device import CudaDevice, Device, FakeDevice
 from pipewave.measure.job import Job
-from pipewave.measure.plan import BATCH, NAMES, built_in, from_file
+from pipewave.measure.plan import NAMES, built_in, from_file
 from pipewave.measure.protocol import BURST, DeviceLostError
 from pipewave.measure.runner import EXIT_HUNG, EXIT_LOST, Limits, Runner
 
@@ -23,8 +23,8 @@ MOST_RESTARTS = 20
 SELECTIONS = ("cold", "repeat", "read", "graph")
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(Limits):
     """What is measured and how, as the command line gives it (`pipewave measure --help`)."""
 
     store: str
@@ -34,13 +34,8 @@ class Options:
     select: str = ",".join(SELECTIONS)
     shard: str = "0/1"
     limit: int = 0
-    retry_failed: bool = False
     in_order: bool = False
     burst: int = BURST
-    batch: int = BATCH
-    budget_s: float = float("inf")
-    hang_s: float = 10.0
-    most_failed: float = 0.5
     fsync: bool = False
     quiet: bool = False
     device: str = "cuda"
@@ -50,20 +45,18 @@ class Options:
         families = [name for name in self.families.split(",") if name]
         if self.plan in NAMES:
             parts = self.select.split(",")
+            planned = built_in(self.plan, families=families)
             if unknown := sorted(set(parts) - set(SELECTIONS)):
                 raise BadInput(f"select: {unknown} are none of {', '.join(SELECTIONS)}", field="select")
-            jobs = [job for job in built_in(self.plan, families=families) if _part(job) in parts]
+            part = {j.key: "repeat" if j.repeat else "read" if j.flush == "read" else j.protocol for j in planned}
+            jobs = [job for job in planned if part[job.key] in parts]
             if self.in_order:
-                jobs.sort(key=lambda job: parts.index(_part(job)))
+                jobs.sort(key=lambda job: parts.index(part[job.key]))
         else:
             jobs = [job for job in from_file(self.plan, self.protocol) if not families or job.family in families]
         index, count = (int(part) for part in self.shard.split("/"))
         jobs = jobs[index::count]
         return jobs[:: max(1, len(jobs) // self.limit)][: self.limit] if self.limit else jobs
-
-    def limits(self) -> Limits:
-        """Of the run."""
-        return Limits(self.budget_s, self.hang_s, self.most_failed, self.retry_failed, self.batch)
 
     def words(self) -> Iterator[str]:
         """As words of a command line."""
@@ -73,11 +66,6 @@ class Options:
                 yield option
             elif value is not False and value != "":
                 yield f"{option}={value}"
-
-
-def _part(job: Job) -> str:
-    """Which of SELECTIONS a job of a built-in plan belongs to."""
-    return "repeat" if job.repeat else "read" if job.flush == "read" else job.protocol
 
 
 class Progress:
@@ -104,7 +92,7 @@ def measure(options: Options) -> int:
     except (DeviceLostError, ImportError) as error:
         sys.stderr.write(f"no GPU to measure on: {error}\n")
         return 2
-    runner = Runner(device, options.store, options.limits(), fsync=options.fsync)
+    runner = Runner(device, options.store, options, fsync=options.fsync)
     try:
         runner.run(options.jobs(), Progress(quiet=options.quiet), in_order=options.in_order)
     except DeviceLostError as error:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pipewave.errors import BadFile
-from pipewave.traces.trace import INPUT, WAITS, At, Dims, Kernel, Op, Span, Step, Trace, named, open_at, step_of
+from pipewave.traces.trace import INPUT, WAITS, At, Dims, Kernel, Op, Span, Step, Trace, bad, named, open_at, step_of
 
 LARGEST_VALUE = 32 << 20  # characters of one event, or of one entry beside the events
 SPACE = re.compile(r"[ \t\r\n]*")
@@ -74,7 +74,7 @@ class Scanner:
                 if not self._more():
                     raise self.broken(message, at) from problem
             except (ValueError, RecursionError) as problem:
-                raise BadFile(f"{self._source}: not valid JSON ({problem})", field="file") from problem
+                raise bad(self._source, f"not valid JSON ({problem})") from problem
 
     def _more(self) -> bool:
         """Read on, at least as much again as waits, so that a long value is not tried too often."""
@@ -84,7 +84,7 @@ class Scanner:
         parts, self._at = [self._text[self._at :]], 0
         wanted = 2 * len(parts[0]) + 1
         if wanted > 2 * LARGEST_VALUE:
-            raise BadFile(f"{self._source}: a value of more than {LARGEST_VALUE:,} characters", field="file")
+            raise bad(self._source, f"a value of more than {LARGEST_VALUE:,} characters")
         while wanted > sum(map(len, parts)) and not self._ended:
             piece = next(self._pieces, None)
             self._ended = piece is None
@@ -98,7 +98,7 @@ class Scanner:
         byte = self._passed + len(self._text[:at].encode("utf-8", "surrogateescape"))
         left = self._text[at:].strip()
         what = "truncated" if len(left) <= 1 or "Unterminated" in message else "not valid JSON"
-        return BadFile(f"{self._source}: {what} at byte {byte} ({message})", field="file")
+        return bad(self._source, f"{what} at byte {byte} ({message})")
 
 
 def document(pieces: Iterable[bytes], source: str, keep: Callable[[Any], Any], most_events: int) -> Any:
@@ -115,7 +115,7 @@ def document(pieces: Iterable[bytes], source: str, keep: Callable[[Any], Any], m
                 found.append(kept)
             if len(found) > most_events:
                 many = f"more than {most_events:,} events of kernels, launches and operators"
-                raise BadFile(f"{source}: {many}", field="file")
+                raise bad(source, f"{many}")
         return found
 
     if scanner.peek() == "\ufeff":
@@ -161,7 +161,7 @@ def trace(document: Any, source: str) -> Trace:
     kinds = _by_kind(document, source)
     work = [event for kind in GPU_WORK for event in kinds[kind]]
     if not work:
-        raise BadFile(f"{source}: no GPU kernels; profile with ProfilerActivity.CUDA", field="file")
+        raise bad(source, "no GPU kernels; profile with ProfilerActivity.CUDA")
     operators, notes = _ranges(kinds["cpu_op"]), _ranges(kinds["user_annotation"])
     calls = [span for kind in LAUNCHES for span in _ranges(kinds[kind])]
     launches = {key: span for span in calls if isinstance(key := _correlation(span.what), int)}
@@ -196,7 +196,7 @@ def _name(event: Event) -> str:
 def _by_kind(document: Any, source: str) -> dict[str, list[Event]]:
     events = document.get(EVENTS) if isinstance(document, dict) else document
     if not isinstance(events, list):
-        raise BadFile(f"{source}: JSON without a list of traceEvents: not a Chrome trace", field="file")
+        raise bad(source, "JSON without a list of traceEvents: not a Chrome trace")
     kinds: dict[str, list[Event]] = defaultdict(list)
     for event in events:
         kinds[event["cat"]].append(event)
@@ -225,7 +225,7 @@ def _correlation(event: Event) -> Any:
 def _number(event: Event, name: str, source: str) -> float:
     value = _finite(event.get(name))
     if value is None:
-        raise BadFile(f"{source}: event {_name(event)[:60]!r} has no finite {name!r}", field="file")
+        raise bad(source, f"event {_name(event)[:60]!r} has no finite {name!r}")
     return value
 
 
@@ -264,7 +264,7 @@ def _kernel(
     args, name = event["args"], _name(event)
     start, duration, stream = _number(event, "ts", source), _number(event, "dur", source), args.get("stream")
     if duration < 0:
-        raise BadFile(f"{source}: event {name[:60]!r} lasts {duration} µs", field="file")
+        raise bad(source, f"event {name[:60]!r} lasts {duration} µs")
     return Kernel(
         name,
         start,

@@ -16,8 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pipewave.errors import BadFile
-from pipewave.traces.trace import Dims, Kernel, Trace
+from pipewave.traces.trace import Dims, Kernel, Trace, bad
 
 NSYS = re.compile(
     rb"^(Start \([nmu]?s(ec)?\),Duration \(|API Start \(|\"?Time \(%\)\"?,\"?Total Time \()", re.MULTILINE
@@ -49,10 +48,7 @@ def looks_like(data: bytes) -> bool:
 def trace(text: str, source: str) -> Trace:
     """The kernels of the tables. Raises BadFile, also where the text breaks off."""
     if not text.endswith("\n"):
-        raise BadFile(
-            f"{source}: truncated: byte {len(text.encode())} ends no line; a whole table ends with a line end",
-            field="file",
-        )
+        raise bad(source, f"truncated: byte {len(text.encode())} ends no line; a whole table ends with a line end")
     return _of_ncu(text, source) if NCU.search(text.encode()) else _of_nsys(text, source)
 
 
@@ -61,13 +57,12 @@ def _rows(text: str, source: str, tool: str) -> list[list[str]]:
     try:
         rows = [row for row in csv.reader(io.StringIO(text), strict=True) if row]
     except csv.Error as problem:
-        raise BadFile(f"{source}: truncated, or not a table of {tool} ({problem})", field="file") from problem
+        raise bad(source, f"truncated, or not a table of {tool} ({problem})") from problem
     for number, row in enumerate(rows):
         if len(row) < len(rows[0]):
-            raise BadFile(
-                f"{source}: truncated or damaged: row {number} of a table of {tool} has {len(row)} of "
-                f"{len(rows[0])} columns",
-                field="file",
+            raise bad(
+                source,
+                f"truncated or damaged: row {number} of a table of {tool} has {len(row)} of {len(rows[0])} columns",
             )
     return rows
 
@@ -94,9 +89,7 @@ def _of_nsys(text: str, source: str) -> Trace:
         elif counted := next((name for name in SUMS if name in units and SUMS[name] in units), None):
             sums[counted] = sum(int(_number(row[counted]) or 0) for row in rows)
     if not work:
-        raise BadFile(
-            f"{source}: sums only: print each kernel, `nsys stats --report cuda_gpu_trace --format csv`", field="file"
-        )
+        raise bad(source, "sums only: print each kernel, `nsys stats --report cuda_gpu_trace --format csv`")
     timed = sorted(
         (replace(one, launch=one.launch or launched.get((one.name, one.start_us))) for one in work),
         key=lambda one: one.start_us,
@@ -111,10 +104,7 @@ def _nsys_notes(work: Sequence[Kernel], sums: Mapping[str, int], source: str, *,
     listed = {"Instances": len(kernels), "Count": len(work) - len(kernels)}
     for name, summed in sums.items():
         if summed != listed[name]:
-            raise BadFile(
-                f"{source}: truncated: {listed[name]:,} {WHAT[name]} are listed, their sums count {summed:,}",
-                field="file",
-            )
+            raise bad(source, f"truncated: {listed[name]:,} {WHAT[name]} are listed, their sums count {summed:,}")
     unlaunched = sum(one.launch is None for one in kernels) if launches else 0
     notes = [f"{unlaunched:,} kernels have no launch: cuda_kern_exec_trace is cut or filtered"] if unlaunched else []
     if len(sums) < len(SUMS):
@@ -172,7 +162,7 @@ def _time(row: Row, column: str, units: Mapping[str, str], source: str) -> float
     """µs. BadFile where it is no time."""
     value = _number(row.get(column, ""))
     if value is None or value < 0 or units.get(column) not in TO_US:
-        raise BadFile(f"{source}: {column} = {row.get(column, '')[:40]!r} {units.get(column)!r}: no time", field="file")
+        raise bad(source, f"{column} = {row.get(column, '')[:40]!r} {units.get(column)!r}: no time")
     return value * TO_US[units[column]]
 
 
@@ -199,12 +189,10 @@ def _of_ncu(text: str, source: str) -> Trace:
     rows = [dict(zip(lines[0], line, strict=False)) for line in lines[1:]]
     found = _long(rows, source) if rows and "Metric Name" in rows[0] else _wide(rows, source)
     if not found:
-        raise BadFile(f"{source}: no kernels in the table of ncu", field="file")
+        raise bad(source, "no kernels in the table of ncu")
     profiled = len(PROFILED.findall(text))
     if profiled > len(found):
-        raise BadFile(
-            f"{source}: truncated: {len(found):,} kernels are listed, ncu's log has {profiled:,}", field="file"
-        )
+        raise bad(source, f"truncated: {len(found):,} kernels are listed, ncu's log has {profiled:,}")
     device = next((row[DEVICE] for row in rows if row.get(DEVICE) and row.get("ID")), None)
     last = f"ID {max((row['ID'] for row in rows if row.get('ID')), key=lambda text: (len(text), text))}"
     notes = () if profiled else (_unended(found, last, "keep ncu's log (==PROF==) in the file and it is checked"),)
@@ -216,7 +204,7 @@ def _wide(rows: Sequence[Row], source: str) -> list[Kernel]:
     units = rows[0] if rows and not rows[0].get("ID") else {}
     kernels = [row for row in rows if row.get("ID")]
     if kernels and DURATION not in kernels[0]:
-        raise BadFile(f"{source}: no column {DURATION}: run ncu with --metrics {DURATION}", field="file")
+        raise bad(source, f"no column {DURATION}: run ncu with --metrics {DURATION}")
     return [_profiled(i, row, row[DURATION], units.get(DURATION, ""), source) for i, row in enumerate(kernels)]
 
 
@@ -225,7 +213,7 @@ def _long(rows: Sequence[Row], source: str) -> list[Kernel]:
     metrics = Counter(row.get("ID", "") for row in rows)
     last = rows[-1].get("ID", "")
     if metrics[last] < min(metrics.values() if len(metrics) == 1 else (n for i, n in metrics.items() if i != last)):
-        raise BadFile(f"{source}: truncated: kernel {last} has {metrics[last]} metrics, others more", field="file")
+        raise bad(source, f"truncated: kernel {last} has {metrics[last]} metrics, others more")
     timed = [row for row in rows if row.get("Metric Name") in (DURATION, "Duration")]
     return [
         _profiled(i, row, row.get("Metric Value", ""), row.get("Metric Unit", ""), source)
@@ -236,7 +224,7 @@ def _long(rows: Sequence[Row], source: str) -> list[Kernel]:
 def _profiled(index: int, row: Row, value: str, unit: str, source: str) -> Kernel:
     duration = _number(value)
     if duration is None or duration < 0 or (unit or "ns") not in TO_US:
-        raise BadFile(f"{source}: kernel {row.get('ID')}: duration {value[:40]!r} {unit[:40]!r}", field="file")
+        raise bad(source, f"kernel {row.get('ID')}: duration {value[:40]!r} {unit[:40]!r}")
     grid, block = (
         tuple(int(n[:12]) for n in re.findall(r"\d+", row.get(f"{of} Size", ""))) for of in ("Grid", "Block")
     )

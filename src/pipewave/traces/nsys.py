@@ -17,8 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pipewave.errors import BadFile
-from pipewave.traces.trace import INPUT, WAITS, At, Dims, Kernel, Op, Span, Step, Trace, named, open_at, step_of
+from pipewave.traces.trace import INPUT, WAITS, At, Dims, Kernel, Op, Span, Step, Trace, bad, named, open_at, step_of
 
 MAGIC = b"SQLite format 3\0"
 KERNELS, RUNTIME, STRINGS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "StringIds"
@@ -60,7 +59,7 @@ def _read(opened: Callable[[], sqlite3.Connection], source: str, most_rows: int)
         with closing(opened()) as base:
             return _trace(_Export(base, source, most_rows), source)
     except (sqlite3.Error, UnicodeDecodeError) as problem:  # names in damaged schemas are no text
-        raise BadFile(f"{source}: not an export of Nsight Systems ({problem})", field="file") from problem
+        raise bad(source, f"not an export of Nsight Systems ({problem})") from problem
 
 
 class _Export:
@@ -90,7 +89,7 @@ class _Export:
         for row in self._base.execute(f'SELECT {listed} FROM "{table}"'):
             self._most -= 1
             if self._most < 0:
-                raise BadFile(f"{self._source}: too many rows, reached in {table}: the limit here", field="file")
+                raise bad(self._source, f"too many rows, reached in {table}: the limit here")
             yield nothing | dict(zip(wanted, row, strict=False))
 
 
@@ -102,7 +101,7 @@ def _trace(export: _Export, source: str) -> Trace:
     steps = sorted((step for span in ranges if (step := step_of(span.what, span.start_us))), key=lambda s: s.start_us)
     kernels = [_kernel(row, calls.get(row["correlationId"]), inside, steps, source) for row in _work(export, names)]
     if not kernels:
-        raise BadFile(f"{source}: no GPU kernels: profile with --trace=cuda", field="file")
+        raise bad(source, "no GPU kernels: profile with --trace=cuda")
     kernels.sort(key=lambda kernel: kernel.start_us)
     gpu = next((str(row["name"]) for row in export.rows(GPUS, "id", "name") if row["name"]), None)
     waits, inputs = named(calls.values(), WAITS.match), named(ranges, INPUT.search)
@@ -148,7 +147,7 @@ def _kernel(
 ) -> Kernel:
     start, end = _us(row["start"]), _us(row["end"])
     if start is None or end is None or end < start:
-        raise BadFile(f"{source}: {row['name'][:60]!r} has no time: {row['start']!r} to {row['end']!r}", field="file")
+        raise bad(source, f"{row['name'][:60]!r} has no time: {row['start']!r} to {row['end']!r}")
     within = inside.get(row["correlationId"], ())
     return Kernel(
         row["name"],

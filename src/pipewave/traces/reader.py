@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from pipewave.errors import BadFile, cause
+from pipewave.errors import cause
 from pipewave.traces import chrome, csv_tables, nsys
-from pipewave.traces.trace import Trace
+from pipewave.traces.trace import Trace, bad
 
 KINDS = "neither a Chrome trace (JSON), an export or table of Nsight Systems, nor `ncu --csv` output"
 GZIP = b"\x1f\x8b"
@@ -43,7 +43,7 @@ def read(path: str | Path, limits: Limits = ROOMY) -> Trace:
                 return nsys.from_file(path, limits.events)
         data = Path(path).read_bytes()
     except (OSError, ValueError) as problem:
-        raise BadFile(f"{path}: cannot be read ({cause(problem)})", field="file") from problem
+        raise bad(str(path), f"cannot be read ({cause(problem)})") from problem
     return parse(data, str(path), limits)
 
 
@@ -65,17 +65,17 @@ def parse(data: bytes, source: str, limits: Limits = ROOMY) -> Trace:
     if nsys.looks_like(first):
         return nsys.from_bytes(whole(pieces, source), source, limits.events)
     if not head:
-        raise BadFile(f"{source}: empty, no byte 0", field="file")
+        raise bad(source, "empty, no byte 0")
     if csv_tables.looks_like(first):
         table = whole(pieces, source, min(MOST_TABLE_BYTES, ROW_BYTES * limits.events))
         return csv_tables.trace(table.decode("utf-8", "replace"), source)
-    raise BadFile(f"{source}: byte 0 begins no profile: {KINDS}", field="file")
+    raise bad(source, f"byte 0 begins no profile: {KINDS}")
 
 
 def cut(data: bytes, source: str, most_bytes: int) -> Iterator[bytes]:
     """Bytes in pieces. BadFile when they are too many."""
     if len(data) > most_bytes:
-        raise BadFile(f"{source}: more than {most_bytes >> 20:,} MiB", field="file")
+        raise bad(source, f"more than {most_bytes >> 20:,} MiB")
     return (data[start : start + CHUNK] for start in range(0, len(data), CHUNK))
 
 
@@ -86,7 +86,7 @@ def whole(pieces: Iterable[bytes], source: str, most_bytes: int = MOST_TABLE_BYT
         parts.append(piece)
         size += len(piece)
         if size > most_bytes:
-            raise BadFile(f"{source}: a table of more than {most_bytes >> 20:,} MiB, the limit here", field="file")
+            raise bad(source, f"a table of more than {most_bytes >> 20:,} MiB, the limit here")
     return b"".join(parts)
 
 
@@ -102,20 +102,18 @@ def unzip(data: bytes, source: str, most_bytes: int) -> Iterator[bytes]:
             try:
                 piece = stream.decompress(packed, CHUNK)
             except zlib.error as problem:
-                raise BadFile(
-                    f"{source}: corrupted gzip near byte {at - len(packed)} ({problem})", field="file"
-                ) from problem
+                raise bad(source, f"corrupted gzip near byte {at - len(packed)} ({problem})") from problem
             packed, size = stream.unconsumed_tail, size + len(piece)
             _bounded(size, len(data), source, most_bytes)
             if piece:
                 yield piece
         if not stream.eof:
-            raise BadFile(f"{source}: truncated: the gzip stream ends early at byte {len(data)}", field="file")
+            raise bad(source, f"truncated: the gzip stream ends early at byte {len(data)}")
         at -= len(stream.unused_data)
 
 
 def _bounded(size: int, packed: int, source: str, most_bytes: int) -> None:
     if size > most_bytes:
-        raise BadFile(f"{source}: unpacks to more than {most_bytes >> 20:,} MiB, the limit here", field="file")
+        raise bad(source, f"unpacks to more than {most_bytes >> 20:,} MiB, the limit here")
     if size > max(FREE_BYTES, MOST_GROWTH * packed):
-        raise BadFile(f"{source}: unpacks to more than {MOST_GROWTH} times its size: no profile does", field="file")
+        raise bad(source, f"unpacks to more than {MOST_GROWTH} times its size: no profile does")

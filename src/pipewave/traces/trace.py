@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from pipewave.errors import BadFile
 from pipewave.kernels.profiler import Dims, Kernel, Op, Step
 
-__all__ = ["WAITS", "At", "Dims", "Kernel", "Op", "Span", "Step", "Trace", "named", "open_at", "step_of"]
+__all__ = ["WAITS", "At", "Dims", "Kernel", "Op", "Span", "Step", "Trace", "bad", "named", "open_at", "step_of"]
 
 # vLLM names its steps: requests(tokens) that run prompts, then requests(tokens) that generate.
 STEP = re.compile(r"execute\w*?_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)")
@@ -48,6 +49,11 @@ class Trace:
     def step(self, number: int) -> Step | None:
         """The step of a kernel by `Kernel.step`."""
         return self.steps[number] if number >= 0 else None
+
+
+def bad(source: str, message: str) -> BadFile:
+    """What is wrong with a file."""
+    return BadFile(f"{source}: {message}", field="file")
 
 
 def step_of(name: str, start_us: float) -> Step | None:

@@ -30,9 +30,6 @@ class Prepared:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
-Builder = Callable[[Case, Pools], Prepared]
-
-
 def runner(job: Job) -> Runner:
     """How a job's implementation is run, as its family says; BadInput names the known ones."""
     rows = rows_of().get(job.family)
@@ -42,20 +39,18 @@ def runner(job: Job) -> Runner:
     return known[job.impl]
 
 
-def builder(job: Job) -> Builder:
-    """The builder of a job's implementation; BadInput where there is none, or only several processes measure it."""
+def prepare(job: Job, pools: Pools) -> Prepared:
+    """Set up one job over the pools; where its operands lie in the pools is drawn from its key.
+
+    BadInput where there is no such implementation, or only several processes measure it.
+    """
     found = runner(job)
     if not found.module:
         hint = "measured by several processes together: python -m lab.collectives"
         raise BadInput(f"impl: {job.impl!r} of {job.family} is {hint}", field="impl")
-    build: Builder = getattr(importlib.import_module(found.module), found.builder)
-    return build
-
-
-def prepare(job: Job, pools: Pools) -> Prepared:
-    """Set up one job over the pools; where its operands lie in the pools is drawn from its key."""
+    build: Callable[[Case, Pools], Prepared] = getattr(importlib.import_module(found.module), found.builder)
     pools.begin(job.key, job.pages)
-    return builder(job)(job.case, pools)
+    return build(job.case, pools)
 
 
 def stack(job: Job) -> str:

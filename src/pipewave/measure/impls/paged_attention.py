@@ -44,31 +44,29 @@ def placed(case: Case, pools: Pools, page: int) -> tuple[Pages, int, str]:
     return *page_table(case["kv_lens"], page, order=pools.pages, room=room), region
 
 
+def _arguments(case: Case, pools: Pools, table: Pages) -> dict[str, Any]:
+    """What both of vLLM's kernels take beside keys and values."""
+    import torch
+
+    q_lens, kv_lens, width = case["q_lens"], case["kv_lens"], case["head_dim"]
+    q, out = (pools.take(name, case.get("dtype", "bf16"), sum(q_lens), case["heads"], width)
+              for name in ("activation", "scratch"))  # fmt: skip
+    return {
+        "q": q, "out": out, "max_seqlen_q": max(q_lens), "max_seqlen_k": max(kv_lens),
+        "cu_seqlens_q": int32(np.cumsum([0, *q_lens]), pools.device), "seqused_k": int32(kv_lens, pools.device),
+        "block_table": torch.from_numpy(table).to(pools.device), "softmax_scale": width**-0.5,
+    }  # fmt: skip
+
+
 def fa3(case: Case, pools: Pools) -> Prepared:
     """`flash_attn_varlen_func(fa_version=3)`; without scheduler metadata, so its small preparing kernel is included."""
-    import torch
     from vllm.vllm_flash_attn import flash_attn_varlen_func
 
-    q_lens, kv_lens = case["q_lens"], case["kv_lens"]
-    heads, kv_heads, width, page = case["heads"], case["kv_heads"], case["head_dim"], case.get("page_size") or 16
+    kv_heads, width, page = case["kv_heads"], case["head_dim"], case.get("page_size") or 16
     table, pages, region = placed(case, pools, page)
-    q = pools.take("activation", case.get("dtype", "bf16"), sum(q_lens), heads, width)
-    out = pools.take("scratch", case.get("dtype", "bf16"), sum(q_lens), heads, width)
+    arguments = _arguments(case, pools, table)
     k, v = (pools.take(region, case.get("dtype", "bf16"), pages, page, kv_heads, width) for _ in range(2))
-    arguments = {
-        "q": q,
-        "k": k,
-        "v": v,
-        "out": out,
-        "max_seqlen_q": max(q_lens),
-        "max_seqlen_k": max(kv_lens),
-        "cu_seqlens_q": int32(np.cumsum([0, *q_lens]), pools.device),
-        "seqused_k": int32(kv_lens, pools.device),
-        "block_table": torch.from_numpy(table).to(pools.device),
-        "softmax_scale": width**-0.5,
-        "causal": case.get("causal", True),
-        "fa_version": 3,
-    }
+    arguments |= {"k": k, "v": v, "causal": case.get("causal", True), "fa_version": 3}
     return Prepared(lambda: flash_attn_varlen_func(**arguments))
 
 
@@ -84,21 +82,15 @@ def unified(case: Case, pools: Pools) -> Prepared:
     import torch
     from vllm.v1.attention.ops.triton_unified_attention import unified_attention
 
-    q_lens, kv_lens, heads, kv_heads = case["q_lens"], case["kv_lens"], case["heads"], case["kv_heads"]
-    width, page, dtype = case["head_dim"], case.get("page_size") or 16, case.get("dtype", "bf16")
+    page, window = case.get("page_size") or 16, case.get("window") or 0
     table, pages, region = placed(case, pools, page)
-    q, out = (pools.take(name, dtype, sum(q_lens), heads, width) for name in ("activation", "scratch"))
-    k, v = pools.take(region, dtype, pages, 2, page, kv_heads, width).unbind(1)
-    window = case.get("window") or 0
-    arguments = {
-        "q": q, "k": k, "v": v, "out": out,
-        "max_seqlen_q": max(q_lens), "max_seqlen_k": max(kv_lens),
-        "cu_seqlens_q": int32(np.cumsum([0, *q_lens]), pools.device), "seqused_k": int32(kv_lens, pools.device),
-        "block_table": torch.from_numpy(table).to(pools.device),
-        "softmax_scale": width**-0.5, "causal": True, "softcap": case.get("softcap") or 0.0,
+    arguments = _arguments(case, pools, table)
+    k, v = pools.take(region, case.get("dtype", "bf16"), pages, 2, page, case["kv_heads"], case["head_dim"]).unbind(1)
+    arguments |= {
+        "k": k, "v": v, "causal": True, "softcap": case.get("softcap") or 0.0,
         "window_size": (window - 1, 0) if window else (-1, -1),
         "q_descale": None, "k_descale": None, "v_descale": None,
-        "sinks": torch.zeros(heads, device=pools.device) if case.get("sinks") else None,
+        "sinks": torch.zeros(case["heads"], device=pools.device) if case.get("sinks") else None,
         **_parts(case, pools.device),
     }  # fmt: skip
     return Prepared(lambda: unified_attention(**arguments))

@@ -23,51 +23,44 @@ def _per_token(case: Case, pools: Pools) -> Prepared:
     m, n, k, dtype = case["m"], case["n"], case["k"], case["dtype"]
     w = pools.take("weight", dtype, n, k).t()
     scale_b = torch.rand((n, 1), device=pools.device) + 0.5
+
+    def quantized(raw: Any) -> tuple[Any, Any]:
+        """Activations in `dtype` with a scale a token."""
+        found = (
+            ops.scaled_int8_quant(raw) if dtype == "int8" else ops.scaled_fp8_quant(raw, use_per_token_if_dynamic=True)
+        )
+        return found[0], found[1]
+
+    def product(x: Any, scale_a: Any) -> object:
+        return ops.cutlass_scaled_mm(x, w, scale_a, scale_b, torch.bfloat16)
+
     if case.get("quantize"):
         raw = pools.take("activation", "bf16", m, k)
-
-        def quantizing() -> object:
-            x, scale_a = _quantized(dtype, raw)
-            return ops.cutlass_scaled_mm(x, w, scale_a, scale_b, torch.bfloat16)
-
-        return Prepared(quantizing)
+        return Prepared(lambda: product(*quantized(raw)))
     x = pools.take("activation", dtype, m, k)
     scale_a = torch.rand((m, 1), device=pools.device) + 0.5
-    return Prepared(lambda: ops.cutlass_scaled_mm(x, w, scale_a, scale_b, torch.bfloat16))
-
-
-def _quantized(dtype: str, raw: Any) -> tuple[Any, Any]:
-    """Activations in `dtype` with a scale a token."""
-    from vllm import _custom_ops as ops
-
-    if dtype == "int8":
-        x, scale, _ = ops.scaled_int8_quant(raw)
-        return x, scale
-    x, scale = ops.scaled_fp8_quant(raw, use_per_token_if_dynamic=True)
-    return x, scale
+    return Prepared(lambda: product(x, scale_a))
 
 
 def _blockwise(case: Case, pools: Pools) -> Prepared:
     import torch
     from vllm.model_executor.kernels.linear.scaled_mm import cutlass as _registers_padded_cutlass  # noqa: F401
-    from vllm.model_executor.layers.quantization.utils.fp8_utils import per_token_group_quant_fp8
+    from vllm.model_executor.layers.quantization.utils.fp8_utils import per_token_group_quant_fp8 as quantized
 
     m, n, k = case["m"], case["n"], case["k"]
     w = pools.take("weight", "fp8", n, k)
     scale_b = torch.rand((n // BLOCK, k // BLOCK), device=pools.device) + 0.5
-    # On Hopper this op pads m to a multiple of 4, copying the activations when it must; the copies are in the call.
-    product = torch.ops.vllm.padded_cutlass
+
+    def product(x: Any, scale_a: Any) -> object:
+        # On Hopper this op pads m to a multiple of 4, copying the activations when it must; the copies are in the call.
+        return torch.ops.vllm.padded_cutlass(x, w, scale_a, scale_b, [BLOCK, BLOCK], torch.bfloat16)
+
     if case.get("quantize"):
         raw = pools.take("activation", "bf16", m, k)
-
-        def quantizing() -> object:
-            x, scale_a = per_token_group_quant_fp8(raw, BLOCK, column_major_scales=True, use_ue8m0=False)
-            return product(x, w, scale_a, scale_b, [BLOCK, BLOCK], torch.bfloat16)
-
-        return Prepared(quantizing)
+        return Prepared(lambda: product(*quantized(raw, BLOCK, column_major_scales=True, use_ue8m0=False)))
     x = pools.take("activation", "fp8", m, k)
     scale_a = (torch.rand((k // BLOCK, m), device=pools.device) + 0.5).t()
-    return Prepared(lambda: product(x, w, scale_a, scale_b, [BLOCK, BLOCK], torch.bfloat16))
+    return Prepared(lambda: product(x, scale_a))
 
 
 EPSILON = 1e-6
@@ -106,17 +99,11 @@ def rope(case: Case, pools: Pools) -> Prepared:
     rows, heads, kv_heads, width = case["rows"], case["heads"], case["kv_heads"], case["head_dim"]
     qkv = pools.take("scratch", "bf16", rows, (heads + 2 * kv_heads) * width)
     q, k, _ = qkv.split([heads * width, kv_heads * width, kv_heads * width], dim=-1)
-    cache = _cos_sin(width, pools.device)
+    rates = 10000.0 ** -(torch.arange(0, width, 2, device=pools.device) / width)
+    angles = torch.arange(POSITIONS, device=pools.device)[:, None] * rates
+    cache = torch.cat([angles.cos(), angles.sin()], dim=-1).to(torch.bfloat16)
     positions = torch.arange(rows, device=pools.device) % POSITIONS
     return Prepared(lambda: ops.rotary_embedding(positions, q, k, width, cache, True))
-
-
-def _cos_sin(width: int, device: str) -> Any:
-    import torch
-
-    rates = 10000.0 ** -(torch.arange(0, width, 2, device=device) / width)
-    angles = torch.arange(POSITIONS, device=device)[:, None] * rates
-    return torch.cat([angles.cos(), angles.sin()], dim=-1).to(torch.bfloat16)
 
 
 def kv_write(case: Case, pools: Pools) -> Prepared:
