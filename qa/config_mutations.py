@@ -24,11 +24,11 @@ from typing import Any
 
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from facts.transformers_defaults import LEFT_OUT, REFUSED, SECTIONS, fields_read
 from pipewave.errors import PipewaveError
 from pipewave.models.config import parse
 from pipewave.models.families import DEFAULTS
 from pipewave.models.spec import ModelSpec
-from train.transformers_defaults import LEFT_OUT, REFUSED, SECTIONS, fields_read
 
 MOST_CHANGES = 3
 REMOVED = 0.6  # of changed fields; the rest become null

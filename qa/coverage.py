@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from pipewave.nets.weights_metadata import Interval
 from pipewave.prediction.kernel_latency import WIDEST
-from train.__main__ import WEIGHTS
+from train.cards import WEIGHTS
 from train.evaluate import held_out
 from train.intervals import Held, given, widths
 from train.kept import ALIKE, FOLDER, load, nets

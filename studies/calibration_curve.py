@@ -18,10 +18,9 @@ import numpy as np
 
 from pipewave.calibrate.fit import Sample, fit, log_factors, mape
 from train.corrected import coordinates_of
-from train.members import Members
-from train.predictions import Floats, load_predictions
-from train.rows import Rows
+from train.rows import Floats, Rows
 from train.rows import load as load_rows
+from train.run import Run, load_predictions
 from train.splits import by_name
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,7 +52,7 @@ def sample_of(rows: Rows, predictions: Path, gpu: str) -> Sample | None:
     text = {name: rows.columns[name].text()[index] for name in ("source", "protocol")}
     own = (text["source"] == "h200") & (text["protocol"] == PROTOCOL)
     mine = rows.take(index[own])
-    coordinates = coordinates_of(mine, np.arange(len(mine)), Members.read(predictions), split)
+    coordinates = coordinates_of(mine, np.arange(len(mine)), Run.read(predictions), split)
     return _sample(mine, *coordinates, found[0][own], found[1][own]) if own.any() else None
 
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from pipewave.kernels.collective.algorithms import CUSTOM_BELOW
 from pipewave.kernels.collective.family import SMALL_ALL_REDUCE
 from train.nets.collective import OPS
-from train.predictions import load_predictions
 from train.rows import Rows, load
+from train.run import load_predictions
 from train.splits import by_name, meet
 
 MIB = 20  # log2 of bytes

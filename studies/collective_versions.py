@@ -24,9 +24,8 @@ from train.evaluate import Errors, held_out, macro, scored, table
 from train.intervals import calibrated, informative
 from train.nets.collective import NETS as SMALL
 from train.nets.collective import OPS
-from train.predictions import Predictions, load_predictions
 from train.rows import Rows, load
-from train.scored import Scored
+from train.run import Predictions, Scored, load_predictions
 from train.software import one_width
 from train.splits import by_name, meet
 

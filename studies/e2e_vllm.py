@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from pipewave.simulate.estimate import estimate
 from pipewave.step import find_engine
 from pipewave.step.memory import budget
+from studies import rounded
 from studies.e2e_steps import GPU, PHASES, Point, engines, measure_loads, points, runner_of
 from studies.e2e_traces import traced
 from train.step_fit import constants, fit, leave_one_model_out
@@ -130,20 +131,12 @@ def main() -> None:
         rows = [vars_of(p) | {name: float(e[i]) for name, e in errors.items()} for i, p in enumerate(chosen)]
         out = {"scores": scores, "constants": constants(fit(measured, shipped)), "families": families, "memory": kv,
                "estimate_warm_ms": taken, "rows": rows}  # fmt: skip
-        given.json.write_text(json.dumps(_rounded(out), indent=1) + "\n")
+        given.json.write_text(json.dumps(rounded(out, None, 3), indent=1) + "\n")
 
 
 def vars_of(point: Point) -> dict[str, Any]:
     """A point as a row."""
     return {name: getattr(point, name) for name in point.__slots__ if name != "chunks"}
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return None if np.isnan(value) else round(value, 3)
-    if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    return [_rounded(item) for item in value] if isinstance(value, list) else value
 
 
 if __name__ == "__main__":

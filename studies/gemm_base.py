@@ -30,6 +30,7 @@ ENERGY = ("joules_per_flop",)
 LIBRARY = ("element_cycles", "from_l2", "from_dram")
 SCALED = (*MACHINE, *ENERGY, *LIBRARY)
 SAMPLE = 1_000
+CONTEXT = ("gpu", "dtype", "protocol", "stack", "impl", "quantize")
 
 Floats = NDArray[np.float64]
 
@@ -65,7 +66,7 @@ def batches(data: str | None, dtypes: Sequence[str]) -> list[Batch]:
     frame = frame.sample(frac=1.0, random_state=0)
     frame = frame[frame.groupby(["gpu", "dtype"], observed=True).cumcount() < SAMPLE].reset_index(drop=True)
     found = []
-    for key, rows in frame.groupby(list(gemm.CONTEXT), observed=True):
+    for key, rows in frame.groupby(list(CONTEXT), observed=True):
         gpu, dtype, protocol, stack, impl, quantize = key
         ctx = Context(find(gpu), dtype, protocol, stack, impl, (("quantize", quantize), ("tile", None)))
         sizes = tuple(rows[name].to_numpy(np.float64) for name in ("m", "n", "k"))

@@ -22,6 +22,7 @@ from docs.tools.stack_comparison_page import draw, fill
 from pipewave.calls.families import Call, from_dict
 from pipewave.physics.demand import Array
 from pipewave.software.stacks import framework
+from studies import rounded
 from studies.e2e_pipeweave import data_dir
 from studies.stack_gaps import Row, compare_stacks, ratios
 from train.corpus.cases import held_out_rows
@@ -170,15 +171,6 @@ def main() -> None:
     if given.page:
         given.page.write_text(fill(results), encoding="utf-8")
         draw(results, given.page.parent / "img" / "stack-comparison")
-
-
-def rounded(value: Any) -> Any:
-    """Four digits are enough."""
-    if isinstance(value, float):
-        return float(f"{value:.4g}")
-    if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
-    return [rounded(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 if __name__ == "__main__":

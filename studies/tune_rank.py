@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from lab.any_kernel import spaces
 from pipewave.tune.law.anchors import Floats
 from pipewave.tune.law.model import physics_us
-from studies.any_kernel import spaces
 from studies.any_kernel.selectors import peaks_of_space
 
 FOLDERS = [Path("data/recordings/any_kernel") / card for card in ("h200", "h100")]

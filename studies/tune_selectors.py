@@ -1,8 +1,9 @@
-"""Ways to choose, side by side on the recordings of our own kernels: `python -m studies.tune_selectors [--kernels …]`.
+"""Our fit beside WaveTune's on the recordings of our own kernels: `python -m studies.tune_selectors [--kernels …]`.
 
-Ours is the fit behind the shipped tables; beside it nearest key, one configuration for all, XGBoost, the default, and
-WaveTune as published (arXiv 2604.10187): for each macro tile and wave, T = αGL + βG + γL + δ by ordinary least squares
-over the fastest micro parameters; at run time the least macro wins, with the micro of the nearest profiled L.
+Ours is the fit behind the shipped tables. WaveTune as published (arXiv 2604.10187): for each macro tile and wave,
+T = αGL + βG + γL + δ by ordinary least squares over the fastest micro parameters; at run time the least macro wins,
+with the micro of the nearest profiled L. Nearest key, one configuration for all and XGBoost on other people's kernels:
+`studies.any_kernel`.
 """
 
 from __future__ import annotations
@@ -42,18 +43,6 @@ def ours(some: Anchors, test: Anchors, default: Ints, at_test: Ints) -> Ints:
     """The fit behind the tables, all configurations compared."""
     model = fit(some, peaks_of("NVIDIA H200"), default=default)
     return np.asarray(model.ranked(test.counts, test.logs, at_test).argmin(axis=1))
-
-
-def nearest_key(some: Anchors, test: Anchors, *_: Ints) -> Ints:
-    """The fastest of the nearest launch measured."""
-    away = np.abs(test.logs[:, None] - some.logs[None]).sum(axis=2).argmin(axis=1)
-    return np.asarray(np.nanargmin(some.us, axis=1)[away])
-
-
-def one_for_all(some: Anchors, test: Anchors, *_: Ints) -> Ints:
-    """The one configuration that does best over the anchors."""
-    us = np.where(np.isfinite(some.us), some.us, 10 * np.nanmax(some.us))
-    return np.full(len(test.us), np.log(us / us.min(axis=1, keepdims=True)).mean(axis=0).argmin())
 
 
 def by_default(_some: Anchors, _test: Anchors, _default: Ints, at_test: Ints) -> Ints:
@@ -105,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         recording = Recording.load(RECORDINGS / f"{kernel}.npz")
         some, test = measured(recording, ANCHOR), measured(recording, TEST)
         default, at_test = (defaults(kernel, one.config, one.shape) for one in (some, test))
-        for choose in (ours, nearest_key, one_for_all, wavetune, by_default):
+        for choose in (ours, wavetune, by_default):
             lost = summary(regrets(test.halves, choose(anchors_of(some), anchors_of(test), default, at_test)))
             print(f"{kernel:20} {choose.__name__:12} mean {100 * lost['mean_regret']:7.2f} %, "
                   f"worst {100 * lost['worst_regret']:7.1f} %")  # fmt: skip

@@ -6,8 +6,7 @@ Stages, each reading what the one before wrote under `--runs`:
   export  RUNS/<net> → src/pipewave/data/weights, cards included
   tables  RUNS/<net> → train/tables/<net>.json, errors on every kind of split by GPU
   all     the four in order
-  ceiling  corpus → the ceiling alone, put beside the weights that ship, and its table
-  software  corpus → the record of which software was trained on alone, put into the cards that ship
+  ceiling  RUNS/<net>/plain.npz → the ceiling alone, put beside the weights that ship, and its table
   versions  RUNS/<net>/rows.npz and the weights that ship → RUNS/weights/<split>: trained further on every version
   unseen  RUNS/<net>/rows.npz → members without a GPU or an architecture, their tables and intervals
   heldout  RUNS/<net> → train/heldout/<net>.npz, a sample of what members said of rows that they never saw
@@ -19,186 +18,128 @@ Stages, each reading what the one before wrote under `--runs`:
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from train.ceilings import main as ceilings
-from train.evaluate import main as evaluate
-from train.kept import FOLDER, nets
-from train.predictions import load_predictions
+from train import ceilings, evaluate, export, fit, kept, refresh, registry
+from train.cards import RUNS, TABLES, WEIGHTS, read, write
+from train.net import nets
 from train.rows import load
+from train.run import load_predictions
 
-ROOT = Path(__file__).resolve().parents[1]
-RUNS = ROOT / ".cache" / "runs"
-WEIGHTS = ROOT / "src" / "pipewave" / "data" / "weights"
-TABLES = Path(__file__).with_name("tables")
+PROTOCOLS = ("graph", "cold", "profiler_warm")
 
 
 def rows(net: str, options: argparse.Namespace) -> None:
     """Build and save the rows and plans of a net."""
-    from train.registry import extra, frame_of, plain, plan, rows_of
-
     folder = options.runs / net
-    folder.mkdir(parents=True, exist_ok=True)
-    frame = frame_of(net, options.data)
-    built, low = rows_of(net, frame), plain(net, frame)
+    frame = registry.frame_of(net, options.data)
+    built, low = registry.rows_of(net, frame), registry.plain(net, frame)
+    write(folder / "net.json", registry.plan(net, "net", built))
+    write(folder / "ceiling.json", registry.plan(net, "ceiling", low))
+    write(folder / "card.json", registry.extra(net, built))
     built.save(folder / "rows.npz")
     low.save(folder / "plain.npz")
-    files = {"net": plan(net, "net", built), "ceiling": plan(net, "ceiling", low), "card": extra(net, built)}
-    for name, content in files.items():
-        (folder / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     print(f"{net}: {len(built):,} rows, {len(built.names)} features", flush=True)
 
 
-def fit(net: str, options: argparse.Namespace) -> None:
+def fit_both(net: str, options: argparse.Namespace) -> None:
     """Train what the plans ask for."""
-    from train.fit import main as train
-
     folder = options.runs / net
-    for kind, rows in (("net", "rows.npz"), ("ceiling", "plain.npz")):
-        where = ["--in", str(folder / rows), "--plan", str(folder / f"{kind}.json"), "--out", str(folder / kind)]
+    for kind, file in (("net", "rows.npz"), ("ceiling", "plain.npz")):
         print(net, kind, flush=True)
-        train(where + (["--device", options.device] if options.device else []))
+        fit.run(load(folder / file), read(folder / f"{kind}.json"), folder / kind, options.device)
 
 
 def versions(net: str, options: argparse.Namespace) -> None:
     """Train shipped weights further on rows of every version, and beside them members that know nothing of some."""
-    from train.export import replace_net
-    from train.fit import main as train
-    from train.registry import further
-
     folder, card = options.runs / net, options.weights / f"{net}.json"
     start = (options.start or options.weights) / card.name
-    rows = load(folder / "rows.npz")
-    plan, run = folder / "versions.json", folder / "versions"
-    plan.write_text(json.dumps(further(net, rows, start), indent=1) + "\n", encoding="utf-8")
-    train(["--in", str(folder / "rows.npz"), "--plan", str(plan), "--out", str(run), "--start", str(start)])
-    extra = json.loads((folder / "card.json").read_text(encoding="utf-8"))
-    for split in json.loads(plan.read_text(encoding="utf-8"))["splits"]:
-        print(replace_net(card, rows, run, options.runs / "weights" / split, split=split, **extra), flush=True)
+    known = load(folder / "rows.npz")
+    fit.run(known, registry.further(net, known, start), folder / "versions", options.device, start)
+    _put_splits(net, options, folder / "versions", ("ship", "ver:"))
+
+
+def _put_splits(net: str, options: argparse.Namespace, run: Path, kinds: tuple[str, ...]) -> None:
+    """Weights of a run's members by split, beside the cards that ship, for `python -m train.software`."""
+    folder, known = options.runs / net, load(options.runs / net / "rows.npz")
+    for split in (name for name in read(run / "log.json")["plan"]["splits"] if name.startswith(kinds)):
+        card, target = options.weights / f"{net}.json", options.runs / "weights" / split
+        print(export.replace_net(card, known, run, target, split=split, **read(folder / "card.json")), flush=True)
 
 
 def unseen(net: str, options: argparse.Namespace) -> None:
     """Train members without a GPU or an architecture; put their intervals into the card that ships."""
-    from train.export import replace_unseen
-    from train.fit import main as train
-    from train.registry import unseen as planned
-
     folder, card = options.runs / net, options.weights / f"{net}.json"
-    rows, plan, run = load(folder / "rows.npz"), folder / "unseen.json", folder / "unseen"
-    plan.write_text(json.dumps(planned(net, rows, card), indent=1) + "\n", encoding="utf-8")
-    device = ["--device", options.device] if options.device else []
-    train(["--in", str(folder / "rows.npz"), "--plan", str(plan), "--out", str(run), *device])
-    print(replace_unseen(card, rows, load_predictions(run)), flush=True)
-    _tables(net, folder / "rows.npz", run, options.tables, "--add")
+    known, run = load(folder / "rows.npz"), folder / "unseen"
+    fit.run(known, registry.unseen(net, known, card), run, options.device)
+    print(export.replace_unseen(card, known, load_predictions(run)), flush=True)
+    _tables(net, options, run)
 
 
-def export(net: str, options: argparse.Namespace) -> None:
+def put(net: str, options: argparse.Namespace) -> None:
     """Write weights and card."""
-    from train.export import export as write
-
     folder = options.runs / net
-    extra = json.loads((folder / "card.json").read_text(encoding="utf-8"))
     low = {"ceiling": folder / "ceiling", "ceiling_rows": load(folder / "plain.npz")}
-    has_low = (folder / "ceiling").is_dir()
-    print(write(net, load(folder / "rows.npz"), folder / "net", options.weights, **(low if has_low else {}), **extra))
-    _not_knowing(net, options, folder / "net", extra)
-
-
-def _not_knowing(net: str, options: argparse.Namespace, run: Path, extra: Mapping[str, Any]) -> None:
-    """Weights of a run's members that do not know some versions, for `python -m train.software`."""
-    from train.export import replace_net
-
-    rows, splits = load(options.runs / net / "rows.npz"), json.loads((run / "log.json").read_text(encoding="utf-8"))
-    for split in (name for name in splits["plan"]["splits"] if name.startswith("ver:")):
-        card = options.weights / f"{net}.json"
-        print(replace_net(card, rows, run, options.runs / "weights" / split, split=split, **extra), flush=True)
+    extra = read(folder / "card.json") | (low if (folder / "ceiling").is_dir() else {})
+    print(export.export(net, load(folder / "rows.npz"), folder / "net", options.weights, **extra))
+    _put_splits(net, options, folder / "net", ("ver:",))
 
 
 def ceiling(net: str, options: argparse.Namespace) -> None:
     """Train the ceiling anew and put it beside the net that ships."""
-    from train.export import replace_ceiling
-    from train.fit import main as train
-    from train.registry import frame_of, plain, plan
-
     folder = options.runs / net
-    folder.mkdir(parents=True, exist_ok=True)
-    given, wanted, run = (folder / part for part in ("plain.npz", "ceiling.json", "ceiling"))
-    rows = plain(net, frame_of(net, options.data))
-    rows.save(given)
-    wanted.write_text(json.dumps(plan(net, "ceiling", rows), indent=1) + "\n", encoding="utf-8")
-    train(["--in", str(given), "--plan", str(wanted), "--out", str(run)])
-    print(replace_ceiling(options.weights / f"{net}.json", run, rows), flush=True)
-    ceilings(["--in", str(given), "--run", str(run), "--json", str(options.tables / f"{net}.ceiling.json")])
+    low = load(folder / "plain.npz")
+    fit.run(low, read(folder / "ceiling.json"), folder / "ceiling", options.device)
+    print(export.replace_ceiling(options.weights / f"{net}.json", folder / "ceiling", low), flush=True)
+    write(options.tables / f"{net}.ceiling.json", ceilings.report(low, folder / "ceiling"))
 
 
 def heldout(net: str, options: argparse.Namespace) -> None:
     """Keep a sample of what members of the net's runs said of rows that they never saw."""
-    from train.kept import UNSEEN, as_shipped, save, thinned
-
     folder, found = options.runs / net, {}
-    rows = load(folder / "rows.npz")
+    known = load(folder / "rows.npz")
     for run in (folder / name for name in ("net", "unseen")):
         found |= load_predictions(run) if (run / "predictions.npz").exists() else {}
-    if UNSEEN not in found:
-        found[UNSEEN] = as_shipped(options.weights / f"{net}.json", rows)
-    print(save(net, *thinned(rows, found), options.heldout), flush=True)
+    if kept.UNSEEN not in found:
+        found[kept.UNSEEN] = kept.as_shipped(options.weights / f"{net}.json", known)
+    print(kept.save(net, *kept.thinned(known, found), options.heldout), flush=True)
 
 
 def intervals(net: str, options: argparse.Namespace) -> None:
     """Settle the intervals of GPUs never seen anew and put them into the card that ships."""
-    from train.export import replace_unseen
-    from train.kept import load as sampled
-
-    print(replace_unseen(options.weights / f"{net}.json", *sampled(net, options.heldout)), flush=True)
-
-
-def software(net: str, options: argparse.Namespace) -> None:
-    """Put the record of the software of a net's rows into the card that ships."""
-    from train.export import replace_software
-    from train.registry import bare_of, frame_of
-
-    print(replace_software(options.weights / f"{net}.json", bare_of(frame_of(net, options.data))), flush=True)
+    print(export.replace_unseen(options.weights / f"{net}.json", *kept.load(net, options.heldout)), flush=True)
 
 
 def tables(net: str, options: argparse.Namespace) -> None:
-    """Print the errors by GPU and commit-ready JSON."""
-    options.tables.mkdir(exist_ok=True)
+    """Print the errors by GPU and write them."""
     run = options.runs / net
-    _tables(net, run / "rows.npz", run / "net", options.tables)
+    _tables(net, options, run / "net")
     if (run / "ceiling").is_dir():
         print(f"== {net} ceiling")
-        out = ["--json", str(options.tables / f"{net}.ceiling.json")]
-        ceilings(["--in", str(run / "plain.npz"), "--run", str(run / "ceiling"), *out])
+        shares = ceilings.report(load(run / "plain.npz"), run / "ceiling")
+        write(options.tables / f"{net}.ceiling.json", shares)
 
 
-def _tables(net: str, rows: Path, run: Path, tables: Path, *more: str) -> None:
-    """Errors by GPU and type of what a run's members held out, a file for each protocol."""
-    counted = ["--where", "counted=yes"] if "counted" in load(rows).columns else []
-    for protocol in ("graph", "cold", "profiler_warm"):
-        out = ["--json", str(tables / f"{net}.{protocol}.json"), "--by", "gpu,dtype", *more]
+def _tables(net: str, options: argparse.Namespace, run: Path) -> None:
+    """Errors by GPU and type of what a run's members held out, a file for each protocol; what its members do not tell
+    stays as it was.
+    """
+    known = load(options.runs / net / "rows.npz")
+    counted = ["counted=yes"] if "counted" in known.columns else []
+    for protocol in PROTOCOLS:
         print(f"== {net} {protocol}")
-        evaluate(["--in", str(rows), "--run", str(run), "--where", f"protocol={protocol}", *counted, *out])
+        path = options.tables / f"{net}.{protocol}.json"
+        found = evaluate.report(known, run, ("gpu", "dtype"), [f"protocol={protocol}", *counted])
+        write(path, (read(path) if path.exists() and run.name != "net" else {}) | found)
 
 
 STAGES: dict[str, Callable[[str, argparse.Namespace], None]] = {
-    "rows": rows,
-    "fit": fit,
-    "export": export,
-    "tables": tables,
-}
-ALONE: dict[str, Callable[[str, argparse.Namespace], None]] = {
-    "ceiling": ceiling,
-    "heldout": heldout,
-    "intervals": intervals,
-    "software": software,
-    "unseen": unseen,
-    "versions": versions,
-}
+    "rows": rows, "fit": fit_both, "export": put, "tables": tables,
+}  # fmt: skip
+ALONE = {"ceiling": ceiling, "heldout": heldout, "intervals": intervals, "unseen": unseen, "versions": versions}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -218,7 +159,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--runs", type=Path, default=RUNS)
     parser.add_argument("--weights", type=Path, default=WEIGHTS)
     parser.add_argument("--tables", type=Path, default=TABLES)
-    parser.add_argument("--heldout", type=Path, default=FOLDER, help="samples of held-out rows")
+    parser.add_argument("--heldout", type=Path, default=kept.FOLDER, help="samples of held-out rows")
     parser.add_argument(
         "--start", type=Path, help="versions: weights of newest versions to start from (those that ship)"
     )
@@ -228,11 +169,9 @@ def main(argv: list[str] | None = None) -> int:
     again.add_argument("--steps", type=int, help="steps of nets that are trained on")
     again.add_argument("--seconds", type=float, default=math.inf, help="at most so long a net, its features included")
     again.add_argument("--anyway", action="store_true", help="put nets that make a known version worse, too")
-    options = parser.parse_args(argv)
+    options = parser.parse_args(given)
     if options.stage == "refresh":
-        from train.refresh import main as refresh
-
-        return refresh(options)
+        return refresh.main(options)
     named = options.net or _default_nets(options)
     for stage in STAGES if options.stage == "all" else [options.stage]:
         for net in named:
@@ -243,11 +182,9 @@ def main(argv: list[str] | None = None) -> int:
 def _default_nets(options: argparse.Namespace) -> list[str]:
     """All nets, or after the first stage those that have rows, for intervals those with a sample."""
     if options.stage == "intervals":
-        return list(nets(options.heldout))
-    if options.stage in ("rows", "ceiling", "software", "all"):
-        from train.registry import names
-
-        return list(names())
+        return list(kept.nets(options.heldout))
+    if options.stage in ("rows", "all"):
+        return list(nets())
     return sorted(path.parent.name for path in options.runs.glob("*/rows.npz"))
 
 

@@ -10,7 +10,6 @@ calls with other rows, and heads of widths without, are left out.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -28,7 +27,7 @@ from pipewave.nets.calibration.corrections import suspended
 from pipewave.nets.weights_metadata import BASES
 from studies.another_day import PLACE, SECOND, WIDTHS, answered, known
 from studies.card_blind import DATA, phase
-from train.__main__ import WEIGHTS
+from train.cards import WEIGHTS, read, write
 from train.intervals import LEVEL
 from train.two_levels import weighted_quantile
 
@@ -96,12 +95,12 @@ def report(net: str, of: Needed) -> str:
 def update(net: str, by: float) -> None:
     """Widen the cold interval of a card by a factor."""
     path = WEIGHTS / f"{net}.json"
-    card = json.loads(path.read_text(encoding="utf-8"))
+    card = read(path)
     usual = card["intervals"][BASIS]
     card["intervals"][BASIS] = usual | {
         name: round(usual[name] * by, 4) for name in ("multiple", "most") if name in usual
     }
-    path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+    write(path, card)
 
 
 def settled(*, write: bool) -> Iterator[str]:

@@ -1,14 +1,10 @@
 """Ceilings held to their word: what a low-quantile net must be moved by so that four held-out rows in five are slower.
 
-`python -m train.ceilings --in rows.npz --run DIR` prints the share of rows slower than the ceiling per GPU, each fold
-judged with the shifts of the others.
+Each fold is judged with the shifts of the others.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -17,9 +13,8 @@ from numpy.typing import NDArray
 
 from pipewave.nets.nets import Ceiling
 from train.intervals import balance
-from train.predictions import Floats, Predictions, load_predictions
-from train.rows import Ints, Rows
-from train.rows import load as load_rows
+from train.rows import Floats, Ints, Rows
+from train.run import Predictions, load_predictions
 from train.splits import HELD_OUT, by_name
 from train.two_levels import weighted_quantile
 
@@ -89,23 +84,9 @@ def _percent(slower: NDArray[np.bool_]) -> float:
     return round(100.0 * float(slower.mean()), 2)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m train.ceilings", description=__doc__)
-    parser.add_argument("--in", dest="rows", type=Path, required=True, help="rows that the ceiling was trained on")
-    parser.add_argument("--run", type=Path, required=True, help="folder written by train.fit for the ceiling")
-    parser.add_argument("--json", type=Path, help="also write the shares here")
-    options = parser.parse_args(argv)
-    found = slower(load_rows(options.rows), load_predictions(options.run))
+def report(rows: Rows, run: Path) -> dict[str, dict[str, float]]:
+    """Print the share of rows slower than the ceiling per GPU, and return it."""
+    found = slower(rows, load_predictions(run))
     for gpu, (count, share) in found.items():
         print(f"{gpu:24} {count:8,} rows {share:6.1f} % slower")
-    if found:
-        print(f"{'macro mean':24} {'':13} {np.mean([share for _, share in found.values()]):6.1f} % slower")
-    if options.json:
-        shown = {gpu: {"rows": count, "slower": share} for gpu, (count, share) in found.items()}
-        options.json.write_text(json.dumps(shown, indent=1) + "\n", encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return {gpu: {"rows": count, "slower": share} for gpu, (count, share) in found.items()}

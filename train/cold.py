@@ -10,7 +10,6 @@ what shipped weights say of products they know, which is a little too narrow.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,16 +23,15 @@ from pipewave.calls.families import from_dict
 from pipewave.kernels.gemm.family import NET_OF
 from pipewave.measure.row_files import rows as measured_rows
 from pipewave.nets.calibration.corrections import suspended
+from train.cards import ROOT, WEIGHTS, read, write
 from train.ceilings import QUANTILE
 from train.corpus.cases import held_out
 from train.intervals import LEVEL
-from train.predictions import load_predictions
 from train.registry import features_of, frame_of
 from train.rows import load
+from train.run import load_predictions
 from train.splits import HELD_OUT, by_name
 
-ROOT = Path(__file__).resolve().parents[1]
-WEIGHTS = ROOT / "src" / "pipewave" / "data" / "weights"
 GPU, PROTOCOL = "H200", "cold"
 BASIS = "measured_gpu"
 Row = Mapping[str, Any]
@@ -86,13 +84,13 @@ def unseen(net: str, runs: Path, power: float) -> float:
 def update(net: str, rows: Sequence[Row], runs: Path | None) -> str:
     """Put both into the net's card; what they are."""
     path = WEIGHTS / f"{net}.json"
-    card = json.loads(path.read_text(encoding="utf-8"))
+    card = read(path)
     multiple, shift = asked(card, rows)
     power = _known(card)["power"]
     multiple = unseen(net, runs, power) if runs else multiple
     card["intervals"][f"{BASIS}|{PROTOCOL}"] = {"multiple": round(multiple, 4), "power": power}
     card["ceiling"]["shifts"] |= {PROTOCOL: round(shift, 4), f"{PROTOCOL}|{GPU}": round(shift, 4)}
-    path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+    write(path, card)
     return f"{net}: {len(rows):,} rows, multiple {multiple:.2f}, ceiling shifted by {shift:.3f}"
 
 

@@ -34,7 +34,7 @@ from pipewave.kernels.collective.family import SMALL_ALL_REDUCE, regime
 from pipewave.measure.row_files import rows as measured
 from pipewave.nets.weights_metadata import AGAIN, BASES, Interval
 from train import corpus
-from train.__main__ import ROOT, WEIGHTS
+from train.cards import ROOT, WEIGHTS, put, read
 from train.intervals import LEVEL
 from train.nets.collective import OPS, started_together
 from train.two_levels import for_next_unit
@@ -171,20 +171,16 @@ def _answered_from_graph(net: str, op: str, usual: Interval) -> tuple[NDArray[np
 
 def update(path: Path, op: str, least: float | None) -> str:
     """Give a card these intervals; what they are. `least` None: no two collections tell."""
-    card = json.loads(path.read_text(encoding="utf-8"))
-    known = {name: Interval(**one) for name, one in card["intervals"].items()}
+    known = {name: Interval(**one) for name, one in read(path)["intervals"].items()}
     apart = {} if least is None else cold_apart(path.stem, op, known)
-    added = apart | cold_again(path.stem, op, known[BASES[0]])
-    added |= {} if least is None else {AGAIN: Interval(round(least, 4), 0.0)}
-    card["intervals"] |= {name: one.given() for name, one in added.items()}
-    path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
-    return f"{path.stem} {added}"
+    again = {} if least is None else {AGAIN: Interval(round(least, 4), 0.0)}
+    return put(path, apart | cold_again(path.stem, op, known[BASES[0]]) | again)
 
 
 def without(folder: Path, nets: Iterable[str]) -> None:
     """The nets in this folder, as if none of these intervals had been settled."""
     for net in nets:
-        card = json.loads((WEIGHTS / f"{net}.json").read_text(encoding="utf-8"))
+        card = read(WEIGHTS / f"{net}.json")
         for interval in (AGAIN, COLD):
             card["intervals"].pop(interval, None)
         (folder / f"{net}.json").write_text(json.dumps(card), encoding="utf-8")

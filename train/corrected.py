@@ -12,13 +12,11 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.calibrate.fit import Fit, Sample, fit, log_factors
+from pipewave.calibrate.fit import Sample, fit, log_factors
 from pipewave.nets.calibration.correction import CODES
 from train.intervals import Held, held, widths
-from train.members import Members
-from train.predictions import Floats, Predictions
-from train.rows import Ints, Rows
-from train.scored import Scored
+from train.rows import Floats, Ints, Rows
+from train.run import Predictions, Run, Scored
 from train.splits import DRAWS, FEW, by_name
 
 MAX_SCORED = 2_000  # rows of a draw, evenly spread
@@ -26,7 +24,7 @@ FEWEST = 3 * FEW  # rows of a GPU and type that make a test
 
 
 def corrected(
-    rows: Rows, predictions: Predictions, keep: NDArray[np.bool_] | None = None, members: Members | None = None
+    rows: Rows, predictions: Predictions, keep: NDArray[np.bool_] | None = None, members: Run | None = None
 ) -> list[Scored]:
     """Scored rows by draw, named `few:GPU:draw`."""
     kept = np.ones(len(rows), bool) if keep is None else keep
@@ -34,7 +32,7 @@ def corrected(
 
 
 def averaged(
-    rows: Rows, predictions: Predictions, keep: NDArray[np.bool_] | None = None, members: Members | None = None
+    rows: Rows, predictions: Predictions, keep: NDArray[np.bool_] | None = None, members: Run | None = None
 ) -> list[Scored]:
     """The same where `few:` members were trained."""
     kept, found = np.ones(len(rows), bool) if keep is None else keep, []
@@ -53,7 +51,7 @@ class LeftOut:
     """What the member without a family says of its rows: log residual and half-width by row number, NaN elsewhere."""
 
     def __init__(
-        self, name: str, rows: Rows, index: Ints, mean: Floats, half: Floats, members: Members | None = None
+        self, name: str, rows: Rows, index: Ints, mean: Floats, half: Floats, members: Run | None = None
     ) -> None:
         self.name, self.index, self.members = name, index, members
         self.gpus = set(map(str, np.unique(rows.columns["gpu"].text()[index])))
@@ -63,8 +61,9 @@ class LeftOut:
     def correct(self, rows: Rows, drawn: Ints, score: Ints, name: str) -> Scored:
         """Scored rows after a correction from the drawn ones."""
         found = fit(self._sample(rows, drawn))
+        width = found.correction.width if found.correction else 1.0
         moved = log_factors(found.correction, self._sample(rows, score))
-        return Scored(name, score, self.mean[score] + moved, self.half[score] * _width(found))
+        return Scored(name, score, self.mean[score] + moved, self.half[score] * width)
 
     def _sample(self, rows: Rows, index: Ints) -> Sample:
         names, coordinates = coordinates_of(rows, index, self.members, self.name)
@@ -72,21 +71,17 @@ class LeftOut:
         return Sample(names, coordinates, ratio, self.half[index], rows.group[index], frozenset())
 
 
-def coordinates_of(rows: Rows, index: Ints, members: Members | None, split: str) -> tuple[tuple[str, ...], Floats]:
+def coordinates_of(rows: Rows, index: Ints, members: Run | None, split: str) -> tuple[tuple[str, ...], Floats]:
     """Features, hidden units and software as `pipewave.calibrate.fit` lays them out: [row, name]."""
     columns = {name: rows.columns[name] for name in CODES if name in rows.columns}
     indicators = [column.codes[index] == code for column in columns.values() for code in range(len(column.values))]
     codes = [f"{name}={value}" for name, column in columns.items() for value in column.values]
-    units = members.units(rows, index, split) if members else np.zeros((len(index), 0))
+    units = members.of(split).units(rows, index) if members else np.zeros((len(index), 0))
     names = (*rows.names, *(f"unit{number}" for number in range(units.shape[1])), *codes)
     return names, np.column_stack([rows.features[index].astype(float), units, *indicators])
 
 
-def _width(found: Fit) -> float:
-    return found.correction.width if found.correction else 1.0
-
-
-def _families(rows: Rows, predictions: Predictions, members: Members | None) -> Iterator[LeftOut]:
+def _families(rows: Rows, predictions: Predictions, members: Run | None) -> Iterator[LeftOut]:
     parts: Mapping[str, Held] = {
         name: held(name, mean, scale, rows)
         for name, (mean, scale) in predictions.items()

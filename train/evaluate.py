@@ -1,4 +1,4 @@
-"""`python -m train.evaluate --in rows.npz --run DIR`: errors of held-out rows per GPU × stack × dtype, and coverage.
+"""Errors of held-out rows per GPU × stack × dtype, and coverage.
 
 Predictions are `(log residual, scale)` of the rows each split scores, as `train.fit` writes them. Latency errors are
 |predicted - measured| / measured.
@@ -6,9 +6,6 @@ Predictions are `(log residual, scale)` of the rows each split scores, as `train
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -20,11 +17,8 @@ from numpy.typing import NDArray
 from pipewave.prediction.kernel_latency import WIDEST
 from train.corrected import averaged, corrected
 from train.intervals import Held, held, widths
-from train.members import Members
-from train.predictions import Floats, Predictions, load_predictions
-from train.rows import Rows
-from train.rows import load as load_rows
-from train.scored import Scored
+from train.rows import Floats, Rows
+from train.run import Predictions, Run, Scored, load_predictions
 
 OFF = float(np.log(1.5))
 
@@ -59,7 +53,7 @@ def scored(
     rows: Rows,
     predictions: Predictions,
     keep: NDArray[np.bool_] | None = None,
-    _members: Members | None = None,
+    _members: Run | None = None,
 ) -> list[Scored]:
     """The splits of a kind, each with the intervals that its sisters call for (never its own rows).
 
@@ -165,34 +159,20 @@ KINDS: Mapping[str, tuple[str, Callable[..., list[Scored]]]] = {
 }
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m train.evaluate", description=__doc__)
-    parser.add_argument("--in", dest="rows", type=Path, required=True, help="rows.npz, see train.rows")
-    parser.add_argument("--run", type=Path, required=True, help="folder written by train.fit")
-    parser.add_argument("--by", default="gpu", help="columns of a cell, comma-separated (default: gpu)")
-    parser.add_argument("--where", action="append", default=[], help="only rows with column=value[,value]")
-    parser.add_argument("--json", type=Path, help="also write the figures here")
-    parser.add_argument("--add", action="store_true", help="keep what that file says of kinds of splits not in the run")
-    options = parser.parse_args(argv)
-    rows, predictions = load_rows(options.rows), load_predictions(options.run)
-    keep, report = chosen(rows, options.where), {}
-    members = Members.read(options.run)
+def report(
+    rows: Rows, run: Path, by: Sequence[str] = ("gpu",), where: Sequence[str] = ()
+) -> dict[str, dict[str, dict[str, float | None]]]:
+    """Print what members of a run say of rows that meet all conditions, and return the figures by kind of split."""
+    predictions, keep, found = load_predictions(run), chosen(rows, where), {}
+    members = Run.read(run) if (run / "weights.npz").exists() else None  # trees have none
     for kind, (title, score) in KINDS.items():
         if parts := score(rows, predictions, keep, members):
-            cells = table(parts, rows, options.by.split(","))
+            cells = table(parts, rows, by)
             print(formatted(title, cells) + "\n")
-            report[kind] = {cell: figures(e) for cell, e in {**cells, "macro mean": macro(cells)}.items()}
-    if options.json:
-        known = json.loads(options.json.read_text(encoding="utf-8")) if options.add else {}
-        options.json.write_text(json.dumps(known | report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    return 0
+            found[kind] = {cell: figures(e) for cell, e in {**cells, "macro mean": macro(cells)}.items()}
+    return found
 
 
 def figures(cell: Errors) -> dict[str, float | None]:
     """Figures as JSON takes them: null for what cannot be had."""
     return {name: value if np.isfinite(value) else None for name, value in asdict(cell).items()}
-
-
-if __name__ == "__main__":
-    sys.exit(main())

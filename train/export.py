@@ -1,4 +1,4 @@
-"""`python -m train.export --name gemm --in rows.npz --run DIR --out DIR`: a run's shipped members as weights and card.
+"""A run's shipped members as weights and card.
 
 The card is what `pipewave.nets.nets` reads: features and categories by name, where the net was trained, interval
 multiples per basis from held-out rows, and the software that stands in when a call names none.
@@ -6,13 +6,9 @@ multiples per basis from held-out rows, and the software that stands in when a c
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import json
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,85 +21,49 @@ from pipewave.nets.nets import SCHEMA
 from pipewave.nets.weights_metadata import BASES, Interval
 from pipewave.software.stacks import framework, version
 from pipewave.software.training_rows import TrainingRow, kind_of, nested
+from train.cards import read, write
 from train.ceilings import shipped_shifts
 from train.evaluate import held_out
 from train.intervals import Held, calibrated, informative
-from train.predictions import Predictions, load_predictions
 from train.record import of_run
 from train.rows import Ints, Rows
-from train.rows import load as load_rows
+from train.run import Predictions, Run, load_predictions
 from train.splits import HELD_OUT, by_name
 
 SHIPPED = "ship"
 KINDS = ("fold", "logo", "lofo")
 UNSEEN = f"fold:{HELD_OUT}"  # what the shipped weights are scored on
-Tensors = dict[str, NDArray[np.float32]]
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A folder written by `train.fit`: its log and the tensors of the members that ship."""
-
-    log: Mapping[str, Any]
-    tensors: Tensors
-
-    @classmethod
-    def read(cls, folder: Path, split: str = SHIPPED) -> Run:
-        """The members of a split; ValueError when the plan had no such split."""
-        log = json.loads((folder / "log.json").read_text(encoding="utf-8"))
-        with np.load(folder / "weights.npz", allow_pickle=False) as file:
-            shipped = file["members"] == split
-            tensors = {name: file[name][shipped] for name in file.files if name != "members"}
-        if not shipped.any():
-            raise ValueError(f"{folder}: no member of split {split!r}; add it to the plan")
-        return cls(log, tensors)
-
-    def spec(self) -> dict[str, Any]:
-        """The net's part of the card."""
-        plan, categories = self.log["plan"], self.log["categories"]
-        layers = sum(name.startswith("w") for name in self.tensors)
-        return {
-            "features": list(self.log["features"]),
-            "categories": {name: list(values) for name, values in categories.items()},
-            "layers": layers,
-            "activation": plan["activation"],
-            "loss": plan["loss"],
-        }
-
-    def named(self, prefix: str) -> Tensors:
-        """Tensors as the estimator calls them: `net/w0`, `net/table_stack`."""
-        names = {f"table{i}": f"table_{column}" for i, column in enumerate(self.log["categories"])}
-        return {f"{prefix}/{names.get(name, name)}": np.ascontiguousarray(t) for name, t in self.tensors.items()}
 
 
 def export(
-    name: str,
-    rows: Rows,
-    run: Path,
-    folder: Path,
-    *,
-    ceiling: Path | None = None,
-    ceiling_rows: Rows | None = None,
+    name: str, rows: Rows, run: Path, folder: Path, *, ceiling: Path | None = None, ceiling_rows: Rows | None = None,
     **extra: Any,
-) -> Path:
+) -> Path:  # fmt: skip
     """Write `<name>.safetensors` and `<name>.json`; `extra` goes to the card as it is (sources, figures).
 
     `ceiling_rows` are those that the ceiling was trained on where they are not `rows`: as of the default software
     (`train.registry.plain`).
     """
-    net, low = Run.read(run), Run.read(ceiling) if ceiling else None
+    net, low = Run.read(run).of(SHIPPED), Run.read(ceiling).of(SHIPPED) if ceiling else None
     raw = to_safetensors(net.named("net") | (low.named("ceiling") if low else {}))
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.safetensors").write_bytes(raw)
-    shipped = rows.take(by_name(SHIPPED, rows).train)
     card = {"schema": SCHEMA, "name": name, "sha256": hashlib.sha256(raw).hexdigest()}
     card |= {"target": "log(latency / base)", "net": net.spec()}
     card |= {"ceiling": low.spec() | held_to(rows, ceiling, ceiling_rows) if low and ceiling else None}
-    card |= {"intervals": intervals(rows, run), "rows": len(shipped), "training": of_run(net.log)}
-    card |= trained_software(rows) | extra
-    path = folder / f"{name}.json"
-    path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
-    return path
+    card |= {"intervals": intervals(rows, run), "rows": len(by_name(SHIPPED, rows).train), "training": of_run(net.log)}
+    return _put(folder / f"{name}.json", raw, card | trained_software(rows) | extra)
+
+
+def _put(path: Path, raw: bytes, card: Mapping[str, Any]) -> Path:
+    """Write a card and the weights beside it; the card's path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_suffix(".safetensors").write_bytes(raw)
+    return write(path, card)
+
+
+def _kept(card: Path, prefix: str) -> dict[str, NDArray[np.float32]]:
+    """Tensors of the weights of a card: the net's or the ceiling's."""
+    weights = parse(card.with_suffix(".safetensors").read_bytes())
+    return {name: tensor for name, tensor in weights.items() if name.startswith(prefix)}
 
 
 def replace_net(card_path: Path, rows: Rows, run: Path, folder: Path, *, split: str = SHIPPED, **extra: Any) -> Path:
@@ -111,21 +71,15 @@ def replace_net(card_path: Path, rows: Rows, run: Path, folder: Path, *, split: 
 
     A split other than `ship` makes weights that know nothing of what it leaves out, kernels' names included.
     """
-    net, card = Run.read(run, split), json.loads(card_path.read_text(encoding="utf-8"))
-    weights = parse(card_path.with_suffix(".safetensors").read_bytes())
-    kept = {name: tensor for name, tensor in weights.items() if name.startswith("ceiling/")}
-    raw = to_safetensors(kept | net.named("net"))
-    seen = rows.take(by_name(split, rows).train)
-    card |= {"net": net.spec(), "sha256": hashlib.sha256(raw).hexdigest(), "rows": len(seen)}
+    net, card, parts = Run.read(run).of(split), read(card_path), by_name(split, rows)
+    raw = to_safetensors(_kept(card_path, "ceiling/") | net.named("net"))
+    card |= {"net": net.spec(), "sha256": hashlib.sha256(raw).hexdigest(), "rows": len(parts.train)}
     card |= {"training": of_run(net.log)} | trained_software(rows) | extra
     if split != SHIPPED:
+        seen = rows.take(parts.train)
         card |= {"software": ran(seen), "stacks": software(seen)["stacks"]}
-        card["default_impl"] = _without(card["default_impl"], rows, by_name(split, rows).score)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / card_path.name
-    path.with_suffix(".safetensors").write_bytes(raw)
-    path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
-    return path
+        card["default_impl"] = _without(card["default_impl"], rows, parts.score)
+    return _put(folder / card_path.name, raw, card)
 
 
 def _without(default_impl: Mapping[str, str], rows: Rows, left_out: Ints) -> dict[str, str]:
@@ -143,26 +97,20 @@ def _without(default_impl: Mapping[str, str], rows: Rows, left_out: Ints) -> dic
 
 def replace_ceiling(card_path: Path, ceiling: Path, ceiling_rows: Rows) -> Path:
     """Give shipped weights another ceiling, the rest as it was; its rows are those of `train.registry.plain`."""
-    low, card = Run.read(ceiling), json.loads(card_path.read_text(encoding="utf-8"))
-    weights = card_path.with_suffix(".safetensors")
-    kept = {name: tensor for name, tensor in parse(weights.read_bytes()).items() if name.startswith("net/")}
-    raw = to_safetensors(kept | low.named("ceiling"))
+    low, card = Run.read(ceiling).of(SHIPPED), read(card_path)
+    raw = to_safetensors(_kept(card_path, "net/") | low.named("ceiling"))
     card["ceiling"] = low.spec() | held_to(ceiling_rows, ceiling, ceiling_rows)
-    card["sha256"] = hashlib.sha256(raw).hexdigest()
-    weights.write_bytes(raw)
-    card_path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
-    return card_path
+    return _put(card_path, raw, card | {"sha256": hashlib.sha256(raw).hexdigest()})
 
 
 def replace_unseen(card_path: Path, rows: Rows, predictions: Predictions) -> Path:
     """Give shipped weights the intervals of GPUs never seen from what members without them say, the rest as it was."""
-    card = json.loads(card_path.read_text(encoding="utf-8"))
+    card = read(card_path)
     familiar = {name: one for name, one in card["intervals"].items() if name.partition("|")[0] not in BASES[1:]}
     measured = {name: Interval(**one) for name, one in familiar.items() if name.partition("|")[0] == BASES[0]}
     found = calibrated(informative(_whole(held_out(rows, predictions))), familiar=measured)
     card["intervals"] = familiar | {name: one.given() for name, one in found.items() if name not in measured}
-    card_path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
-    return card_path
+    return write(card_path, card)
 
 
 def _whole(parts: Mapping[str, Held]) -> dict[str, Held]:
@@ -210,14 +158,6 @@ def ran(rows: Rows) -> dict[str, Any]:
     )
 
 
-def replace_software(card_path: Path, rows: Rows) -> Path:
-    """Give shipped weights the record of the software of their rows, the rest as it was."""
-    card = json.loads(card_path.read_text(encoding="utf-8"))
-    card["software"] = ran(rows.take(by_name(SHIPPED, rows).train))
-    card_path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
-    return card_path
-
-
 def software(rows: Rows) -> dict[str, Any]:
     """Where rows exist, the stacks of each protocol, and the default stack and implementations."""
     text = {name: column.text() for name, column in rows.columns.items()}
@@ -254,23 +194,3 @@ def _implementations(text: Mapping[str, NDArray[np.str_]]) -> Iterator[tuple[str
         for key, counter in sorted(counts.items()):
             plain = {impl: rows for impl, rows in counter.items() if ":" not in impl}
             yield key, Counter(plain or counter).most_common(1)[0][0]
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m train.export", description=__doc__)
-    parser.add_argument("--name", required=True, help="name of the net, as its family calls it")
-    parser.add_argument("--in", dest="rows", type=Path, required=True)
-    parser.add_argument("--run", type=Path, required=True, help="folder written by train.fit, plan with split `ship`")
-    parser.add_argument("--ceiling", type=Path, help="a second run with loss `pinball` and without stack and impl")
-    parser.add_argument("--ceiling-in", type=Path, help="rows of the ceiling's run, where they are others")
-    parser.add_argument("--out", type=Path, required=True)
-    options = parser.parse_args(argv)
-    low = load_rows(options.ceiling_in) if options.ceiling_in else None
-    rows = load_rows(options.rows)
-    print(export(options.name, rows, options.run, options.out, ceiling=options.ceiling, ceiling_rows=low))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

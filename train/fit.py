@@ -1,16 +1,12 @@
-"""`python -m train.fit --in rows.npz --plan plan.json --out DIR`: all splits and seeds of a net in one job.
+"""All splits and seeds of a net in one job, on CPU or GPU: numpy and torch suffice.
 
-Needs numpy and torch only, on CPU or GPU. Writes `predictions.npz` (for each split the scored rows' log residual and
-scale, averaged over seeds), `weights.npz` (every member, ready for `train.export`) and `log.json`.
+Writes `predictions.npz` (for each split the scored rows' log residual and scale, averaged over seeds), `weights.npz`
+(every member, ready for `train.export`) and `log.json`.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import sys
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import groupby
@@ -22,14 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from train.descent import PRINTED, Descent
-from train.ensemble import Ensemble, Shape
-from train.losses import Loss
-from train.on_device import Data
-from train.predictions import save_predictions
-from train.record import commit, peak_mb, start_of
-from train.rows import Rows
-from train.rows import load as load_rows
+from train.descent import PRINTED, Descent, Loss
+from train.ensemble import Data, Ensemble, Shape
+from train.record import begun
+from train.rows import Floats, Rows
+from train.run import Predictions, Run, as_one, save_predictions
 from train.splits import FEW_SHARE, HELD_OUT, Split, by_name, expand
 from train.start import Start, neighbours, tension, ties
 
@@ -95,21 +88,18 @@ class Plan:
 class Fitted:
     """Merged answers for the scored rows of each split, every member's tensors, and how training went."""
 
-    predictions: Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]]
+    predictions: Predictions
     tensors: Mapping[str, NDArray[np.float32]]
     members: tuple[str, ...]
     losses: tuple[tuple[float, ...], ...]
-    seconds: float
-    device: str = "cpu"
-    start: str = ""  # hash of the weights that members start from
-    commit: str = ""  # of the code, when training began
+    record: Mapping[str, Any]  # `train.record.begun`
 
 
 def fit(rows: Rows, plan: Plan, device: str = "cpu", start: Path | None = None) -> Fitted:
     """Train every split × seed of the plan and answer the rows each split scores; `start`: a card to start from."""
     torch.manual_seed(plan.seed)
     torch.set_float32_matmul_precision("high")
-    begun, code = time.monotonic(), commit()
+    ended = begun(device, start)
     data = Data.of(rows, plan.features, plan.categories, torch.device(device))
     parts = list(_parts(rows, plan))
     jobs = [job for part in parts for job in part.jobs]
@@ -125,10 +115,7 @@ def fit(rows: Rows, plan: Plan, device: str = "cpu", start: Path | None = None) 
         tensors={name: torch.cat([one[name] for one in tensors]).cpu().numpy() for name in tensors[0]},
         members=tuple(split.name for split, _ in jobs),
         losses=tuple(curve for _, curve in trained),
-        seconds=time.monotonic() - begun,
-        device=device,
-        start=start_of(start),
-        commit=code,
+        record=ended(),
     )
 
 
@@ -265,9 +252,9 @@ def _seen(index: list[Tensor], data: Data) -> list[Tensor]:
 
 
 @torch.no_grad()
-def _answers(net: Ensemble, jobs: list[tuple[Split, int]], data: Data) -> list[NDArray[np.float64]]:
+def _answers(net: Ensemble, jobs: list[tuple[Split, int]], data: Data) -> list[Floats]:
     """Outputs [row, 2] of each member for the rows its split scores; all members advance together."""
-    out: list[list[NDArray[np.float64]]] = [[np.zeros((0, 2))] for _ in jobs]
+    out: list[list[Floats]] = [[np.zeros((0, 2))] for _ in jobs]
     longest = max(len(split.score) for split, _ in jobs)
     for start in range(0, longest, PREDICT_ROWS):
         pieces = [split.score[start : start + PREDICT_ROWS] for split, _ in jobs]
@@ -280,15 +267,12 @@ def _answers(net: Ensemble, jobs: list[tuple[Split, int]], data: Data) -> list[N
     return [np.concatenate(parts) for parts in out]
 
 
-def _merged(
-    splits: list[Split], answers: list[NDArray[np.float64]]
-) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Seeds of a split to one answer, as inference does: mean of means, disagreement widens the scale."""
+def _merged(splits: list[Split], answers: list[Floats]) -> dict[str, tuple[Floats, Floats]]:
+    """Seeds of a split to one answer."""
     merged = {}
     for name in dict.fromkeys(split.name for split in splits):
         same = np.stack([answer for split, answer in zip(splits, answers, strict=True) if split.name == name])
-        own = np.exp(2 * np.clip(same[..., 1], -8.0, 3.0)).mean(0)
-        merged[name] = (same[..., 0].mean(0), np.sqrt(own + same[..., 0].var(0)))
+        merged[name] = as_one(same)
     if SAME[0] in merged:
         merged[SAME[1]] = merged[SAME[0]]
     return merged
@@ -297,31 +281,16 @@ def _merged(
 def save(fitted: Fitted, plan: Plan, rows: Rows, folder: Path) -> None:
     """Write the three files; predictions as float32, in the order of the split's scored rows."""
     save_predictions(folder, fitted.predictions)
-    weights: dict[str, Any] = {"members": np.asarray(fitted.members), **fitted.tensors}
-    np.savez(folder / "weights.npz", **weights)
-    features = plan.features or rows.names
     categories = {name: rows.columns[name].values for name in plan.categories}
-    log = {"plan": asdict(plan), "features": features, "categories": categories, "rows": len(rows)}
-    log |= {"seconds": round(fitted.seconds, 1), "peak_mb": peak_mb(), "threads": torch.get_num_threads()}
-    log |= {"device": fitted.device, "start": fitted.start, "commit": fitted.commit, "losses": fitted.losses}
-    (folder / "log.json").write_text(json.dumps(log, indent=1) + "\n", encoding="utf-8")
+    log = {"plan": asdict(plan), "features": plan.features or rows.names, "categories": categories, "rows": len(rows)}
+    Run.write(folder, fitted.members, fitted.tensors, log | fitted.record | {"losses": fitted.losses})
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m train.fit", description=__doc__)
-    parser.add_argument("--in", dest="rows", type=Path, required=True, help="rows.npz, see train.rows")
-    parser.add_argument("--plan", type=Path, required=True, help="plan.json, fields of train.fit.Plan")
-    parser.add_argument("--out", type=Path, required=True, help="folder for results")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--start", type=Path, help="card of the weights that members start from")
-    options = parser.parse_args(argv)
-    rows, plan = load_rows(options.rows), Plan.of(json.loads(options.plan.read_text(encoding="utf-8")))
-    fitted = fit(rows, plan, options.device, options.start)
-    save(fitted, plan, rows, options.out)
-    print(f"{len(fitted.members)} members on {len(rows):,} rows: {fitted.seconds:.0f} s on {options.device}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def run(
+    rows: Rows, given: Mapping[str, Any], folder: Path, device: str | None = None, start: Path | None = None
+) -> None:
+    """Train what a plan asks for and write a folder; `start`: a card to start from."""
+    plan = Plan.of(given)
+    fitted = fit(rows, plan, device or ("cuda" if torch.cuda.is_available() else "cpu"), start)
+    save(fitted, plan, rows, folder)
+    print(f"{len(fitted.members)} members on {len(rows):,} rows: {fitted.record['seconds']:.0f} s", flush=True)

@@ -14,9 +14,9 @@ import numpy as np
 
 from pipewave.nets.nets import load as weights
 from train.intervals import ENOUGH_ROWS
-from train.predictions import Floats, Predictions, from_arrays, to_arrays
-from train.rows import Ints, Rows
+from train.rows import Floats, Ints, Rows
 from train.rows import from_arrays as rows_from
+from train.run import Predictions, from_arrays, to_arrays
 from train.splits import HELD_OUT, by_name
 
 FOLDER = Path(__file__).with_name("heldout")

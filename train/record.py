@@ -10,7 +10,8 @@ import json
 import resource
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +48,21 @@ def _git(*words: str) -> str:
     return done.stdout.strip()
 
 
-def peak_mb() -> int:
-    """The most memory that this process has had, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+def begun(device: str, card: Path | None) -> Callable[[], dict[str, Any]]:
+    """Note when training begins, from which weights and by which code; called when it ended, what the log keeps of it:
+    seconds, the most memory that the process had in MB, threads, device, hash of the weights (empty: none), commit.
+    """
+    start, code = time.monotonic(), commit()
+    weights = str(json.loads(card.read_text(encoding="utf-8"))["sha256"]) if card else ""
 
+    def ended() -> dict[str, Any]:
+        from torch import get_num_threads
 
-def start_of(card: Path | None) -> str:
-    """The hash of the weights that members start from; empty where they start from nothing."""
-    return str(json.loads(card.read_text(encoding="utf-8"))["sha256"]) if card else ""
+        peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        took = {"seconds": round(time.monotonic() - start, 1), "peak_mb": peak_mb, "threads": get_num_threads()}
+        return took | {"device": device, "start": weights, "commit": code}
+
+    return ended
 
 
 def table(weights: Path) -> str:

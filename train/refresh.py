@@ -10,7 +10,6 @@ Stages, each reading what the one before wrote under `--runs`; `--stage` runs on
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,10 +19,11 @@ from numpy.typing import NDArray
 
 from pipewave.nets.weights_metadata import Interval, half_width
 from train import frames
+from train.cards import read, write
 from train.corpus.frame import gpu_name
 from train.intervals import LEVEL, balance
-from train.predictions import Floats, load_predictions
-from train.rows import Rows
+from train.rows import Floats, Rows
+from train.run import load_predictions
 from train.splits import by_name
 from train.two_levels import weighted_quantile
 
@@ -35,11 +35,11 @@ POINTS = 0.25  # % by which a version may get worse whatever its noise
 
 def changed_software(net: str, files: Sequence[str]) -> list[str]:
     """Conditions of the rows of a net's tables that changed, of their paths in the corpus."""
-    from train.registry import tables_of
+    from train.net import nets
 
     found = set()
     for parts in (file.split("/") for file in files if file.startswith("aiconfigurator/")):
-        if parts[-1].removesuffix("_perf.parquet") in tables_of(net):
+        if parts[-1].removesuffix("_perf.parquet") in nets()[net].tables:
             found.add(f"stack={parts[3]}-{parts[4]},gpu={gpu_name(parts[1])}")
     return sorted(found)
 
@@ -52,13 +52,13 @@ def write_frames(net: str, options: argparse.Namespace, changed: Sequence[str]) 
     learn = changed_software(net, changed)
     frame = frame_of(net, options.data)
     rows = bare_of(frame)
-    card = json.loads((options.weights / f"{net}.json").read_text(encoding="utf-8"))
+    card = read(options.weights / f"{net}.json")
     new = int(new_rows(rows, card, learn).sum())
     if not new and not options.net:
         return False
     folder = options.runs / net
     frames.save(frame, folder / "frame.parquet")
-    (folder / "learn.json").write_text(json.dumps(learn, indent=1) + "\n", encoding="utf-8")
+    write(folder / "learn.json", {"learn": learn})
     print(f"{net}: {len(frame):,} rows, {new:,} to learn", flush=True)
     return True
 
@@ -76,7 +76,7 @@ def train(net: str, options: argparse.Namespace) -> None:
     end = time.perf_counter() + options.seconds
     rows = rows_of(net, frames.load(folder / "frame.parquet"))
     device = options.device or ("cuda" if relearn.torch.cuda.is_available() else "cpu")
-    learn = json.loads((folder / "learn.json").read_text(encoding="utf-8"))
+    learn = read(folder / "learn.json")["learn"]
     wanted = relearn.Plan.of(net)
     wanted = replace(wanted, learn=(*wanted.learn, *learn), steps=options.steps or wanted.steps)
     relearn.relearn(net, rows, options.weights / f"{net}.json", folder / "net", wanted, device, end)
@@ -170,8 +170,8 @@ def put(net: str, options: argparse.Namespace) -> list[Cell]:
 
     folder, card = options.runs / net, options.weights / f"{net}.json"
     frame = frames.load(folder / "frame.parquet")
-    rows, document = rows_of(net, frame), json.loads(card.read_text(encoding="utf-8"))
-    learn = json.loads((folder / "learn.json").read_text(encoding="utf-8"))
+    rows, document = rows_of(net, frame), read(card)
+    learn = read(folder / "learn.json")["learn"]
     index, found = by_name(SPLIT, rows).score, load_predictions(folder / "net")
     (mean, scale), before = found[SPLIT], found["before"][0]
     new = new_rows(rows, document, learn)[index]  # measured again: what was known of such is no measure
@@ -234,11 +234,11 @@ def main(options: argparse.Namespace) -> int:
     concerned = options.net
     if options.stage_of in (None, "frames"):
         from train.corpus import data_dir, lock
-        from train.registry import names
+        from train.net import nets
 
         data = data_dir(options.data)
         changed = lock.differences(data)
-        concerned = [net for net in options.net or names() if write_frames(net, options, changed)]
+        concerned = [net for net in options.net or nets() if write_frames(net, options, changed)]
         lock.write(data)
     concerned = concerned or sorted(path.parent.name for path in options.runs.glob("*/frame.parquet"))
     if options.stage_of in (None, "train"):

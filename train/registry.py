@@ -1,12 +1,10 @@
-"""Every net by name: which module of `train/nets` makes its rows, and the plans it is trained with."""
+"""Frames, rows and plans of every net by name."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,61 +13,32 @@ import pandas as pd
 from pipewave.gpus import find
 from pipewave.nets.nets import load
 from pipewave.nets.weights_metadata import WeightsMetadata, metadata_of
-from pipewave.physics.demand import Array
 from pipewave.software.stacks import framework
 from train.export import defaults, trained_software
-from train.pack import balanced, pack
+from train.net import Features, balanced, nets, pack
 from train.rows import Rows
-from train.small import nets as small_nets
 from train.splits import DRAWS, FEW, expand, meet
 
-LARGE = {
-    "gemm": "gemm",
-    "gemm_fp8": "gemm",
-    "gemm_block": "gemm",
-    "gemm_fp4": "gemm",
-    "attention_prefill": "attention",
-    "attention_decode": "attention",
-    "mla_context": "mla",
-    "mla_generation": "mla",
-    "fused_moe": "fused_moe",
-}
-TABLES: dict[str, tuple[str, ...]] = {
-    "gemm": ("gemm",),
-    "attention": ("context_attention", "generation_attention", "encoder_attention"),
-    "mla": ("context_mla", "generation_mla"),
-    "fused_moe": ("moe",),
-    "norm": (),
-    "elementwise": ("scale_matrix",),
-    "collective": ("nccl", "custom_allreduce"),
-    "recurrent": ("gdn", "kda", "mamba2"),
-    "expert_exchange": (
-        *("moe_a2a", "wideep_deepep_normal", "wideep_deepep_ll", "trtllm_alltoall", "dsv4_megamoe_module"),
-    ),
-    "layer_parts": ("mhc_module", "mla_bmm"),
-}  # by the module of a net's rows
 PLANS = Path(__file__).with_name("plans")
 FEWEST = 10 * FEW  # rows of a GPU and type of which a few are drawn
 
 
-def names() -> tuple[str, ...]:
-    """All nets, the large ones first."""
-    return (*LARGE, *small_nets())
+def frame_of(net: str, data: Path | None) -> pd.DataFrame:
+    """A net's rows in contract columns. KeyError for an unknown net."""
+    return nets()[net].rows(net, data)
 
 
-def build(net: str, data: Path | None = None) -> Rows:
-    """The rows a net learns from. KeyError for an unknown net."""
-    return rows_of(net, frame_of(net, data))
+def features_of(net: str, frame: pd.DataFrame) -> Features:
+    """Features by name and the base estimate in µs of such a frame."""
+    return nets()[net].features(net, frame)
 
 
 def rows_of(net: str, frame: pd.DataFrame) -> Rows:
     """A frame's rows with features, base estimate and weights."""
-    module, (features, base_us) = _module(net), features_of(net, frame)
-    if hasattr(module, "packed"):
-        found: Rows = module.packed(frame, features, base_us)
-        return found
-    weight = module.weight(net, frame, balanced(frame)) if hasattr(module, "weight") else None
-    return pack(frame, features, base_us, weight)
+    made, (features, base_us) = nets()[net], features_of(net, frame)
+    if made.packed:
+        return made.packed(frame, features, base_us)
+    return pack(frame, features, base_us, made.weight(frame, balanced(frame)))
 
 
 def plain(net: str, frame: pd.DataFrame) -> Rows:
@@ -96,37 +65,24 @@ def as_default(frame: pd.DataFrame, card: WeightsMetadata) -> pd.DataFrame:
     return changed.assign(config=None) if "config" in changed else changed
 
 
-def frame_of(net: str, data: Path | None) -> pd.DataFrame:
-    """A net's rows in contract columns."""
-    module = _module(net)
-    frame: pd.DataFrame = module.rows(data) if net == "fused_moe" else module.rows(net, data)
-    return frame
-
-
-def tables_of(net: str) -> tuple[str, ...]:
-    """Names of the public tables that a net's rows come from."""
-    module = _module(net)
-    if hasattr(module, "SOURCES"):
-        return tuple(source.table for source in module.SOURCES[net])
-    return TABLES[module.__name__.rpartition(".")[2]]
-
-
-def features_of(net: str, frame: pd.DataFrame) -> tuple[dict[str, Array], Array]:
-    """Features by name and the base estimate in µs of such a frame."""
-    module = _module(net)
-    named = LARGE.get(net) in ("gemm", "fused_moe")
-    found: tuple[dict[str, Array], Array] = module.features(frame) if named else module.features(net, frame)
-    return found
-
-
-def _module(net: str) -> ModuleType:
-    small = small_nets()
-    return import_module(small[net].module if net in small else f"train.nets.{LARGE[net]}")
-
-
 def bare_of(frame: pd.DataFrame) -> Rows:
     """A frame's rows without features: what software they ran, and which of them are held out."""
     return pack(frame, {"none": np.zeros(len(frame))}, np.ones(len(frame)))
+
+
+def extra(net: str, rows: Rows) -> dict[str, Any]:
+    """What a net's card says beyond what its rows show."""
+    made = nets()[net]
+    usual = rows.take(made.usual(rows)) if made.usual else rows
+    return made.card(net, trained_software(usual))
+
+
+def _merged(*names: str) -> dict[str, Any]:
+    """Settings of these plans, later ones over earlier ones."""
+    found: dict[str, Any] = {}
+    for file in (PLANS / f"{name}.json" for name in dict.fromkeys(names)):
+        found |= json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return found
 
 
 def plan(net: str, kind: str, rows: Rows) -> dict[str, Any]:
@@ -134,11 +90,7 @@ def plan(net: str, kind: str, rows: Rows) -> dict[str, Any]:
 
     Splits that these rows do not allow are left out; `few:graph` stands for the GPUs with rows under that protocol.
     """
-    plans = [PLANS / f"{kind}.json", PLANS / f"{LARGE.get(net, net)}.{kind}.json", PLANS / f"{net}.{kind}.json"]
-    merged: dict[str, Any] = {}
-    for file in dict.fromkeys(plans):
-        if file.exists():
-            merged |= json.loads(file.read_text(encoding="utf-8"))
+    merged = _merged(kind, f"{nets()[net].plans or net}.{kind}", f"{net}.{kind}")
     return merged | {"splits": splits(merged["splits"], rows)}
 
 
@@ -146,9 +98,7 @@ def further(net: str, rows: Rows, card: Path) -> dict[str, Any]:
     """The plan by which shipped weights are trained further: that of the net, but for `plans/versions.json` and
     `plans/<net>.versions.json`.
     """
-    own: dict[str, Any] = {}
-    for file in (PLANS / "versions.json", PLANS / f"{net}.versions.json"):
-        own |= json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    own = _merged("versions", f"{net}.versions")
     members = len(load(card).net.weights[0])
     return plan(net, "net", rows) | own | {"seeds": members, "splits": expand(own["splits"], rows)}
 
@@ -162,31 +112,18 @@ def unseen(net: str, rows: Rows, card: Path) -> dict[str, Any]:
     return whole | {"splits": without, "features": list(load(card).net.features)}
 
 
-def extra(net: str, rows: Rows) -> dict[str, Any]:
-    """What a net's card says beyond what its rows show."""
-    module = import_module(small_nets()[net].module if net in small_nets() else f"train.nets.{LARGE[net]}")
-    if not hasattr(module, "card"):
-        return {}
-    usual = rows.take(module.usual(rows)) if hasattr(module, "usual") else rows
-    found: dict[str, Any] = module.card(net, trained_software(usual))
-    return found
-
-
 def splits(patterns: list[str], rows: Rows) -> list[str]:
-    """Names of the splits among `patterns` that hold out any of these rows."""
-    folds = {f"fold:{number}" for number in np.unique(rows.fold)}
-    names = [name for pattern in patterns for name in _names(pattern, rows)]
-    return [name for name in names if not name.startswith("fold:") or name in folds]
-
-
-def _names(pattern: str, rows: Rows) -> list[str]:
-    """Splits of a pattern.
+    """Names of the splits among `patterns` that hold out any of these rows.
 
     `few:graph` means each GPU and type with enough rows under that protocol, drawn from these alone; what follows a
     plus are conditions that the drawn rows meet besides.
     """
-    whole, _, conditions = pattern.partition("+")
-    return _few(rows, conditions) if whole == "few:graph" else expand([pattern], rows)
+    names: list[str] = []
+    for pattern in patterns:
+        whole, _, conditions = pattern.partition("+")
+        names += _few(rows, conditions) if whole == "few:graph" else expand([pattern], rows)
+    folds = {f"fold:{number}" for number in np.unique(rows.fold)}
+    return [name for name in names if not name.startswith("fold:") or name in folds]
 
 
 def _few(rows: Rows, conditions: str) -> list[str]:

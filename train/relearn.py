@@ -10,7 +10,6 @@ shapes are neither learned nor kept. `train/plans/relearn.json` holds the weight
 from __future__ import annotations
 
 import copy
-import json
 import math
 import random
 import time
@@ -27,14 +26,14 @@ from torch import Tensor
 from pipewave.nets.nets import Net, load
 from pipewave.software.stacks import nearest
 from pipewave.software.training_rows import from_nested, kind_of
-from train.descent import orders, taught
+from train.cards import read
+from train.descent import Loss, orders, taught
 from train.drawn import ORDERED, Drawn, drawn
 from train.ensemble import Ensemble, Shape
 from train.fit import clip
-from train.losses import Loss
-from train.predictions import save_predictions
-from train.record import commit, peak_mb, start_of
-from train.rows import Column, Ints, Rows
+from train.record import begun
+from train.rows import Ints, Rows
+from train.run import Run, as_one, save_predictions
 from train.splits import by_name, meet
 from train.start import Start
 
@@ -74,7 +73,7 @@ class Plan:
         """Of the common file and the net's. ValueError for an unknown field."""
         given: dict[str, Any] = {}
         for file in (PLANS / "relearn.json", PLANS / f"{net}.relearn.json"):
-            given |= json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+            given |= read(file) if file.exists() else {}
         if unknown := set(given) - {each.name for each in fields(cls)}:
             raise ValueError(f"{net}: unknown fields {', '.join(sorted(unknown))}")
         return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
@@ -175,17 +174,12 @@ def hidden_at_random(codes: Tensor) -> Tensor:
 def new_rows(rows: Rows, card: Mapping[str, Any], learn: Sequence[str]) -> NDArray[np.bool_]:
     """Rows of software that a card does not know on their GPU, and those that meet a list of conditions."""
     ran = {(row.protocol, row.stack, row.kind, row.gpu) for row in from_nested(card.get("software", {})).rows}
-    text = {name: rows.columns[name].text() for name in ("protocol", "stack", "dtype", "gpu")}
-    kv_dtype = rows.columns["kv_dtype"].text() if "kv_dtype" in rows.columns else text["dtype"]
-    said_by = zip(text["protocol"], text["stack"], text["dtype"], kv_dtype, text["gpu"], strict=True)
-    known = {key: (*key[:2], kind_of(*key[2:4]), key[4]) in ran for key in set(map(_plain, said_by))}
-    keys = zip(text["protocol"], text["stack"], text["dtype"], kv_dtype, text["gpu"], strict=True)
-    new = ~np.fromiter((known[_plain(key)] for key in keys), bool, len(rows))
+    kv = "kv_dtype" if "kv_dtype" in rows.columns else "dtype"
+    columns = (rows.columns[name].text().tolist() for name in ("protocol", "stack", "dtype", kv, "gpu"))
+    keys = list(zip(*columns, strict=True))
+    known = {key: (*key[:2], kind_of(*key[2:4]), key[4]) in ran for key in set(keys)}
+    new = ~np.fromiter((known[key] for key in keys), bool, len(rows))
     return np.asarray(np.logical_or.reduce([new, *(meet(rows, one.split(",")) for one in learn)]))
-
-
-def _plain(key: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(map(str, key))
 
 
 def codes_of(categories: Mapping[str, Sequence[str]], rows: Rows, index: Ints) -> Tensor:
@@ -200,13 +194,8 @@ def codes_of(categories: Mapping[str, Sequence[str]], rows: Rows, index: Ints) -
 
 def with_new(net: Net, rows: Rows) -> dict[str, tuple[str, ...]]:
     """A net's categories with the values of these rows that it does not know behind its own."""
-    return {
-        name: (*codes, *sorted(set(_seen(rows.columns[name])) - set(codes))) for name, codes in net.categories.items()
-    }
-
-
-def _seen(column: Column) -> list[str]:
-    return [column.values[code] for code in np.unique(column.codes)]
+    seen = {name: set(np.unique(rows.columns[name].text()).tolist()) for name in net.categories}
+    return {name: (*codes, *sorted(seen[name] - set(codes))) for name, codes in net.categories.items()}
 
 
 def successors(stacks: Sequence[str], net: Net) -> Tensor:
@@ -281,6 +270,17 @@ def _pairs(teacher: Ensemble, calls: Calls, size: int) -> Iterator[tuple[Tensor,
         yield others, torch.cat((far, close[near]))
 
 
+def _calls(name: str, net: Net, categories: Mapping[str, Sequence[str]], contexts: int, device: str) -> Calls | None:
+    """Drawn calls of a net and their pairs; None where its family has no order."""
+    family = next((family for family, nets in ORDERED.items() if name in nets), None)
+    found = drawn([family], contexts).get(name) if family else None
+    if not found or not found.pairs:
+        return None
+    known_stacks = "stack" in net.categories
+    later = (successors(categories["stack"], net), [*net.categories].index("stack")) if known_stacks else ()
+    return Calls.of(found, device, *later)
+
+
 def relearn(
     name: str, rows: Rows, card: Path, folder: Path, plan: Plan, device: str = "cpu", end: float = math.inf
 ) -> None:
@@ -289,8 +289,8 @@ def relearn(
     """
     torch.manual_seed(0)
     random.seed(0)
-    begun, net, split = time.perf_counter(), load(card).net, by_name(SPLIT, rows)
-    document = json.loads(card.read_text("utf-8"))
+    ended, net, split = begun(device, card), load(card).net, by_name(SPLIT, rows)
+    document = read(card)
     categories, columns = with_new(net, rows), [rows.names.index(name) for name in net.features]
     new = new_rows(rows, document, plan.learn)
     train = split.train[rows.weight[split.train] > 0]
@@ -298,13 +298,7 @@ def relearn(
              rows.weight[train] / rows.weight[train].mean(), new[train])  # fmt: skip
     features, codes, residual, weight, fresh = (torch.as_tensor(part).to(device) for part in parts)
     known = Known(features, codes, residual.float(), weight.float(), fresh)
-    family = next((family for family, nets in ORDERED.items() if name in nets), None)
-    found = drawn([family], plan.contexts).get(name) if family else None
-    calls = None
-    if found and found.pairs:
-        known_stacks = "stack" in net.categories
-        later = (successors(categories["stack"], net), [*net.categories].index("stack")) if known_stacks else ()
-        calls = Calls.of(found, device, *later)
+    calls = _calls(name, net, categories, plan.contexts, device)
     everything = torch.cat((features, calls.features)) if calls else features
     spread = torch.maximum(everything.std(0), (everything.amax(0) - everything.amin(0)) / 8) + 1e-3
     teacher = ensemble_of(card, net.features, categories, everything.mean(0).cpu(), spread.cpu()).to(device)
@@ -316,15 +310,21 @@ def relearn(
     last, early, steps = taught(moving, losses, most, plan.rate, clip, left, EARLY)
     tried = {"last": last, "early": early, "half way": blended(teacher, last), "before": teacher}
     held = torch.tensor(rows.features[split.score][:, columns]).to(device), codes_of(categories, rows, split.score)
-    said_of = {key: _merged(answers(one, held[0], held[1].to(device))) for key, one in tried.items()}
+    said_of = {key: as_one(answers(one, held[0], held[1].to(device)).cpu().numpy()) for key, one in tried.items()}
     errors = {key: halves_off(rows, split.score, mean) for key, (mean, _) in said_of.items()}
     chosen = min(errors, key=lambda key: errors[key][0] * (1.0 if key == "last" else 1.0 + PREFERRED))
     if calls:
         share = {key: float((shortfall(one, calls) > MARGIN + 0.02).float().mean()) for key, one in tried.items()}
         said_share = ", ".join(f"{key} {100 * value:.2f}" for key, value in share.items())
         print(f"{name}: % of pairs out of order by more than 2 %: {said_share}", flush=True)
-    log = {"steps": steps, "chosen": chosen, "held_out": {key: [*map(_rounded, two)] for key, two in errors.items()}}
-    _save(tried[chosen], name, net, categories, card, folder, begun, asdict(plan) | log)
+    how = asdict(plan) | {"steps": steps, "chosen": chosen}
+    how |= {"held_out": {key: [*map(_rounded, two)] for key, two in errors.items()}}
+    log = {
+        "plan": {"activation": net.activation, "loss": document["net"]["loss"], "seed": 0}, "trainer": TRAINER,
+        "relearned": how, "net": name, "features": list(net.features), "categories": categories,
+    }  # fmt: skip
+    tensors = {key: tensor.cpu().numpy() for key, tensor in tried[chosen].folded().items()}
+    Run.write(folder, [SPLIT] * len(teacher.mean), tensors, log | ended())
     save_predictions(folder, {SPLIT: said_of[chosen], "before": said_of["before"]})
     off = ", ".join(f"{key} {two[0]:.2f} and {two[1]:.2f}" for key, two in errors.items())
     print(
@@ -357,28 +357,3 @@ def halves_off(rows: Rows, index: Ints, mean: NDArray[np.float64]) -> tuple[floa
 
 def _rounded(value: float) -> float:
     return round(value, 3) if math.isfinite(value) else 1e9
-
-
-def _merged(out: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Members to one answer, as inference does."""
-    wide = out.double().cpu().numpy()
-    own = np.exp(2 * np.clip(wide[..., 1], -8.0, 3.0)).mean(0)
-    return wide[..., 0].mean(0), np.sqrt(own + wide[..., 0].var(0))
-
-
-def _save(
-    student: Ensemble, name: str, net: Net, categories: Mapping[str, Sequence[str]], card: Path, folder: Path,
-    begun: float, plan: Mapping[str, Any],
-) -> None:  # fmt: skip
-    loss = json.loads(card.read_text("utf-8"))["net"]["loss"]
-    log = {
-        "plan": {"activation": net.activation, "loss": loss, "seed": 0}, "trainer": TRAINER,
-        "relearned": dict(plan), "net": name,
-        "features": list(net.features), "categories": {key: list(values) for key, values in categories.items()},
-        "seconds": round(time.perf_counter() - begun, 1), "peak_mb": peak_mb(), "threads": torch.get_num_threads(),
-        "device": str(student.mean.device), "commit": commit(), "start": start_of(card),
-    }  # fmt: skip
-    folder.mkdir(parents=True, exist_ok=True)
-    tensors: dict[str, Any] = {key: tensor.cpu().numpy() for key, tensor in student.folded().items()}
-    np.savez(folder / "weights.npz", members=np.array([SPLIT] * len(student.mean)), **tensors)
-    (folder / "log.json").write_text(json.dumps(log, indent=1) + "\n", encoding="utf-8")

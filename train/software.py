@@ -8,7 +8,7 @@ No member lacks a whole framework. How far another one's kernels are from those 
 show: rows of each are asked as the other's newest version there (`--crossed`), and settle `other_framework`. A type
 that one framework alone has rows of gets the widest that any net of those tables needs: its kernels are its own.
 
-Nets that one library answers as a whole (those of one `one_width` of `train.small.Small`) get one half-width, from the
+Nets that one library answers as a whole (those of one `one_width` of `train.net.Net`) get one half-width, from the
 rows of all.
 """
 
@@ -29,10 +29,10 @@ import pandas as pd
 from pipewave.nets.weights_metadata import Interval, half_width
 from pipewave.software.stacks import framework, version
 from pipewave.software.training_rows import LEVELS, TrainingRows, from_nested
-from train.__main__ import RUNS, WEIGHTS
+from train.cards import RUNS, WEIGHTS, put, read, write
 from train.intervals import LEVEL, POWERS, TOLERANCE, Floats, balance
+from train.net import nets
 from train.outcomes import KNOWN, TABLES, Outcome, by_default, by_weights, rows
-from train.small import nets as small_nets
 from train.splits import FOLDS, HELD_OUT
 from train.two_levels import weighted_quantile
 
@@ -78,9 +78,9 @@ def together(outcomes: Sequence[Outcome]) -> dict[str, Interval]:
 
 def of_nets_alike(by_net: Mapping[str, Sequence[Outcome]]) -> dict[str, dict[str, Interval]]:
     """By net that shares its half-width, this, for every level that outcomes of any such net are of."""
-    kind = {net: small.one_width for net, small in small_nets().items() if small.one_width}
+    kind = {net: small.one_width for net, small in nets().items() if small.one_width}
     alike = {name: sorted(net for net in kind if kind[net] == name) for name in sorted(set(kind.values()))}
-    found = {name: together([one for net in nets for one in by_net.get(net, ())]) for name, nets in alike.items()}
+    found = {name: together([one for net in members for one in by_net.get(net, ())]) for name, members in alike.items()}
     levels = sorted({level for each in found.values() for level in each})
     return {net: dict.fromkeys(levels, next(iter(found[name].values()))) for net, name in kind.items() if found[name]}
 
@@ -115,7 +115,7 @@ def settle_crossed(weights: Path, tables: Sequence[str]) -> Iterator[str]:
     widest = max(width.values(), key=lambda one: one.multiple)
     for net, outcomes in found.items():
         card = weights / f"{net}.json"
-        alone = of_one_framework(from_nested(json.loads(card.read_text(encoding="utf-8"))["software"]))
+        alone = of_one_framework(from_nested(read(card)["software"]))
         told = put(card, {FURTHEST: width[net]} | {f"{FURTHEST}|{dtype}": widest for dtype in alone})
         yield f"{told}; a GPU left out: {inside_on_others(outcomes):.1f} % inside"
 
@@ -193,7 +193,7 @@ def _answered(folder: Path, frames: Mapping[str, pd.DataFrame]) -> Iterator[Outc
     """Outcomes with the intervals of known software, as if none had been settled for other."""
     with TemporaryDirectory() as name:
         for path in folder.glob("*.json"):
-            card = json.loads(path.read_text(encoding="utf-8"))
+            card = read(path)
             card["intervals"] = _of_known(card["intervals"])
             (Path(name) / path.name).write_text(json.dumps(card), encoding="utf-8")
             weights = path.with_suffix(".safetensors")
@@ -215,19 +215,11 @@ def _unknown(outcomes: Sequence[Outcome], folder: Path) -> Iterator[Outcome]:
 def update(card_paths: Sequence[Path], outcomes: Sequence[Outcome], found: Mapping[str, Interval]) -> str:
     """Put intervals into the cards of a net, the shipped one and those of members; what they are."""
     for path in card_paths:
-        card = json.loads(path.read_text(encoding="utf-8"))
+        card = read(path)
         card["intervals"] = _of_known(card["intervals"])
-        path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+        write(path, card)
         put(path, found)
     return f"{card_paths[0].stem}: {len(outcomes):,} rows, " + ", ".join(f"{k} {v}" for k, v in found.items())
-
-
-def put(path: Path, found: Mapping[str, Interval]) -> str:
-    """Put intervals into a card beside its others; what they are."""
-    card = json.loads(path.read_text(encoding="utf-8"))
-    card["intervals"] |= {name: one.given() for name, one in found.items()}
-    path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
-    return f"{path.stem}: " + ", ".join(f"{k} {v}" for k, v in found.items())
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -249,7 +241,7 @@ def main(argv: list[str] | None = None) -> int:
     for net, outcomes in sorted(by_net.items()):
         members = sorted((options.runs / "weights").glob(f"ver:*/{net}.json"))
         card = options.weights / f"{net}.json"
-        known = json.loads(card.read_text(encoding="utf-8"))["intervals"]
+        known = read(card)["intervals"]
         found = shared[net] if net in shared else intervals_of(outcomes, known)
         print(update([card, *members], outcomes, found))
     return 0

@@ -23,9 +23,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from pipewave.nets.weights_metadata import Interval
 from pipewave.software.stacks import framework
 from pipewave.software.training_rows import LEVELS
-from train.__main__ import TABLES, WEIGHTS
+from train.cards import TABLES, WEIGHTS, put, read, write
 from train.evaluate import scored
 from train.intervals import LEVEL, Floats
 from train.kept import FOLDER, load
@@ -143,26 +144,19 @@ def _figures(chosen: Sequence[Kernel], half: float) -> dict[str, float]:
     }
 
 
-def put(card: Path, half: float) -> None:
-    """Give a card that ships the interval of kernels without rows."""
-    found = json.loads(card.read_text(encoding="utf-8"))
-    found["intervals"][NO_ROWS] = {"multiple": round(half, 4), "power": 0.0}
-    card.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-
-
 def main(argv: list[str] | None = None) -> int:
     """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m train.unseen_kernels", description=__doc__)
     parser.add_argument("--write", action="store_true", help="renew the table and the cards that ship")
     options = parser.parse_args(argv)
-    operators = json.loads((TABLES / FILE).read_text(encoding="utf-8"))["nets"]
+    operators = read(TABLES / FILE)["nets"]
     found = {net: list(kernels(net)) for net in operators}
     report = table(found)
     print(json.dumps(report, indent=1))
     if options.write:
-        (TABLES / FILE).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        write(TABLES / FILE, report)
         for net in found:
-            put(WEIGHTS / f"{net}.json", float(str(report["half_width"])))
+            put(WEIGHTS / f"{net}.json", {NO_ROWS: Interval(float(str(report["half_width"])), 0.0)})
     return 0
 
 

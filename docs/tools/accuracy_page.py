@@ -189,7 +189,7 @@ def _paper() -> list[dict[str, Any]]:
 
 
 def _ours() -> list[dict[str, Any]]:
-    """Our nets on PipeWeave's splits (`python -m train.pipeweave_fp8`, `python -m train.pipeweave_moe`)."""
+    """Our nets on PipeWeave's splits (`python -m paper.training.ours`)."""
     folder = ROOT / "train" / "tables"
     fp8, moe = (json.loads((folder / f"{n}.pipeweave.json").read_text("utf-8")) for n in ("gemm_block", "fused_moe"))
     by_rows = {f"FP8 GEMM, {name} GPUs": fp8[name] for name in ("seen", "unseen")} | {

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from lab.any_kernel.spaces import Space
 from lab.any_kernel.subjects import Call, Shape, Subject
 from pipewave.tune import autotune
 from pipewave.tune.law.anchors import columns
@@ -20,7 +21,6 @@ from pipewave.tune.user_kernels import measuring
 from pipewave.tune.user_kernels.device import Device, Launch
 from pipewave.tune.user_kernels.kernel import described, jit
 from pipewave.tune.user_kernels.launch_formulas import LaunchFormulas
-from studies.any_kernel.spaces import Space
 
 ANCHORS, TESTS, FRESH = 110, 50, 24
 ANCHOR_SEED, TEST_SEED, FRESH_SEED = 20_260_101, 91_000_013, 5_000_011

@@ -1,58 +1,26 @@
-"""`python -m studies.any_kernel --out DIR [--only NAME,…] [--budget-s 40]`: record every kernel, score everyone, print.
+"""`python -m studies.any_kernel --out DIR`: score every way to choose on the spaces of a folder, print. No GPU.
 
-On the GPU machine, after `python -m lab.any_kernel.wheels` here (carry `.cache/any_kernel`). A space that DIR holds
-already is not recorded again, so that a run goes on where it stopped; `--score` only replays, without a GPU.
-`--from DIR` adds the transfer: tables of that folder's card, and so many anchors (`--anchors 20`) of this one.
+`python -m lab.any_kernel --out DIR` records them. `--from DIR` adds the transfer: tables of that folder's card, and so
+many anchors (`--anchors 20`) of this one.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
-import time
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lab.any_kernel import spaces
 from pipewave.files.whole import write as replace
 from pipewave.tune.law.model import carried, fit
-from studies.any_kernel import spaces
+from studies import rounded
 from studies.any_kernel.selectors import SELECTORS, Pipewave, SpaceSelector, peaks_of_space, score
 
 BARS = {"mean_regret": 0.02, "worst_regret": 0.10, "slower_share": 0.02}
-
-
-def record_all(out: Path, only: Sequence[str], budget_s: float, *, use: bool) -> None:
-    """Record what `out` lacks; one kernel's failure does not cost the others' time."""
-    import torch
-
-    from lab.any_kernel.listed import subjects
-    from lab.any_kernel.record import first_use, record
-    from pipewave.tune.user_kernels import gpu
-
-    device = gpu.current()
-    if device is None:
-        raise SystemExit("no GPU here: --score replays what was recorded")
-    for subject in subjects():
-        path = out / f"{subject.name}{spaces.SUFFIX}"
-        if path.exists() or (only and subject.name not in only):
-            continue
-        start = time.monotonic()
-        try:
-            space = record(subject, device, torch, budget_s)
-            spaces.write(space, path)
-            used = first_use(subject, device, torch, space) if use else {}
-        except Exception:  # noqa: BLE001  of a third party's kernel anything may come
-            sys.stderr.write(f"{subject.name} failed:\n{traceback.format_exc()}")
-            continue
-        if used:
-            replace(out / f"{subject.name}.first_use.json", json.dumps(used).encode())
-        sys.stderr.write(f"{subject.name}: {len(space.shapes)} launches, {time.monotonic() - start:.0f} s; {used}\n")
-        torch.cuda.empty_cache()
 
 
 def scored(out: Path, source: Path | None, anchors: int) -> dict[str, Any]:
@@ -83,15 +51,6 @@ def transfer(source: spaces.Space, target: spaces.Space) -> SpaceSelector:
     return Pipewave(carried(model, peaks_of_space(target)))
 
 
-def rounded(found: Any) -> Any:
-    """Figures to a hundredth of a percent or of a µs, and what holds them."""
-    if isinstance(found, dict):
-        return {name: rounded(each) for name, each in found.items()}
-    if isinstance(found, list):
-        return [rounded(each) for each in found]
-    return round(found, 4) if isinstance(found, float) else found
-
-
 def table(found: dict[str, Any]) -> str:
     """The bars' table: a line a kernel and selector, what misses a bar marked."""
     lines = [f"{'kernel':20} {'selector':22} {'mean %':>7} {'worst %':>8} {'slower %':>8} {'speed-up':>8}  misses"]
@@ -110,28 +69,13 @@ def table(found: dict[str, Any]) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point; see the module's description."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--budget-s", type=float, default=40.0, help="seconds for each kernel, compilation included")
-    parser.add_argument("--score", action="store_true")
-    parser.add_argument("--spaces-only", action="store_true", help="leave first use out")
+    parser.add_argument("--out", type=Path, required=True, help="folder of spaces")
     parser.add_argument("--json", type=Path, help="where the figures go, instead of beside the spaces")
-    parser.add_argument("--record-only", action="store_true", help="score later, elsewhere")
     parser.add_argument("--from", dest="source", type=Path)
     parser.add_argument("--anchors", type=int, default=20)
     options = parser.parse_args(argv)
-    options.out.mkdir(parents=True, exist_ok=True)
-    if not options.score:
-        record_all(
-            options.out,
-            [name for name in options.only.split(",") if name],
-            options.budget_s,
-            use=not options.spaces_only,
-        )
-    if options.record_only:
-        return
     found = scored(options.out, options.source, options.anchors)
-    replace(options.json or options.out / "scores.json", (json.dumps(rounded(found), indent=1) + "\n").encode())
+    replace(options.json or options.out / "scores.json", (json.dumps(rounded(found, None), indent=1) + "\n").encode())
     print(table(found))
 
 

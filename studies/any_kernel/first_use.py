@@ -19,14 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from lab.any_kernel import record
+from lab.any_kernel import record, spaces
 from lab.any_kernel.listed import subjects
 from lab.any_kernel.subjects import Call, Shape, Subject
 from pipewave.tune import autotune
 from pipewave.tune.user_kernels.device import Built, Launch
 from pipewave.tune.user_kernels.measuring import BLOCK_BYTES
-from studies.any_kernel import spaces
-from studies.any_kernel.__main__ import rounded
+from studies import rounded
 from studies.any_kernel.paper import on_paper
 from studies.any_kernel.selectors import SELECTORS, figures, peaks_of_space, score
 
@@ -120,7 +119,7 @@ def one(name: str, options: argparse.Namespace) -> dict[str, Any]:
         made = anchored(subject, space, options.anchors)
     else:
         made = on_card(subject, space) if options.card else replayed(subject, space)
-    found: dict[str, Any] = rounded(made)
+    found: dict[str, Any] = rounded(made, None)
     print(name, line(found) if options.anchors else json.dumps(found), flush=True)
     return found
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from studies import rounded
 from studies.moe_loop.figures import summary
 from studies.moe_loop.layers import Layer, join, read
 from studies.moe_loop.page import markdown, plot
@@ -25,18 +26,9 @@ RESULT, TABLES = ROOT / "studies/results/moe_loop.json", ROOT / "docs/generated/
 FIGURE = ROOT / "docs/img/moe-loop.svg"
 
 
-def rounded(value: Any) -> Any:
-    """Numbers as far as they mean something."""
-    if isinstance(value, float):
-        return float(f"{value:.5g}")
-    if isinstance(value, Mapping):
-        return {name: rounded(part) for name, part in value.items()}
-    return [rounded(part) for part in value] if isinstance(value, Iterable) and not isinstance(value, str) else value
-
-
 def write(of: Sequence[Layer], found: Mapping[str, Any]) -> None:
     """Write the figures, the flagged list with every layer's times, the tables and the plot."""
-    lines = ",\n".join(json.dumps(rounded(asdict(layer) | {"flagged": layer.flagged})) for layer in of)
+    lines = ",\n".join(json.dumps(rounded(asdict(layer) | {"flagged": layer.flagged}, 5)) for layer in of)
     RESULT.write_text(f'{{"summary": {json.dumps(found, indent=1)},\n"layers": [\n{lines}\n]}}\n')
     TABLES.write_text(markdown(found))
     plot(of, FIGURE)
@@ -49,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args(argv)
     of = join(read(options.loop))
-    found = rounded(summary(of))
+    found = rounded(summary(of), 5)
     if options.write:
         write(of, found)
     sys.stdout.write(markdown(found) + json.dumps({name: found[name] for name in ("few_path", "errors")}) + "\n")

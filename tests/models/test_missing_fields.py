@@ -1,7 +1,7 @@
 """A field that a config leaves out is what transformers makes of it, or the config is refused, or a note says so.
 
 `data/transformers_removals.json` holds what transformers derives where its class's plain default does not say it;
-`train/transformers_defaults.py` writes it.
+`facts/transformers_defaults.py` writes it.
 """
 
 from __future__ import annotations

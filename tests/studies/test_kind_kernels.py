@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from lab.kind_kernels import cases
 from pipewave.measure.job import Job
 from pipewave.software.rules import constant
-from studies.kind_kernels import cases, layout, measured, scores
+from studies.kind_kernels import layout, measured, scores
 from train.kernel_fit import PHASES, is_gemma, loads_of, shipped
 
 

@@ -11,7 +11,8 @@ import pytest
 
 import pipewave as pw
 from docs.tools.stack_comparison_page import NAMES, draw, fill
-from studies.stack_comparison import Row, above, rounded, stacks, worst_served
+from studies import rounded
+from studies.stack_comparison import Row, above, stacks, worst_served
 from studies.stack_gaps import compare_stacks
 
 GOOD, POOR = 1.0, 2.0

@@ -12,7 +12,7 @@ from qa.coverage import Cell, cells_of, table, usual
 from train import kept
 from train.evaluate import held_out
 from train.intervals import widths
-from train.predictions import Floats
+from train.rows import Floats
 from train.splits import by_name, expand
 
 DATA = synthetic()

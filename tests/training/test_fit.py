@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +13,9 @@ torch = pytest.importorskip("torch")
 from synthetic import synthetic  # noqa: E402
 
 from train import fit, rows  # noqa: E402
+from train.descent import Loss  # noqa: E402
 from train.ensemble import Ensemble, Shape  # noqa: E402
-from train.losses import Loss  # noqa: E402
-from train.predictions import load_predictions  # noqa: E402
+from train.run import load_predictions  # noqa: E402
 from train.splits import by_name  # noqa: E402
 
 SMALL = fit.Plan(hidden=(32, 32), epochs=40, batch=256, categories=("stack",), splits=("fold:0", "fold:1"))
@@ -169,12 +168,9 @@ def test_features_that_are_not_numbers_are_refused() -> None:
         data.check()
 
 
-def test_the_command_writes_what_evaluation_reads(tmp_path: Path) -> None:
+def test_a_run_writes_what_evaluation_reads(tmp_path: Path) -> None:
     data = synthetic(size=600)
-    data.save(tmp_path / "rows.npz")
-    (tmp_path / "plan.json").write_text(json.dumps({"splits": ["fold:0"], "epochs": 1, "hidden": [8], "batch": 64}))
-    arguments = ["--in", str(tmp_path / "rows.npz"), "--plan", str(tmp_path / "plan.json"), "--out", str(tmp_path)]
-    assert fit.main([*arguments, "--device", "cpu"]) == 0
+    fit.run(data, {"splits": ["fold:0"], "epochs": 1, "hidden": [8], "batch": 64}, tmp_path, "cpu")
     mean, scale = load_predictions(tmp_path)["fold:0"]
     assert len(mean) == len(scale) == len(by_name("fold:0", data).score)
 

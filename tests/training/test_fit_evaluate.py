@@ -12,7 +12,7 @@ from synthetic import synthetic
 
 from pipewave.nets.weights_metadata import BASES, Interval, half_width, intervals_of
 from train import evaluate
-from train.predictions import save_predictions
+from train.run import save_predictions
 from train.splits import by_name, expand
 
 DATA = synthetic()
@@ -94,12 +94,9 @@ def test_conditions_choose_rows_and_unknown_columns_are_refused() -> None:
         evaluate.chosen(DATA, ["card=H100"])
 
 
-def test_the_command_prints_and_writes_the_same_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    DATA.save(tmp_path / "rows.npz")
+def test_a_report_prints_and_gives_the_same_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_predictions(tmp_path, guesses("lofo:*", error=0.1))
-    target = tmp_path / "figures.json"
-    evaluate.main(["--in", str(tmp_path / "rows.npz"), "--run", str(tmp_path), "--json", str(target)])
-    macro = json.loads(target.read_text())["lofo"]["macro mean"]
+    macro = evaluate.report(DATA, tmp_path)["lofo"]["macro mean"]
     assert macro["mape"] == pytest.approx(100 * np.expm1(0.1), abs=0.01)
     assert f"{macro['mape']:6.2f}" in capsys.readouterr().out
 

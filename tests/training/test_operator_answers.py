@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import numpy as np
 import pytest
 
@@ -16,7 +14,7 @@ from pipewave.kernels.base import family_of  # noqa: E402
 from pipewave.prediction.api import predict_list  # noqa: E402
 from pipewave.prediction.columns import numeric_fields  # noqa: E402
 from train.corpus.sources import data_dir  # noqa: E402
-from train.small import nets  # noqa: E402
+from train.net import nets  # noqa: E402
 from train.splits import HELD_OUT, fold  # noqa: E402
 
 pytestmark = [
@@ -58,7 +56,7 @@ def cases(family_name: str, frame: pd.DataFrame) -> list[dict[str, object]]:
 @pytest.mark.parametrize("net", sorted(NETS))
 def test_rows_never_seen_are_answered_within_the_bar(net: str) -> None:
     family, bar = NETS[net]
-    frame = import_module(nets()[net].module).rows(net)
+    frame = nets()[net].rows(net, None)
     frame = frame[[fold(str(group)) == HELD_OUT for group in frame["group"]]]
     frame = frame.sample(min(ROWS, len(frame)), random_state=2)
     errors = []

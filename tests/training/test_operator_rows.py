@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import numpy as np
 import pytest
 
@@ -11,15 +9,15 @@ pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
 from pipewave.kernels.attention_module import family as attention_module  # noqa: E402
-from pipewave.kernels.base import family_of  # noqa: E402
+from pipewave.kernels.base import Family, family_of  # noqa: E402
 from pipewave.kernels.recurrent import (  # noqa: E402
     delta_net,
     mamba2,
 )
+from pipewave.physics.demand import floor_s  # noqa: E402
 from train.corpus import operators  # noqa: E402
 from train.corpus.sources import data_dir  # noqa: E402
-from train.operators import balanced_names, floors_us  # noqa: E402
-from train.small import nets  # noqa: E402
+from train.net import Analyse, analyses, balanced_names, nets  # noqa: E402
 from train.splits import HELD_OUT, fold  # noqa: E402
 
 HERE = (data_dir() / "aiconfigurator").is_dir()
@@ -29,6 +27,14 @@ needs_corpus = pytest.mark.skipif(not HERE, reason="the public corpus is not her
 def series(latency_ms: dict[int, float], batch: int = 1, step: int = 0) -> pd.DataFrame:
     rows = [{"isl": isl, "batch_size": batch, "step": step, "latency": ms, "by": "x"} for isl, ms in latency_ms.items()]
     return pd.DataFrame(rows)
+
+
+def floors_us(family: Family, frame: pd.DataFrame, analyse: Analyse | None = None) -> np.ndarray:
+    """Physical lower bound of each row, µs."""
+    least = np.empty(len(frame))
+    for index, ctx, analysis in analyses(family, frame, analyse):
+        least[index] = floor_s(analysis.demand.seconds(ctx.gpu, ctx.dtype)) * 1e6
+    return least
 
 
 RULE = {"by": ["by"], "flat": 1.25, "factor": 1.35}
@@ -82,31 +88,29 @@ def test_capped_keeps_the_same_rows_of_each_series() -> None:
 @pytest.mark.usefixtures("trained_tables")
 @pytest.mark.parametrize("net", ["gdn_step", "kda_context", "causal_conv1d", "compressed_generation", "index_topk"])
 def test_no_measured_row_is_below_its_floor(net: str) -> None:
-    module = import_module(nets()[net].module)
-    frame = module.rows(net).sample(1500, random_state=0, ignore_index=True)
+    frame = nets()[net].rows(net, None).sample(1500, random_state=0, ignore_index=True)
     family, analyse = attention_module.FAMILY, attention_module.analyse_requests
     if net == mamba2.CONV:
         family, analyse = mamba2.CAUSAL_CONV1D, mamba2.analyse_conv_requests
-    elif module.__name__.endswith("recurrent"):
+    elif net in delta_net.NETS:
         family, analyse = delta_net.FAMILY, delta_net.analyse_requests
-    assert (frame["latency_us"].to_numpy() >= floors_us(family, analyse, frame)).all()
+    assert (frame["latency_us"].to_numpy() >= floors_us(family, frame, analyse)).all()
 
 
 @needs_corpus
 @pytest.mark.parametrize("net", ["moe_all_to_all", "hyper_connection", "batched_gemm", "mega_moe"])
 def test_nor_is_one_of_calls_without_requests(net: str) -> None:
-    frame = import_module(nets()[net].module).rows(net)
+    frame = nets()[net].rows(net, None)
     frame = frame.sample(min(len(frame), 1500), random_state=0, ignore_index=True)
     family = family_of(net)
-    floors = floors_us(family, lambda _, columns, ctx: family.analyse(columns, ctx), frame)
+    floors = floors_us(family, frame)
     assert (frame["latency_us"].to_numpy() >= floors).all()
 
 
 @needs_corpus
 def test_features_of_every_net_are_finite() -> None:
     for net in ("gdn_context", "kda_step", "mega_moe"):
-        module = import_module(nets()[net].module)
-        frame = module.rows(net).sample(200, random_state=1, ignore_index=True)
-        features, base_us = module.features(net, frame)
+        frame = nets()[net].rows(net, None).sample(200, random_state=1, ignore_index=True)
+        features, base_us = nets()[net].features(net, frame)
         assert all(np.isfinite(values).all() for values in features.values())
         assert (base_us > 0).all()

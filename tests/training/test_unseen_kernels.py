@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pipewave as pw
-from train.__main__ import TABLES
+from train.cards import TABLES
 from train.unseen_kernels import FILE, Kernel, half_width, table
 
 

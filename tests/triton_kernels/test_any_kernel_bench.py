@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
 from lab import in_turns, vllm_block_files  # noqa: E402
-from lab.any_kernel import record  # noqa: E402
+from lab.any_kernel import record, spaces  # noqa: E402
 from lab.any_kernel.listed import subjects  # noqa: E402
 from lab.any_kernel.subjects import Subject  # noqa: E402
 from lab.any_kernel.wheels import CACHE  # noqa: E402
@@ -24,7 +24,7 @@ from pipewave.tune.source.formula import inputs_of  # noqa: E402
 from pipewave.tune.user_kernels.device import Built, Launch  # noqa: E402
 from pipewave.tune.user_kernels.kernel import described, jit  # noqa: E402
 from pipewave.tune.user_kernels.launch_formulas import LaunchFormulas  # noqa: E402
-from studies.any_kernel import first_use, spaces  # noqa: E402
+from studies.any_kernel import first_use  # noqa: E402
 from studies.any_kernel.__main__ import scored, table  # noqa: E402
 from studies.any_kernel.paper import on_paper  # noqa: E402
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lab.any_kernel import spaces
 from pipewave.tune.rank import LOSSES, SPREAD
 from studies import tune_rank
-from studies.any_kernel import spaces
 
 KERNEL = """
 import triton, triton.language as tl

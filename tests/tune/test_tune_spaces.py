@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lab.any_kernel import spaces
 from pipewave.errors import BadFile
 from pipewave.tune import store as store
 from pipewave.tune.law.anchors import Anchors, Floats, work
@@ -18,7 +19,6 @@ from pipewave.tune.law.peaks import Peaks, peaks_of
 from pipewave.tune.law.wave import TERMS, terms
 from pipewave.tune.store import KindTable
 from pipewave.tune.user_kernels.kernel import KernelDescription
-from studies.any_kernel import spaces
 from studies.any_kernel.selectors import SELECTORS, Pipewave, SpaceSelector, peaks_of_space, score
 from tests.sampled import sampled
 

@@ -5,7 +5,6 @@ Most rows are uniform batches and travel as (batch, q_len, kv_len); our own ragg
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,12 @@ from numpy.typing import NDArray
 
 from pipewave.gpus import find
 from pipewave.kernels.attention.family import DECODE, FAMILY, PREFILL, analyse_requests
-from pipewave.kernels.attention.tasks import Requests, requests_of, uniform
-from pipewave.kernels.base import Context
 from pipewave.measure.row_files import rows as measured
-from pipewave.prediction.columns import ragged
 from pipewave.software.stacks import framework, version
 from train import corpus
+from train.net import Features, Net, features_of
 from train.rows import Rows
 
-NETS = (PREFILL, DECODE)
-CONTEXT = ("gpu", "dtype", "protocol", "stack", "impl", "kv_dtype", "causal", "sinks", "head_dim", "page_size")
 # Rows whose kv length is not that of each request (latency does not grow with batch x kv_len).
 UNUSABLE = ("llmservingsim-0",)
 
@@ -36,7 +31,7 @@ RELATED = {"86": "89", "75": "80", "70": "80", "103": "100"}
 
 FINER = 2  # parts of a key after stack and capability, from which on it says more than the type
 
-Floats, Ints = NDArray[np.float64], NDArray[np.intp]
+Floats = NDArray[np.float64]
 
 
 def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
@@ -59,8 +54,8 @@ def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
     return frame.assign(counted=frame.index.isin(scored) | corpus.is_own(frame))
 
 
-def weight(_net: str, frame: pd.DataFrame, balanced: Floats) -> Floats:
-    """Training weights: those of `train.pack.balanced`, our own rows counting more."""
+def weight(frame: pd.DataFrame, balanced: Floats) -> Floats:
+    """Training weights: those of `train.net.balanced`, our own rows counting more."""
     return balanced * np.where(corpus.is_own(frame), OWN_WEIGHT, 1.0)
 
 
@@ -165,33 +160,10 @@ def _ragged_row(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def features(net: str, frame: pd.DataFrame) -> tuple[dict[str, Floats], Floats]:
+def features(net: str, frame: pd.DataFrame) -> Features:
     """Features by name and the base estimate in µs, aligned with `frame`."""
-    columns: dict[str, Floats] = {}
-    base_us = np.empty(len(frame))
-    for index, requests, heads, ctx in inputs(net, frame):
-        analysis = analyse_requests(requests, heads, ctx)
-        base_us[index] = analysis.base_s * 1e6
-        for name, values in analysis.features.items():
-            columns.setdefault(name, np.empty(len(frame)))[index] = values
-    return columns, base_us
+    return features_of(FAMILY, frame.assign(variant=net), analyse_requests)
 
 
-def inputs(net: str, frame: pd.DataFrame) -> Iterator[tuple[Ints, Requests, dict[str, Floats], Context]]:
-    """What rows of one context are analysed from: their places in the frame, requests and heads, and the context."""
-    listed = frame["lens"].notna().to_numpy()
-    for key, index in frame.groupby([*CONTEXT, listed], observed=True).indices.items():
-        gpu, dtype, protocol, stack, impl, kv_dtype, causal, sinks, head_dim, page, _ = key
-        options = {"kv_dtype": kv_dtype, "causal": bool(causal), "sinks": bool(sinks), "head_dim": int(head_dim)}
-        options |= {"page_size": int(page)}
-        ctx = Context(find(gpu), dtype, protocol, stack, impl, (*options.items(), ("variant", net)))
-        part = frame.iloc[index]
-        heads = {name: part[name].to_numpy(np.float64) for name in ("heads", "kv_heads", "window")}
-        yield index, _requests(part), heads, ctx
-
-
-def _requests(part: pd.DataFrame) -> Requests:
-    if part["lens"].isna().all():
-        return uniform(*(part[name].to_numpy(np.float64) for name in ("q_len", "kv_len", "batch")))
-    q_lens, kv_lens = zip(*part["lens"], strict=True)
-    return requests_of({"q_lens": ragged(q_lens), "kv_lens": ragged(kv_lens)})
+TABLES = ("context_attention", "generation_attention", "encoder_attention")
+NETS = dict.fromkeys((PREFILL, DECODE), Net(rows, features, TABLES, weight, card, usual, plans="attention"))

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from pipewave.kernels.attention_module.family import FAMILY, analyse_requests
 from train.corpus import operators
-from train.operators import Features, balanced_names, batches, spread
-from train.small import Small
+from train.net import Features, Net, balanced_names, features_of, grouped, spread
 
 Dims = Mapping[str, int]
 GLM: Dims = {"hidden": 6144, "q_lora_rank": 2048, "nope_dim": 192, "v_dim": 256, "index_heads": 32}
@@ -72,10 +70,16 @@ def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
 def _read(source: Source, data_dir: Path | str | None) -> pd.DataFrame:
     frame = operators.table(source.table, data_dir).rename(columns={"batch_size": "batch", "isl": "q_len"})
     frame = frame.assign(
-        kind=source.kind, part=source.part, phase=source.phase or _phase(frame), heads=frame["num_heads"]
+        kind=source.kind,
+        part=source.part,
+        phase=source.phase or np.where(frame["q_len"] == 1, "generation", "context"),
+        heads=frame["num_heads"],
     )
+    # `step` tokens are cached before the new ones
     frame = frame.assign(
-        kv_dtype=operators.typed(frame, "kv_cache_dtype"), kv_len=_keys(frame), **_dims(frame, source.kind)
+        kv_dtype=operators.typed(frame, "kv_cache_dtype"),
+        kv_len=frame["q_len"] + frame["step"],
+        **_dims(frame, source.kind),
     )
     if source.part == "module":
         frame = frame.assign(dtype=operators.typed(frame, "gemm_type"))
@@ -83,15 +87,6 @@ def _read(source: Source, data_dir: Path | str | None) -> pd.DataFrame:
         frame = frame[(frame["kv_len"] > 0)]
     shared = frame["op_name"].str.endswith("skip_indexer")
     return frame.assign(share_index=shared, group=_group(frame, source))
-
-
-def _phase(frame: pd.DataFrame) -> np.ndarray:
-    return np.where(frame["q_len"] == 1, "generation", "context")
-
-
-def _keys(frame: pd.DataFrame) -> pd.Series:
-    """`step` tokens are cached before the new ones."""
-    return frame["q_len"] + frame["step"]
 
 
 def _dims(frame: pd.DataFrame, kind: str) -> dict[str, pd.Series]:
@@ -111,23 +106,14 @@ def _dims(frame: pd.DataFrame, kind: str) -> dict[str, pd.Series]:
 def _group(frame: pd.DataFrame, source: Source) -> pd.Series:
     """A model at a number of heads; one model at one number: with a number of requests, too."""
     few = source.kind in ("msa", "mla") or source.part != "module"
-    names = ["kind", "hidden", "heads", *(["batch"] if few else [])]
-    return frame[names].astype(str).agg(",".join, axis=1)
+    return grouped(frame, "kind", "hidden", "heads", *(["batch"] if few else []))
 
 
 def features(_: str, frame: pd.DataFrame) -> Features:
     """Features by name and the base estimate in µs, aligned with `frame`."""
-    return batches(FAMILY, analyse_requests, frame)
+    return features_of(FAMILY, frame, analyse_requests)
 
 
-def weight(_: str, frame: pd.DataFrame, balanced: np.ndarray) -> np.ndarray:
-    """Every GPU, stack and kernel alike."""
-    return spread(frame, balanced)
-
-
-def card(_: str, _known: dict[str, Any]) -> dict[str, Any]:
-    """Nothing beyond what rows show."""
-    return {}
-
-
-NETS = {name: Small(__name__) for name in SOURCES}
+NETS = {
+    name: Net(rows, features, tuple(source.table for source in sources), spread) for name, sources in SOURCES.items()
+}

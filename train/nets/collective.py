@@ -15,7 +15,7 @@ from pipewave.measure.row_files import SPREAD_US, WAITED
 from pipewave.measure.row_files import rows as measured
 from pipewave.software.stacks import framework, version
 from train import corpus
-from train.small import Features, Small, analysed, both_halves
+from train.net import Features, Net, both_halves, features_of
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 KEY = ["op", "impl", "bytes", "world", "source"]
@@ -98,12 +98,7 @@ def _thinned(frame: pd.DataFrame) -> pd.DataFrame:
 def features(net: str, frame: pd.DataFrame) -> Features:
     """Features by name and the base estimate in µs, aligned with `frame`."""
     family = family_of("all_reduce" if net == SMALL_ALL_REDUCE else net)
-    return analysed(family, frame.assign(variant=net), ("bytes", "world", "nodes"))
-
-
-def weight(_: str, _frame: pd.DataFrame, balanced: np.ndarray) -> np.ndarray:
-    """As balanced."""
-    return balanced
+    return features_of(family, frame.assign(variant=net))
 
 
 def card(net: str, card: dict[str, Any]) -> dict[str, Any]:
@@ -134,4 +129,7 @@ def _alike(net: str) -> str:
 
 
 # A version of NCCL changes all its operations, by what the scale of one net does not foretell.
-NETS = {name: Small(__name__, one_width=_alike(name)) for name in (*OPS, SMALL_ALL_REDUCE)}
+NETS = {
+    name: Net(rows, features, ("nccl", "custom_allreduce"), card=card, one_width=_alike(name))
+    for name in (*OPS, SMALL_ALL_REDUCE)
+}

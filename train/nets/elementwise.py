@@ -13,7 +13,7 @@ from pipewave.calls.dtypes import ACTIVATION_BYTES
 from pipewave.kernels.streaming.elementwise import FAMILY
 from pipewave.measure.row_files import rows as measured
 from train import corpus
-from train.small import Features, Small, analysed, both_halves
+from train.net import Features, Net, both_halves, features_of
 
 QUANTIZE_ROWS = 6_000  # of six GPUs: a smooth function of two sizes
 FP32 = 4.0
@@ -79,10 +79,10 @@ OPS = {"silu_and_mul": PLAIN}
 
 def features(_: str, frame: pd.DataFrame) -> Features:
     """Features by name and the base estimate in µs, aligned with `frame`."""
-    return analysed(FAMILY, frame, BYTES)
+    return features_of(FAMILY, frame)
 
 
-def weight(_: str, frame: pd.DataFrame, balanced: np.ndarray) -> np.ndarray:
+def weight(frame: pd.DataFrame, balanced: np.ndarray) -> np.ndarray:
     """Kernels of a layer count more than quantisation, which products contain already."""
     return np.asarray(np.where(frame["op"] == "quantize", 0.3, 1.0) * balanced)
 
@@ -93,4 +93,4 @@ def card(_: str, card: dict[str, Any]) -> dict[str, Any]:
     return {"default_stack": {"cold": newest, "profiler_warm": newest} | card["default_stack"]}
 
 
-NETS = {"elementwise": Small(__name__)}
+NETS = {"elementwise": Net(rows, features, ("scale_matrix",), weight, card)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,8 +11,7 @@ import pandas as pd
 from pipewave.gpus import find
 from pipewave.kernels.expert_exchange import ALL_TO_ALL, MEGA, MEGA_MOE, MOE_ALL_TO_ALL
 from train.corpus import operators
-from train.operators import Features, balanced_names, plain, spread
-from train.small import Small
+from train.net import Features, Net, balanced_names, features_of, grouped, spread
 
 MOST = 2_000
 NAMES = {
@@ -41,11 +39,7 @@ def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
     if net == MEGA:
         return _mega(data_dir)
     frame = pd.concat(list(_exchanges(data_dir)), ignore_index=True)
-    return operators.capped(frame.assign(group=balanced_names(_group(frame, "hidden", "topk", "experts", "ep"))), MOST)
-
-
-def _group(frame: pd.DataFrame, *names: str) -> pd.Series:
-    return frame[list(names)].astype(str).agg(",".join, axis=1)
+    return operators.capped(frame.assign(group=balanced_names(grouped(frame, "hidden", "topk", "experts", "ep"))), MOST)
 
 
 def _exchanges(data_dir: Path | str | None) -> Iterator[pd.DataFrame]:
@@ -100,23 +94,13 @@ def _mega(data_dir: Path | str | None) -> pd.DataFrame:
     frame = operators.table("dsv4_megamoe_module", data_dir).rename(columns=NAMES)
     frame = frame[~frame["distribution"].str.contains("sampled")].reset_index(drop=True)
     frame = frame.assign(routing=frame["distribution"], dtype="mxfp4", nodes=1)
-    return frame.assign(group=_group(frame, "hidden", "ep", "tokens"))
+    return frame.assign(group=grouped(frame, "hidden", "ep", "tokens"))
 
 
 def features(net: str, frame: pd.DataFrame) -> Features:
     """Features by name and the base estimate in µs, aligned with `frame`."""
-    family = MEGA_MOE if net == MEGA else MOE_ALL_TO_ALL
-    return plain(family, frame)
+    return features_of(MEGA_MOE if net == MEGA else MOE_ALL_TO_ALL, frame)
 
 
-def weight(_: str, frame: pd.DataFrame, balanced: np.ndarray) -> np.ndarray:
-    """Every GPU, stack and kernel alike."""
-    return spread(frame, balanced)
-
-
-def card(_: str, _known: dict[str, Any]) -> dict[str, Any]:
-    """Nothing beyond what rows show."""
-    return {}
-
-
-NETS = {name: Small(__name__) for name in (ALL_TO_ALL, MEGA)}
+TABLES = ("moe_a2a", "wideep_deepep_normal", "wideep_deepep_ll", "trtllm_alltoall", "dsv4_megamoe_module")
+NETS = dict.fromkeys((ALL_TO_ALL, MEGA), Net(rows, features, TABLES, spread))

@@ -8,8 +8,8 @@ routing of a layer, all numbers of tokens) runs kernels two to six times slower 
 foretells it, and an engine that serves has tuned: such series weigh nothing in training, a column `fallback` names
 them, and tables of every version leave them out (`untuned`, counted in `corpus/dropped.json`).
 
-`tables/fused_moe.tuned.json` is the table of graph replays without them (`train.evaluate --where counted=yes --where
-protocol=graph --where fallback=no --by gpu,dtype`).
+`tables/fused_moe.tuned.json` is the table of graph replays without them (`train.evaluate.report` of rows with
+`counted=yes`, `protocol=graph`, `fallback=no`).
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipewave.gpus import find
-from pipewave.kernels.base import Context
-from pipewave.kernels.moe.family import analyse
+from pipewave.kernels.attention.tasks import Requests
+from pipewave.kernels.base import Analysis, Columns, Context
+from pipewave.kernels.moe.family import FAMILY, analyse
 from pipewave.kernels.moe.routing import SHAPE, SHARED, WHOLE, model
 from pipewave.measure.row_files import rows as measured
 from train import corpus
-from train.pack import balanced, pack
+from train.net import Features, Net, balanced, features_of, pack
 from train.rows import Column, Rows
 
 SIZES = ("tokens", "experts", "topk", "hidden", "inter", "gated", "tp", "ep")
-CONTEXT = ("gpu", "dtype", "protocol", "stack", "impl", "routing", "part", "config")
 # The contract has one name for a weight type; what meets it shows in the implementation.
 ACTIVATIONS = {"mxfp4_mxfp8": ("mxfp4", ":mxfp8"), "int4_fp8": ("int4", ":w4afp8")}
 OLDER_ROWS = 1_500  # a GPU, stack and type
@@ -52,7 +52,7 @@ IMPORTANCE = {"cold": 3.0, "profiler_warm": 1.5, "graph": 1.0}
 Floats = NDArray[np.float64]
 
 
-def rows(data_dir: str | Path | None = None) -> pd.DataFrame:
+def rows(_: str = "", data_dir: str | Path | None = None) -> pd.DataFrame:
     """Counted rows, some older ones, and our own with the Triton configuration that ran, under the contract's names."""
     newest = corpus.training_rows("fused_moe", data_dir)
     parts = [newest[~corpus.is_own(newest)].assign(counted=True), _older(newest, data_dir).assign(counted=False)]
@@ -97,22 +97,16 @@ def _flat(source: str, gpu: str, file: Path) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
-def features(frame: pd.DataFrame) -> tuple[dict[str, Floats], Floats]:
+def features(_: str, frame: pd.DataFrame) -> Features:
     """Features by name and the base estimate in µs, aligned with the frame."""
-    base = np.empty(len(frame))
-    out: dict[str, Floats] = {}
-    sizes = {name: frame[name].to_numpy(np.float64) for name in SIZES}
     configs = {repr(config): config for config in frame["config"].unique()}
-    keys = frame[[*CONTEXT]].assign(config=frame["config"].map(repr))
-    for key, index in keys.groupby(list(CONTEXT), observed=True).indices.items():
-        gpu, dtype, protocol, stack, impl, routing, part, config = map(str, cast(tuple[str, ...], key))
-        options = (("routing", routing), ("part", part), ("config", configs[config]))
-        ctx = Context(find(gpu), dtype, protocol, stack, impl, options)
-        found = analyse({name: values[index] for name, values in sizes.items()}, ctx)
-        base[index] = found.base_s * 1e6
-        for name, values in found.features.items():
-            out.setdefault(name, np.empty(len(frame)))[index] = values
-    return out, base
+
+    def analysed(_: Requests, columns: Columns, ctx: Context) -> Analysis:
+        options = dict(ctx.options)
+        named = options | {"config": configs[options["config"]]}
+        return analyse(columns, replace(ctx, options=tuple(named.items())))
+
+    return features_of(FAMILY, frame.assign(config=frame["config"].map(repr)), analysed)
 
 
 def fallbacks(frame: pd.DataFrame, base_us: Floats) -> NDArray[np.bool_]:
@@ -134,7 +128,7 @@ def untuned(frame: pd.DataFrame) -> NDArray[np.bool_]:
     named = named.assign(dtype=named["dtype"].replace({old: new for old, (new, _) in ACTIVATIONS.items()}))
     found = np.zeros(len(frame), bool)
     if len(named):
-        found[mine] = fallbacks(named, features(named)[1])
+        found[mine] = fallbacks(named, features("", named)[1])
     return found
 
 
@@ -174,3 +168,6 @@ def _most(impls: pd.Series) -> str:
     """The most frequent, one that keeps to the activations of the type first."""
     plain = impls[~impls.str.contains(":")]
     return str((plain if len(plain) else impls).mode().iloc[0])
+
+
+NETS = {"fused_moe": Net(rows, features, ("moe",), card=card, packed=packed)}

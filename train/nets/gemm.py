@@ -8,24 +8,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from pipewave.gpus import find
-from pipewave.kernels.base import Context
 from pipewave.kernels.gemm.family import FAMILY, NET_OF
 from train import corpus
+from train.net import Features, Net, features_of
 
-NETS = tuple(dict.fromkeys(NET_OF.values()))
 CONTEXT = ("gpu", "dtype", "protocol", "stack", "impl", "quantize")
-SHAPE = ("m", "n", "k")
 # Eager modules of a few models, repeated and rounded: enough to learn the GPU and its protocol.
 COARSE = ("llmservingsim", "vidur")
 COARSE_ROWS = 3_000
 EACH = 5_000  # rows of a version on a GPU
-
-Floats = NDArray[np.float64]
 
 
 def rows(net: str, data_dir: str | Path | None = None) -> pd.DataFrame:
@@ -46,17 +39,9 @@ def _unusable(frame: pd.DataFrame) -> pd.Series:
     return (frame["flagged"] & ~frame["partial"] & ~corpus.is_own(frame)) | surplus
 
 
-def features(frame: pd.DataFrame) -> tuple[dict[str, Floats], Floats]:
+def features(_: str, frame: pd.DataFrame) -> Features:
     """Features by name and the base estimate in µs, aligned with `frame`."""
-    columns: dict[str, Floats] = {}
-    base_us = np.empty(len(frame))
-    sizes = {name: frame[name].to_numpy(np.float64) for name in (*SHAPE, "sm_clock_mhz")}
-    for key, index in frame.groupby(list(CONTEXT), observed=True).indices.items():
-        gpu, dtype, protocol, stack, impl, quantize = key
-        options = (("quantize", bool(quantize)), ("tile", None))
-        ctx = Context(find(str(gpu)), str(dtype), str(protocol), str(stack), str(impl), options)
-        analysis = FAMILY.analyse({name: values[index] for name, values in sizes.items()}, ctx)
-        base_us[index] = analysis.base_s * 1e6
-        for name, values in analysis.features.items():
-            columns.setdefault(name, np.empty(len(frame)))[index] = values
-    return columns, base_us
+    return features_of(FAMILY, frame)
+
+
+NETS = dict.fromkeys(NET_OF.values(), Net(rows, features, ("gemm",), plans="gemm"))

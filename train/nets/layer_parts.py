@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from pipewave.kernels.operators import BATCHED, BATCHED_GEMM, HYPER, HYPER_CONNECTION
 from train.corpus import operators
-from train.operators import Features, plain, spread
-from train.small import Small
+from train.net import Features, Net, features_of, grouped, spread
 
 FAMILIES = {HYPER: HYPER_CONNECTION, BATCHED: BATCHED_GEMM}
 MOST = 1_000
@@ -32,7 +30,7 @@ def _hyper(data_dir: Path | str | None) -> pd.DataFrame:
     names = {"num_tokens": "tokens", "hidden_size": "hidden", "hc_mult": "mult", "op_name": "part"}
     frame = operators.table("mhc_module", data_dir).rename(columns=names)
     frame = frame.assign(latency_us=frame["latency_us"] / SITES, sinkhorn_iters=20)
-    return frame.assign(group=frame[["hidden", "tokens"]].astype(str).agg(",".join, axis=1))
+    return frame.assign(group=grouped(frame, "hidden", "tokens"))
 
 
 def _batched(data_dir: Path | str | None) -> pd.DataFrame:
@@ -40,22 +38,12 @@ def _batched(data_dir: Path | str | None) -> pd.DataFrame:
     before = frame["op_name"] == "mla_gen_pre"
     n, k = np.where(before, LATENT, HEAD), np.where(before, HEAD, LATENT)
     frame = frame.assign(n=n, k=k, dtype=operators.typed(frame, "bmm_dtype"), part=frame["op_name"])
-    return frame.assign(group=frame[["batch", "n"]].astype(str).agg(",".join, axis=1))
+    return frame.assign(group=grouped(frame, "batch", "n"))
 
 
 def features(net: str, frame: pd.DataFrame) -> Features:
     """Features by name and the base estimate in µs, aligned with `frame`."""
-    return plain(FAMILIES[net], frame)
+    return features_of(FAMILIES[net], frame)
 
 
-def weight(_: str, frame: pd.DataFrame, balanced: np.ndarray) -> np.ndarray:
-    """Every GPU, stack and kernel alike."""
-    return spread(frame, balanced)
-
-
-def card(_: str, _known: dict[str, Any]) -> dict[str, Any]:
-    """Nothing beyond what rows show."""
-    return {}
-
-
-NETS = {name: Small(__name__) for name in FAMILIES}
+NETS = dict.fromkeys(FAMILIES, Net(rows, features, ("mhc_module", "mla_bmm"), spread))

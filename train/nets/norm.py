@@ -10,7 +10,7 @@ import pandas as pd
 
 from pipewave.kernels.streaming.norm import RMSNORM, SILU
 from train import corpus
-from train.small import Features, Small, analysed, both_halves
+from train.net import Features, Net, both_halves, features_of
 
 FAMILIES = {family.name: family for family in (RMSNORM, SILU)}
 SARATHI_ROWS = 2_000  # a GPU: eager layers of eight models, rounded to 1 µs, many of equal shape
@@ -26,10 +26,10 @@ def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
 
 def features(net: str, frame: pd.DataFrame) -> Features:
     """Features by name and the base estimate in µs, aligned with `frame`."""
-    return analysed(FAMILIES[net], frame, ("rows", "dim"))
+    return features_of(FAMILIES[net], frame)
 
 
-def weight(_: str, frame: pd.DataFrame, balanced: np.ndarray) -> np.ndarray:
+def weight(frame: pd.DataFrame, balanced: np.ndarray) -> np.ndarray:
     """Old kernels count a fifth: what runs today is learned from few rows."""
     return np.asarray(np.where(frame["framework"] == "sarathi", 0.2, 1.0) * balanced)
 
@@ -40,4 +40,4 @@ def card(_: str, card: dict[str, Any]) -> dict[str, Any]:
     return {"default_stack": {"cold": newest, "graph": newest} | card["default_stack"]}
 
 
-NETS = {name: Small(__name__) for name in FAMILIES}
+NETS = dict.fromkeys(FAMILIES, Net(rows, features, weight=weight, card=card))

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from pipewave.kernels.recurrent import delta_net, mamba2
 from train.corpus import operators
-from train.operators import Features, balanced_names, batches, spread
-from train.small import Small
+from train.net import Features, Net, balanced_names, features_of, grouped, spread
 
 MOST = 1_500  # rows of a GPU, stack and kernel
 TABLES = {"gdn": "gdn", "kda": "kda"}
@@ -32,16 +30,12 @@ def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
     ]
     states = np.where(frame["stack"].isin(OLD_COLLECTOR), "bf16", "fp32")
     frame = frame.assign(kind=kind, state_dtype=states)
-    return operators.capped(frame.assign(group=balanced_names(_group(frame, *GROUPS[kind]))), MOST)
+    return operators.capped(frame.assign(group=balanced_names(grouped(frame, *GROUPS[kind]))), MOST)
 
 
 def _named(frame: pd.DataFrame) -> pd.DataFrame:
     names = {"batch_size": "batch", "seq_len": "q_len", "num_k_heads": "k_heads", "num_v_heads": "v_heads"}
     return frame.rename(columns=names)
-
-
-def _group(frame: pd.DataFrame, *names: str) -> pd.Series:
-    return frame[list(names)].astype(str).agg(",".join, axis=1)
 
 
 def _conv(data_dir: Path | str | None) -> pd.DataFrame:
@@ -69,18 +63,8 @@ def channels(frame: pd.DataFrame) -> pd.Series:
 def features(net: str, frame: pd.DataFrame) -> Features:
     """Features by name and the base estimate in µs, aligned with `frame`."""
     if net == mamba2.CONV:
-        return batches(mamba2.CAUSAL_CONV1D, mamba2.analyse_conv_requests, frame)
-    return batches(delta_net.FAMILY, delta_net.analyse_requests, frame)
+        return features_of(mamba2.CAUSAL_CONV1D, frame, mamba2.analyse_conv_requests)
+    return features_of(delta_net.FAMILY, frame, delta_net.analyse_requests)
 
 
-def weight(_: str, frame: pd.DataFrame, balanced: np.ndarray) -> np.ndarray:
-    """Every GPU, stack and kernel alike."""
-    return spread(frame, balanced)
-
-
-def card(_: str, _known: dict[str, Any]) -> dict[str, Any]:
-    """Nothing beyond what rows show."""
-    return {}
-
-
-NETS = {name: Small(__name__) for name in (*delta_net.NETS, mamba2.CONV)}
+NETS = dict.fromkeys((*delta_net.NETS, mamba2.CONV), Net(rows, features, CONV_ROWS, spread))

@@ -2,7 +2,7 @@
 
 Run it in an environment with transformers (configuration classes need no torch); pipewave need not be installed:
 
-    python train/transformers_defaults.py CONFIGS...
+    python facts/transformers_defaults.py CONFIGS...
 
 It writes `src/pipewave/data/transformers_defaults.json`: of every supported `model_type`, the defaults of the fields
 that `pipewave.models` reads, the other names its class gives them, and the types of its sections. `CONFIGS` are folders
