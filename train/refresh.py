@@ -10,15 +10,17 @@ Stages, each reading what the one before wrote under `--runs`; `--stage` runs on
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from pipewave.nets.weights_metadata import Interval, half_width
-from train import frames
 from train.cards import read, write
 from train.corpus.frame import gpu_name
 from train.intervals import LEVEL, balance
@@ -30,6 +32,8 @@ from train.two_levels import weighted_quantile
 SPLIT = "ship"
 FEWEST = 60  # held-out rows of a GPU and version that say anything
 NOISE = 2.0  # standard errors, of groups
+JSON = "json:"  # before the name of such a column
+UNUSED = ("raw_gpu", "device", "power", "power_limit", "latency", "kernel_source")
 POINTS = 0.25  # % by which a version may get worse whatever its noise
 
 
@@ -42,6 +46,38 @@ def changed_software(net: str, files: Sequence[str]) -> list[str]:
         if parts[-1].removesuffix("_perf.parquet") in nets()[net].tables:
             found.add(f"stack={parts[3]}-{parts[4]},gpu={gpu_name(parts[1])}")
     return sorted(found)
+
+
+def save_frame(frame: pd.DataFrame, path: Path) -> None:
+    """Write a net's cleaned rows, times in single precision: all that training needs of the corpus, a few bytes a row.
+
+    Columns of lists (lengths of ragged batches) or of settings (Triton configurations) are kept as JSON.
+    """
+    kept = frame.drop(columns=[name for name in UNUSED if name in frame and name != "op"]).reset_index(drop=True)
+    for name in kept:
+        if kept[name].dtype == object and kept[name].map(lambda value: isinstance(value, list | tuple)).any():
+            text = kept[name].map(lambda value: json.dumps(value) if isinstance(value, list | tuple) else None)
+            kept = kept.drop(columns=name).assign(**{JSON + name: text})
+        elif kept[name].dtype == np.float64:
+            kept[name] = kept[name].astype(np.float32)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept.to_parquet(path, compression="zstd", index=False)
+
+
+def load_frame(path: Path) -> pd.DataFrame:
+    """What `save_frame` wrote."""
+    frame = pd.read_parquet(path)
+    for name in [name for name in frame if str(name).startswith(JSON)]:
+        values = [_tuples(json.loads(text)) if isinstance(text, str) else None for text in frame[name]]
+        found = pd.Series(values, index=frame.index, dtype=object)
+        frame = frame.drop(columns=name).assign(**{str(name).removeprefix(JSON): found})
+    for name in frame.select_dtypes(np.float32):
+        frame[name] = frame[name].astype(np.float64)
+    return frame
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def write_frames(net: str, options: argparse.Namespace, changed: Sequence[str]) -> bool:
@@ -57,7 +93,7 @@ def write_frames(net: str, options: argparse.Namespace, changed: Sequence[str]) 
     if not new and not options.net:
         return False
     folder = options.runs / net
-    frames.save(frame, folder / "frame.parquet")
+    save_frame(frame, folder / "frame.parquet")
     write(folder / "learn.json", {"learn": learn})
     print(f"{net}: {len(frame):,} rows, {new:,} to learn", flush=True)
     return True
@@ -74,7 +110,7 @@ def train(net: str, options: argparse.Namespace) -> None:
     if (folder / "net" / "log.json").exists():
         return
     end = time.perf_counter() + options.seconds
-    rows = rows_of(net, frames.load(folder / "frame.parquet"))
+    rows = rows_of(net, load_frame(folder / "frame.parquet"))
     device = options.device or ("cuda" if relearn.torch.cuda.is_available() else "cpu")
     learn = read(folder / "learn.json")["learn"]
     wanted = relearn.Plan.of(net)
@@ -169,7 +205,7 @@ def put(net: str, options: argparse.Namespace) -> list[Cell]:
     from train.relearn import new_rows
 
     folder, card = options.runs / net, options.weights / f"{net}.json"
-    frame = frames.load(folder / "frame.parquet")
+    frame = load_frame(folder / "frame.parquet")
     rows, document = rows_of(net, frame), read(card)
     learn = read(folder / "learn.json")["learn"]
     index, found = by_name(SPLIT, rows).score, load_predictions(folder / "net")

@@ -116,12 +116,16 @@ def table(found: Mapping[str, Sequence[Kernel]]) -> dict[str, object]:
 
 
 def _of_net(each: Sequence[Kernel], wide: float) -> dict[str, dict[str, float]]:
-    named = (
-        ("known", 0.0, [one for one in each if one.known]),
-        ("unseen", wide, [one for one in each if not one.known]),
-    )
-    found = {name: _figures(chosen, half) for name, half, chosen in named if chosen}
+    parts = {"known": (0.0, [one for one in each if one.known]), "unseen": (wide, [o for o in each if not o.known])}
+    found = {name: {"kernels": len(some)} | _figures(some, half) for name, (half, some) in parts.items() if some}
     return found | {"all": _by_cell(each, wide)}
+
+
+def _figures(chosen: Sequence[Kernel], half: float) -> dict[str, float]:
+    """Kernels alike."""
+    off = np.mean([np.abs(np.expm1(one.error)).mean() for one in chosen])
+    inside = np.mean([_inside(one, half) for one in chosen])
+    return {"mape": round(100.0 * float(off), 1), "covered": round(100.0 * float(inside), 1)}
 
 
 def _by_cell(each: Sequence[Kernel], wide: float) -> dict[str, float]:
@@ -132,16 +136,6 @@ def _by_cell(each: Sequence[Kernel], wide: float) -> dict[str, float]:
     off = np.mean([np.abs(np.expm1(error[rows])).mean() for rows in at])
     inside = np.mean([np.mean(np.abs(error[rows]) <= half[rows]) for rows in at])
     return {"mape": round(100.0 * float(off), 1), "covered": round(100.0 * float(inside), 1)}
-
-
-def _figures(chosen: Sequence[Kernel], half: float) -> dict[str, float]:
-    errors = [100.0 * float(np.abs(np.expm1(one.error)).mean()) for one in chosen]
-    inside = [100.0 * _inside(one, half) for one in chosen]
-    return {
-        "kernels": len(chosen),
-        "mape": round(float(np.mean(errors)), 1),
-        "covered": round(float(np.mean(inside)), 1),
-    }
 
 
 def main(argv: list[str] | None = None) -> int:

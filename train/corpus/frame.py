@@ -24,10 +24,6 @@ SHAPES: dict[str, tuple[str, ...]] = {
         *("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "window"),
         *("kv_dtype", "causal", "sinks", "phase"),
     ),
-    "attention_mixed": (
-        *("q_len", "kv_len", "decode_batch", "decode_kv_len"),
-        *("heads", "kv_heads", "head_dim", "window", "kv_dtype", "causal", "phase"),
-    ),
     "mla": ("batch", "q_len", "kv_len", "heads", "phase", "kv_dtype"),
     "fused_moe": ("tokens", "hidden", "inter", "topk", "experts", "tp", "ep", "routing", "gated", "part"),
     "rmsnorm": ("rows", "dim", "fused_add"),
@@ -54,7 +50,6 @@ COMMON = (
 GROUP_KEYS: dict[str, tuple[str, ...]] = {
     "gemm": ("n", "k"),
     "attention": ("heads", "kv_heads", "head_dim", "window"),
-    "attention_mixed": ("heads", "kv_heads", "head_dim", "window"),
     "mla": ("heads",),
     "fused_moe": ("hidden", "inter", "topk", "experts"),
     "rmsnorm": ("dim",),

@@ -100,35 +100,18 @@ def _layout(config: dict[str, Any], tp: int, dtype: str) -> dict[str, Any]:
     return {"heads": heads // tp, "kv_heads": kv_heads // tp, "head_dim": head_dim, "kv_dtype": dtype}
 
 
-def _steps(file: Path, data_dir: Path) -> pd.DataFrame:
+def attention(file: Path, data_dir: Path) -> pd.DataFrame:
+    """Iterations of one prefill chunk alone (its history is `kv_prefill`) or of decodes alone."""
     gpu, config, tp = _place(file, data_dir)
     rows = pd.read_parquet(file)
     rows = rows.assign(raw_gpu=gpu, impl="vllm_flash_attn", **SOFTWARE, **_layout(config, tp, "bf16"))
-    return rows.assign(latency_us=rows["time_us"])
-
-
-def attention(file: Path, data_dir: Path) -> pd.DataFrame:
-    """Iterations of one prefill chunk alone (its history is `kv_prefill`) or of decodes alone."""
-    rows = _steps(file, data_dir)
+    rows = rows.assign(latency_us=rows["time_us"])
     chunk = rows[rows["n_decode"] == 0]
     decode = rows[rows["prefill_chunk"] == 0]
     chunk = chunk.assign(batch=1, q_len=chunk["prefill_chunk"], phase="prefill")
     chunk = chunk.assign(kv_len=chunk["kv_prefill"] + chunk["prefill_chunk"])
     decode = decode.assign(batch=decode["n_decode"], q_len=1, kv_len=decode["kv_decode"] + 1, phase="decode")
     return stacked([chunk, decode])
-
-
-def attention_mixed(file: Path, data_dir: Path) -> pd.DataFrame:
-    """One prefill chunk and a uniform batch of decodes in the same launch."""
-    rows = _steps(file, data_dir)
-    rows = rows[(rows["n_decode"] > 0) & (rows["prefill_chunk"] > 0)]
-    return rows.assign(
-        q_len=rows["prefill_chunk"],
-        kv_len=rows["kv_prefill"] + rows["prefill_chunk"],
-        decode_batch=rows["n_decode"],
-        decode_kv_len=rows["kv_decode"] + 1,
-        phase="mixed",
-    )
 
 
 def old_attention(file: Path, data_dir: Path) -> pd.DataFrame:
@@ -154,5 +137,4 @@ TABLES = (
     Table(NAME, "silu_and_mul", (f"{NEW}/dense.parquet",), silu_and_mul),
     Table(NAME, "attention", (f"{NEW}/attention.parquet",), attention),
     Table(NAME, "attention", (f"{OLD}/attention.parquet",), old_attention),
-    Table(NAME, "attention_mixed", (f"{NEW}/attention.parquet",), attention_mixed),
 )
