@@ -62,8 +62,8 @@ def row(cls: type[Any], read: set[str]) -> dict[str, Any]:
     """One class: defaults of the fields that are read, its other names for them, the types of its sections."""
     defaults = {}
     for field in dataclasses.fields(cls):
-        factory = field.default_factory is not dataclasses.MISSING
-        value = field.default_factory() if factory else field.default
+        made = field.default_factory
+        value = field.default if made is dataclasses.MISSING else made()
         if field.name in read - LEFT_OUT and not isinstance(value, dict) and value is not dataclasses.MISSING:
             defaults[field.name] = value
     synonyms = {other: name for other, name in cls.attribute_map.items() if {other, name} & set(defaults)}
@@ -83,7 +83,7 @@ def table(read: set[str]) -> dict[str, Any]:
     waiting = [(name, CONFIG_MAPPING[name]) for name in model_types()]
     while waiting:
         name, cls = waiting.pop(0)
-        if name in found or not dataclasses.is_dataclass(cls):
+        if name in found or not isinstance(cls, type) or not dataclasses.is_dataclass(cls):
             continue
         found[name] = row(cls, read)
         subs = getattr(cls, "sub_configs", {}).values()
