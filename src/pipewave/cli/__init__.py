@@ -69,7 +69,7 @@ COMMANDS = {
         "Measured, predicted and reachable time of every kernel call of a trace, ranked by what can be won back.",
     ),
     "tune": ("tune:GROUP", "Choose Triton configurations: explain, inspect, rank, profile, export, …"),
-    "export": ("export:GROUP", "Write predictions in the form that other simulators read."),
+    "export": ("export:export_command", "Write predictions in the form that other simulators read."),
     "measure": (
         "measure:measure",
         "Time kernels on this machine's GPU; rows are appended as they come, and the next run resumes.",

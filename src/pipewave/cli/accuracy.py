@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated
 
 from pipewave.cli.command import Option
+from pipewave.cli.streams import show
 
 TITLES = {"own": "Our H200 rows, shapes never trained on", "public": "Public corpus, shapes never trained on"}
 HEADINGS = {
@@ -25,20 +25,14 @@ HEADINGS = {
 
 def accuracy(
     json: Annotated[bool, Option("--json", help="Print JSON, with every figure of every cell.")] = False,
-) -> int:
+) -> None:
     """Show how far the shipped weights are off on rows of shapes they never saw, without calibration."""
-    from pipewave.cli.streams import show
     from pipewave.files import packaged
 
     parts = packaged.document(packaged.ROOT / "data" / "accuracy" / "figures.json")["parts"]
     if json:
         show([{"part": part} | row for part, cells in parts.items() for row in cells], "json", schema="cells")
-        return 0
+        return
     for part, cells in parts.items():
-        show([_short(row) for row in cells], "table", title=TITLES[part])
-    return 0
-
-
-def _short(row: Mapping[str, object]) -> dict[str, object]:
-    shown = {**row, "software": f"{row['stack']} {row['impl']}"}
-    return {heading: shown[name] for name, heading in HEADINGS.items()}
+        rows = [{**row, "software": f"{row['stack']} {row['impl']}"} for row in cells]
+        show([{head: row[name] for name, head in HEADINGS.items()} for row in rows], "table", title=TITLES[part])

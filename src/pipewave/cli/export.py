@@ -2,109 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
-from pipewave.cli.command import Group, Option
+from pipewave.cli.command import Argument, Option
 from pipewave.cli.options import TP, Gpu, Model
 from pipewave.cli.streams import waiting
+from pipewave.errors import BadInput, meant_or_known
 
-Degrees = Annotated[str, Option(*TP, help="Tensor-parallel degrees, such as 1,2,4.")]
+# Where each simulator's files go by default: Vidur's mlp.csv, attention.csv, all_reduce.csv and send_recv.csv;
+# LLMServingSim's <GPU>/<model>/<type>/; AIConfigurator's folder for --systems-paths; Dynamo's profile_results_dir, a
+# folder for each of several degrees; benchmarks.json of llm-d's planner.
+FOLDERS = {
+    "vidur": "vidur-profiles",
+    "llmservingsim": "perf",
+    "aiconfigurator": "systems",
+    "dynamo": "dynamo",
+    "llmd": "llm-d-planner",
+}
 
 
-def _write(export: Callable[..., Iterable[Path]], model: str, gpu: str, tp: str, out: Path) -> None:
-    """Write one simulator's tables and name each file."""
+def export_command(
+    simulator: Annotated[str, Argument(help="vidur, llmservingsim, aiconfigurator, dynamo or llmd.")],
+    model: Model,
+    gpu: Gpu,
+    tp: Annotated[str, Option(*TP, help="Tensor-parallel degrees, such as 1,2,4.")] = "1",
+    out: Annotated[str, Option(help="Folder to write to; each simulator has its own by default.")] = "",
+) -> None:
+    """Write predictions in the form that other simulators read.
+
+    Profiles of a model on a GPU as Vidur's or LLMServingSim's own profiler would write them, or tables of a GPU for a
+    model as AIConfigurator (AISimulate) reads them, which needs pyarrow; prefill and decode sweeps of a worker for
+    Dynamo's planner, and rows for the performance database of llm-d's.
+
+    Example: `pipewave export vidur --model Llama-3.1-8B --gpu H200 --tp 1,2 --out profiles`.
+    """
     from pipewave.calls.fields import integers
     from pipewave.gpus import find
     from pipewave.models import load
 
+    if simulator not in FOLDERS:
+        raise BadInput(f"unknown simulator {simulator!r}:{meant_or_known(simulator, FOLDERS)}", field="simulator")
+    export = import_module(f"pipewave.export.{simulator}").export
     with waiting(f"tables of {model} on {gpu}"):
-        written = list(export(load(model), find(gpu), out, tps=integers(tp)))
+        written = list(export(load(model), find(gpu), Path(out or FOLDERS[simulator]), tps=integers(tp)))
     for path in written:
         print(path)
-
-
-def vidur(
-    model: Model,
-    gpu: Gpu,
-    tp: Degrees = "1",
-    out: Annotated[Path, Option(help="Folder for mlp.csv, attention.csv, all_reduce.csv and send_recv.csv.")] = Path(
-        "vidur-profiles"
-    ),
-) -> None:
-    """Profiles of a model on a GPU as Vidur's own profiler would write them.
-
-    Example: `pipewave export vidur --model Llama-3.1-8B --gpu H200 --tp 1,2 --out profiles`.
-    """
-    from pipewave.export.vidur import export
-
-    _write(export, model, gpu, tp, out)
-
-
-def llmservingsim(
-    model: Model,
-    gpu: Gpu,
-    tp: Degrees = "1",
-    out: Annotated[Path, Option(help="Its folder of profiles: <GPU>/<model>/<type>/ is made below.")] = Path("perf"),
-) -> None:
-    """Profiles of a model on a GPU as LLMServingSim's own profiler would write them.
-
-    Example: `pipewave export llmservingsim --model Llama-3.1-8B --gpu H200 --tp 1,2 --out profiler/perf`.
-    """
-    from pipewave.export.llmservingsim import export
-
-    _write(export, model, gpu, tp, out)
-
-
-def aiconfigurator(
-    model: Model,
-    gpu: Gpu,
-    tp: Degrees = "1",
-    out: Annotated[Path, Option(help="Its folder of systems, for --systems-paths.")] = Path("systems"),
-) -> None:
-    """Tables of a GPU for a model as AIConfigurator (AISimulate) reads them; needs pyarrow.
-
-    Example: `pipewave export aiconfigurator --model Llama-3.1-8B --gpu L40S --tp 1,2 --out systems`.
-    """
-    from pipewave.export.aiconfigurator import export
-
-    _write(export, model, gpu, tp, out)
-
-
-def dynamo(
-    model: Model,
-    gpu: Gpu,
-    tp: Degrees = "1",
-    out: Annotated[Path, Option(help="Its profile_results_dir; a folder for each of several degrees.")] = Path(
-        "dynamo"
-    ),
-) -> None:
-    """Prefill and decode sweeps of a worker as Dynamo's planner reads them (`.npz` and JSON).
-
-    Example: `pipewave export dynamo --model Llama-3.1-8B --gpu H200 --out profile_results`.
-    """
-    from pipewave.export.dynamo import export
-
-    _write(export, model, gpu, tp, out)
-
-
-def llmd(
-    model: Model,
-    gpu: Gpu,
-    tp: Degrees = "1",
-    out: Annotated[Path, Option(help="Folder for benchmarks.json.")] = Path("llm-d-planner"),
-) -> None:
-    """Rows for the performance database of llm-d's planner, to upload to it.
-
-    Example: `pipewave export llmd --model Llama-3.1-8B --gpu H200 --tp 1,2 --out rows`.
-    """
-    from pipewave.export.llmd import export
-
-    _write(export, model, gpu, tp, out)
-
-
-GROUP = Group(
-    "Write predictions in the form that other simulators read.",
-    {"vidur": vidur, "llmservingsim": llmservingsim, "aiconfigurator": aiconfigurator, "dynamo": dynamo, "llmd": llmd},
-)

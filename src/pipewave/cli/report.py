@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -11,9 +12,9 @@ from typing import Annotated, Any
 
 from pipewave.cli.command import Argument, Option
 from pipewave.cli.streams import put
+from pipewave.errors import BadInput
 
-# How each command is asked for JSON.
-COMMANDS = {"estimate": ("--json",), "plan": ("--json",), "trace": ("--format", "json")}
+COMMANDS = ("estimate", "plan", "trace")
 
 
 def report(
@@ -32,30 +33,21 @@ def report(
     from pipewave.view import report as write
 
     chosen = check_form(form or ("md" if out.endswith(".md") else "html"))
-    answer = _json_of(what, options) if what in COMMANDS else read(_only(what, options))
-    put(write(answer, chosen), out, *([what] if what not in COMMANDS else options))
+    if what in COMMANDS:
+        put(write(_answer([what, *options, "--json"]), chosen), out, *options)
+    elif options or (not Path(what).exists() and not what.endswith(".json")):
+        asked = " ".join([what, *options])
+        raise BadInput(f"{asked}: must be {', '.join(COMMANDS)} or a file", field="what")
+    else:
+        put(write(read(Path(what)), chosen), out, what)
 
 
-def _json_of(command: str, options: Sequence[str]) -> Mapping[str, Any]:
-    """What a command prints as JSON, asked with the options it was given here."""
+def _answer(words: Sequence[str]) -> Mapping[str, Any]:
+    """What a command prints as JSON, and the command."""
     from pipewave.cli import build
 
     printed = io.StringIO()
     with redirect_stdout(printed):
-        build().command(command).run([*options, *COMMANDS[command]], f"pipewave {command}")
+        build().run(words)
     answer: dict[str, Any] = json.loads(printed.getvalue())
-    return answer | {"command": _again(command, options)}
-
-
-def _again(command: str, options: Sequence[str]) -> str:
-    import shlex
-
-    return shlex.join(["pipewave", command, *options, *COMMANDS[command]])
-
-
-def _only(what: str, rest: Sequence[str]) -> Path:
-    from pipewave.errors import BadInput
-
-    if rest or (not Path(what).exists() and not what.endswith(".json")):
-        raise BadInput(f"{what} {' '.join(rest)}".strip() + ": must be estimate, plan, trace or a file", field="what")
-    return Path(what)
+    return answer | {"command": shlex.join(["pipewave", *words])}

@@ -98,7 +98,7 @@ class Meter:
         """Tokens a MWh, and kg of CO₂ a million tokens, where boards take so many joules for one."""
         found = {"tokens_per_mwh": MWH_J / (joules * self.pue)}
         if self.grid_g_per_kwh is not None:
-            found["kg_co2_per_million_tokens"] = 1e9 * self.grid_g_per_kwh / found["tokens_per_mwh"]
+            found["kg_co2_per_million_tokens"] = 1e6 * self.grid_g_per_kwh / found["tokens_per_mwh"]
         return found
 
 

@@ -13,10 +13,9 @@ from pipewave.calls.fields import LARGEST_LIST, Rule, rules
 from pipewave.errors import BadInput, PipewaveError
 from pipewave.gpus import GPU
 from pipewave.kernels import family_of
-from pipewave.kernels.base import Columns, Family
-from pipewave.physics.demand import PIPES, Array
+from pipewave.physics.demand import PIPES
 from pipewave.prediction.columns import columns, group_key
-from pipewave.prediction.kernel_latency import US, Answers, answer
+from pipewave.prediction.kernel_latency import US, answer
 from pipewave.prediction.requests import check_protocol
 from pipewave.web import limits, tuner
 from pipewave.web.forms import Form, Gpu, GpuFile, Name, WhatIf, gpu_of, page_words, query_command
@@ -50,16 +49,15 @@ def kernel_answer(query: KernelQuery) -> dict[str, Any]:
     """The curves of the kernel view. Raises what the library raises; a GPU that cannot run the call says so itself."""
     check_protocol(query.protocol)
     x = points(query.sweep)
-    calls = swept_calls(query, x)
-    series = [_series(gpu, calls, query) for gpu in query.gpus]
-    failed = [one for one in series if isinstance(one, PipewaveError)]
+    calls = swept_calls(query.kernel, query.case, "sweep.points", (query.sweep, x))
+    failed: list[PipewaveError] = []
+    series = [_series(gpu, calls, query, failed) for gpu in query.gpus]
     if len(failed) == len(series):
         raise failed[0]
-    shown = [_shown(gpu, one) for gpu, one in zip(query.gpus, series, strict=True)]
     shipped = [] if query.what_if else [gpu for gpu in query.gpus if not isinstance(gpu, GpuFile)]
     tuned = [run for name in shipped for run in tuner.runs(calls, x, name)]
     return {"schema_version": 1, "kernel": query.kernel, "field": query.sweep.field, "protocol": query.protocol, "x": x,
-            "series": shown, "tuner": tuned or None, "command": query_command("kernel", query)}  # fmt: skip
+            "series": series, "tuner": tuned or None, "command": query_command("kernel", query)}  # fmt: skip
 
 
 def points(sweep: Sweep) -> list[int]:
@@ -75,13 +73,18 @@ def points(sweep: Sweep) -> list[int]:
     return [int(value) for value in np.unique(inner)]
 
 
-def swept_calls(query: KernelQuery, x: Sequence[int]) -> list[Call]:
-    """One valid call a point. Raises UnknownKernel, UnknownField, MissingField or BadInput."""
-    change = change_of(query.sweep.field, rules(class_of(query.kernel)), query.case)
-    lists = sum(len(value) for value in query.case.values() if isinstance(value, list))
-    entries = 2 * sum(x) if query.sweep.field == "batch" else lists * len(x)
-    limits.at_most("entries of lists, all points together", entries, limits.SWEEP_ENTRIES, "sweep.points")
-    return [from_dict({"kernel": query.kernel, **query.case, **change(value)}) for value in x]
+def swept_calls(kernel: str, case: Mapping[str, Any], field: str, *axes: tuple[Sweep, list[int]]) -> list[Call]:
+    """One valid call a point, the last axis fastest. field: what to reduce where lists are too long. Raises
+    UnknownKernel, UnknownField, MissingField or BadInput.
+    """
+    cases, known = [dict(case)], rules(class_of(kernel))
+    for sweep, values in axes:
+        changes = [(one, change_of(sweep.field, known, one)) for one in cases]
+        lists = sum(len(value) for one in cases for value in one.values() if isinstance(value, list))
+        entries = 2 * sum(values) * len(cases) if sweep.field == "batch" else lists * len(values)
+        limits.at_most("entries of lists, all points together", entries, limits.SWEEP_ENTRIES, field)
+        cases = [one | change(value) for one, change in changes for value in values]
+    return [from_dict({"kernel": kernel, **one}) for one in cases]
 
 
 def sweepable(kernel: str) -> list[str]:
@@ -97,18 +100,14 @@ def change_of(field: str, known: Mapping[str, Rule], case: Mapping[str, Any]) ->
         return lambda value: {field: value}
     if "q_lens" not in known or field not in ("prompt", "kv_lens", "q_lens", "batch"):
         raise BadInput(f"sweep.field = {field!r}: must be an integer field", field="sweep.field")
-    lens = {name: _lengths(name, case) for name in ("q_lens", "kv_lens")}
+    lens = {name: case.get(name, [1]) for name in ("q_lens", "kv_lens")}
+    for name, value in lens.items():
+        if not isinstance(value, list) or not value:
+            raise BadInput(f"{name}: must be a list of lengths, one a request", field=f"case.{name}")
     if field == "batch":
         return lambda value: {name: given[:1] * _requests(value) for name, given in lens.items()}
     varied = ("q_lens", "kv_lens") if field == "prompt" else (field,)
     return lambda value: {name: [value] * len(lens[name]) for name in varied}
-
-
-def _lengths(name: str, case: Mapping[str, Any]) -> list[int]:
-    value = case.get(name, [1])
-    if not isinstance(value, list) or not value:
-        raise BadInput(f"{name}: must be a list of lengths, one a request", field=f"case.{name}")
-    return value
 
 
 def _requests(value: int) -> int:
@@ -117,20 +116,15 @@ def _requests(value: int) -> int:
     return value
 
 
-def _series(gpu: Gpu, calls: Sequence[Call], query: KernelQuery) -> dict[str, Any] | PipewaveError:
-    """Predictions on one GPU, or why there are none."""
+def _series(gpu: Gpu, calls: Sequence[Call], query: KernelQuery, failed: list[PipewaveError]) -> dict[str, Any]:
+    """Predictions on one GPU, or why there are none, which is noted in `failed`, too."""
     found = gpu_of(gpu, query.what_if)
     try:
         return curves(calls, found, query.protocol)
     except PipewaveError as error:
-        return error
-
-
-def _shown(gpu: Gpu, series: dict[str, Any] | PipewaveError) -> dict[str, Any]:
-    if isinstance(series, PipewaveError):
-        error = series.to_dict() | {"message": page_words(series.message)}
-        return {"gpu": gpu.file if isinstance(gpu, GpuFile) else gpu, "error": error}
-    return series
+        failed.append(error)
+        told = error.to_dict() | {"message": page_words(error.message)}
+        return {"gpu": gpu.file if isinstance(gpu, GpuFile) else gpu, "error": told}
 
 
 def curves(calls: Sequence[Call], gpu: GPU, protocol: str) -> dict[str, Any]:
@@ -147,7 +141,8 @@ def curves(calls: Sequence[Call], gpu: GPU, protocol: str) -> dict[str, Any]:
         cols = columns(family, [cases[i] for i in members])
         found = answer(family, cols, key, gpu, protocol)
         seconds[:, members] = found.seconds
-        rounds[members] = _waves(family, cols, found)
+        if family.page and family.page.waves:  # tasks / (resident thread blocks × SMs)
+            rounds[members] = family.page.waves(cols, found.ctx, found.analysis)
         notes += found.source.notes
         for i, bound in zip(members, found.bound.tolist(), strict=True):
             text["bound"][i] = PIPES[bound]
@@ -179,30 +174,11 @@ def grid_answer(query: GridQuery) -> dict[str, Any]:
     gpu = gpu_of(query.gpu, query.what_if)
     x, y = points(query.x), points(query.y)
     limits.at_most("points (columns × rows)", len(x) * len(y), limits.GRID_POINTS, "y.points")
-    found = curves(_calls(query, x, y), gpu, query.protocol)
+    if query.x.field == query.y.field:
+        raise BadInput(f"y.field = {query.y.field!r}: must differ from x.field", field="y.field")
+    calls = swept_calls(query.kernel, query.case, "y.points", (query.y, y), (query.x, x))
+    found = curves(calls, gpu, query.protocol)
     tables = {name: np.reshape(found[name], (len(y), len(x))).tolist() for name in (*TIMES, *WORDS)}
     return {"schema_version": 1, "kernel": query.kernel, "gpu": gpu.name, "protocol": query.protocol,
             "x_field": query.x.field, "y_field": query.y.field, "x": x, "y": y, **tables,
             "notes": found["notes"], "command": query_command("grid", query)}  # fmt: skip
-
-
-def _calls(query: GridQuery, x: list[int], y: list[int]) -> list[Call]:
-    """One valid call a cell, row after row."""
-    if query.x.field == query.y.field:
-        raise BadInput(f"y.field = {query.y.field!r}: must differ from x.field", field="y.field")
-    known = rules(class_of(query.kernel))
-    down = change_of(query.y.field, known, query.case)
-    rows = [query.case | down(value) for value in y]
-    lists = sum(len(value) for row in rows for value in row.values() if isinstance(value, list))
-    entries = 2 * sum(x) * len(y) if query.x.field == "batch" else lists * len(x)
-    limits.at_most("entries of lists, all points together", entries, limits.SWEEP_ENTRIES, "y.points")
-    across = [change_of(query.x.field, known, row) for row in rows]
-    return [from_dict({"kernel": query.kernel, **row, **change(value)})
-            for row, change in zip(rows, across, strict=True) for value in x]  # fmt: skip
-
-
-def _waves(family: Family, cols: Columns, found: Answers) -> Array:
-    """Tasks / (resident thread blocks × SMs) of each call; NaN where the family counts none."""
-    if family.page is None or family.page.waves is None:
-        return np.full(len(found.bound), np.nan)
-    return np.asarray(family.page.waves(cols, found.ctx, found.analysis))
