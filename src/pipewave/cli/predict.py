@@ -161,14 +161,13 @@ def _answer(call: Call, gpu: GPU, protocol: str, refused: list[UnsupportedDtype]
 
 
 def _shape(call: Call) -> str:
-    values = call.to_dict()
-    return " ".join(f"{k}={_short(v)}" for k, v in values.items() if k != "kernel" and v != defaults(type(call)).get(k))
-
-
-def _short(value: Any) -> str:
-    if not isinstance(value, (list, tuple)):
-        return str(value)
-    return f"[{value[0]}, {value[1]}, ... {len(value)}]" if len(value) > 4 else str(list(value))
+    usual, shown = defaults(type(call)), []
+    for name, value in call.to_dict().items():
+        if name != "kernel" and value != usual.get(name):
+            listed = list(value) if isinstance(value, (list, tuple)) else value
+            long = isinstance(listed, list) and len(listed) > 4
+            shown.append(f"{name}=[{listed[0]}, {listed[1]}, ... {len(listed)}]" if long else f"{name}={listed}")
+    return " ".join(shown)
 
 
 def predict_cases(

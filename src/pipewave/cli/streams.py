@@ -37,17 +37,15 @@ def answer_cases(
     resume: bool,
     asked: Sequence[str],
 ) -> int:
-    """Answer every line of one file into another, which is whole or not there.
+    """Answer every line of a file (- is a standard stream) into another, which is whole or not there; 1 where some are
+    in error.
 
     Args:
-        cases: path of the cases; - is standard input.
-        out: path of the answers; - is standard output.
+        cases: path of the cases.
+        out: path of the answers.
         answers: answers lines into a file and counts what failed.
         resume: go on after the last whole line of a run that was interrupted; its cases and options must be the same.
         asked: options that the answers depend on.
-
-    Returns:
-        0 all answered, 1 some in error.
 
     Raises:
         BadInput: the two files are one, or a stream cannot be resumed. BadFile: one cannot be read or written.
@@ -129,15 +127,13 @@ def show(
 
         writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]) if rows else [])
         writer.writeheader()
-        writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+        for row in rows:
+            lists = {name: "; ".join(map(str, one)) for name, one in row.items() if isinstance(one, (list, tuple))}
+            writer.writerow({**row, **lists})
     else:
         from pipewave.view import terminal
 
         print(terminal.rows_of(rows, title, droppable))
-
-
-def _cell(value: Any) -> Any:
-    return "; ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
 
 
 def facts(named: Mapping[str, Any]) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from contextlib import redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 from pipewave.cli.command import Argument, Option
+from pipewave.errors import BadFile, MissingExtra, cause
 
 
 def web(
@@ -16,8 +18,6 @@ def web(
     opens: Annotated[bool, Option("--open/--no-open", help="Open a browser.")] = True,
 ) -> None:
     """Plan, serve, kernel and trace views in a browser, served to this machine only; works offline."""
-    from pipewave.errors import MissingExtra
-
     missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
     if missing:
         raise MissingExtra(f"the page needs {' and '.join(missing)}: pip install 'pipewave[web]'")
@@ -37,7 +37,12 @@ def query(
     """
     from pipewave.web.queries import answer
 
-    sys.stdout.write(answer(view, _text(question)) + "\n")
+    if question.startswith("@"):
+        try:
+            question = Path(question[1:]).read_text("utf-8")
+        except (OSError, ValueError) as problem:
+            raise BadFile(f"{question[1:]}: cannot be read ({cause(problem)})", field="question") from problem
+    print(answer(view, question))
 
 
 def mcp() -> None:
@@ -45,10 +50,6 @@ def mcp() -> None:
 
     Nothing is written and no port is opened. Example: `claude mcp add pipewave -- pipewave mcp`.
     """
-    from contextlib import redirect_stdout
-
-    from pipewave.errors import MissingExtra
-
     if find_spec("pydantic") is None:
         raise MissingExtra("tools need pydantic: pip install 'pipewave[web]'")
     from pipewave.web.mcp import serve
@@ -56,14 +57,3 @@ def mcp() -> None:
     out = sys.stdout
     with redirect_stdout(sys.stderr):  # standard output holds messages only
         serve(sys.stdin, out)
-
-
-def _text(question: str) -> str:
-    from pipewave.errors import BadFile, cause
-
-    if not question.startswith("@"):
-        return question
-    try:
-        return Path(question[1:]).read_text("utf-8")
-    except (OSError, ValueError) as problem:
-        raise BadFile(f"{question[1:]}: cannot be read ({cause(problem)})", field="question") from problem

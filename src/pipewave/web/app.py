@@ -51,10 +51,8 @@ def create_app(static: Path = STATIC) -> FastAPI:
     """The API and, where it is built, the page."""
     app = FastAPI(title="pipewave", version=VERSION, docs_url=None, redoc_url=None, openapi_url="/api/openapi.json")
     app.add_middleware(Guard)
-    app.add_exception_handler(PipewaveError, _on_library_error)
-    app.add_exception_handler(RequestValidationError, _on_form_error)
-    app.add_exception_handler(HTTPException, _on_http_error)
-    app.add_exception_handler(BrokenWorkerProcess, _on_lost_process)
+    for kind in (PipewaveError, RequestValidationError, HTTPException, BrokenWorkerProcess):
+        app.add_exception_handler(kind, _on_error)
     lanes = {name: CapacityLimiter(2 if name == "quick" else 1) for name in LANES}
     _lists(app, lanes["quick"])
     for name, view in VIEWS.items():
@@ -64,25 +62,17 @@ def create_app(static: Path = STATIC) -> FastAPI:
     return app
 
 
-async def _on_library_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, PipewaveError)
-    return failure(422, error.code, page_words(error.message), error.field)
-
-
-async def _on_form_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
+async def _on_error(request: Request, error: Exception) -> Response:
+    """Every error in one shape."""
+    if isinstance(error, PipewaveError):
+        return failure(422, error.code, page_words(error.message), error.field)
+    if isinstance(error, HTTPException):
+        return failure(error.status_code, CODES.get(error.status_code, "bad_request"), str(error.detail))
+    if not isinstance(error, RequestValidationError):
+        return failure(503, "lost", "the process that worked on this answer ended before it; ask again, or for less")
     if request.url.path in UPLOADS:
         await _rest(request.stream())
     return form_failure(error.errors())
-
-
-async def _on_http_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return failure(error.status_code, CODES.get(error.status_code, "bad_request"), str(error.detail))
-
-
-async def _on_lost_process(_: Request, _error: Exception) -> Response:
-    return failure(503, "lost", "the process that worked on this answer ended before it; ask again, or for less")
 
 
 def _lists(app: FastAPI, lane: CapacityLimiter) -> None:

@@ -91,8 +91,8 @@ def cached(query: ServeQuery) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=512)
-def _cached(queries: str) -> dict[str, Any]:
-    return serve_answer(ServeQuery.model_validate_json(queries))
+def _cached(query: str) -> dict[str, Any]:
+    return serve_answer(ServeQuery.model_validate_json(query))
 
 
 def estimate_command(query: ServeQuery) -> str:
