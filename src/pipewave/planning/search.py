@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, as_completed
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -107,19 +107,14 @@ class Search:
 
     def _each(self, work: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], total: int, size: int) -> list[Any]:
         """Results in the order of their tasks, whoever computes them."""
-        tell = self.progress or (lambda _done, _total: None)
-        if self.executor is None:
-            out = []
-            for task in tasks:
-                out.append(work(*task))
-                tell(size, total)
-            return out
-        futures = {self.executor.submit(work, *task): number for number, task in enumerate(tasks)}
-        done: dict[int, Any] = {}
-        for future in as_completed(futures):
-            done[futures[future]] = future.result()
-            tell(size, total)
-        return [done[number] for number in range(len(tasks))]
+        if not tasks:
+            return []
+        run, out = self.executor.map if self.executor else map, list[Any]()
+        for result in run(work, *zip(*tasks, strict=True)):
+            out.append(result)
+            if self.progress:
+                self.progress(size, total)
+        return out
 
     # Costs.
 

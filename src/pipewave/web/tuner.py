@@ -27,14 +27,16 @@ def table(kernel: str, gpu: str) -> Any:
 
 
 def runs(calls: Sequence[Call], x: Sequence[int], gpu: str) -> Iterator[dict[str, Any]]:
-    """For each tuned kernel of the calls: ranges of x with one configuration."""
+    """For each tuned kernel of the calls: ranges of x with one configuration, and its waves at both ends."""
     name = find(gpu).name
     for kernel in _kernels(calls):
         found = table(kernel, name)
         shapes = {value: _shape(kernel, call) for value, call in zip(x, calls, strict=True)}
         if found is not None and all(shapes.values()):
             chosen = merged(partial(_chosen, found, shapes), list(x))
-            stretches = [{"from": first, "to": last, "config": dict(config)} for first, last, config in chosen]
+            stretches = [{"from": first, "to": last, "config": dict(config),
+                          "waves": [round(_waves(found, shapes[value], config), 4) for value in (first, last)]}
+                         for first, last, config in chosen]  # fmt: skip
             yield {"gpu": name, "kernel": kernel, "runs": stretches}
 
 
@@ -79,3 +81,11 @@ def _shape(kernel: str, call: Call) -> Shape:
     if kernel.startswith("decode"):
         return shape
     return shape | {"q_len": q_len} if kv_len >= q_len else {}
+
+
+def _waves(found: Any, shape: Shape, config: Any) -> float:
+    """Thread blocks of a launch over the places its residency gives."""
+    chooser, key = found.key(shape)
+    index = found.configs.index(config)
+    blocks = chooser.formulas.counts(dict(zip(chooser.inputs, key, strict=True)))[index, 0]
+    return float(blocks) / float(chooser.model.peaks.sms * chooser.model.resident[index])

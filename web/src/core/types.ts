@@ -235,6 +235,9 @@ export interface Design {
   tokens_per_s_per_gpu: number;
   tokens_per_s_per_user: number;
   usd_per_million_tokens: number | null;
+  /** Mean of one GPU's board, and joules of all boards for an output token. */
+  power_w: number;
+  energy_j_per_output_token: number;
   /** `perhaps` where the 90 % interval of a time straddles its limit. */
   sure: "yes" | "perhaps";
   meets?: boolean;

@@ -95,6 +95,7 @@ function Chosen({ answer, inputs, design }: { answer: PlanAnswer; inputs: PlanIn
           ["Split", splitOf(design)],
           ["Cost per million tokens", usd(design.usd_per_million_tokens)],
           ["Throughput per GPU", `${digits(design.tokens_per_s_per_gpu, 4)} tok/s`],
+          ["Energy", `${digits(design.energy_j_per_output_token, 3)} J an output token`, `${digits(design.power_w, 3)} W a GPU`],
           ["TPOT (90 %)", milliseconds(design.tpot_ms), timeRange(design.tpot_ms_low * 1e3, design.tpot_ms_high * 1e3)],
           ["TTFT (90 %)", milliseconds(design.ttft_ms), timeRange(design.ttft_ms_low * 1e3, design.ttft_ms_high * 1e3)],
           ...(doubtful(design) ? [["Within the limits", design.sure, STRADDLES] as Fact] : []),
@@ -178,7 +179,7 @@ function FrontTable({ answer, chosen, pick }: { answer: PlanAnswer; chosen: Desi
 /** The front is often one GPU's; what each of the others can do stands here. */
 function BestTable({ answer }: { answer: PlanAnswer }) {
   return (
-    <Card title="Best of each GPU" json={answer.best_by_gpu} command={answer.command} note="By tokens a second and GPU.">
+    <Card title="Best of each GPU" json={answer.best_by_gpu} command={answer.command} note="Cheapest first.">
       <Table label="Best design of each GPU" rows={answer.best_by_gpu} columns={columnsOf(answer.best_by_gpu)} sort="usd" most={12} />
     </Card>
   );
@@ -192,6 +193,7 @@ function columnsOf(designs: readonly Design[]): Column<Design>[] {
     { key: "usd", title: "Cost", unit: "$/Mtok", value: (one) => one.usd_per_million_tokens, show: (one) => usd(one.usd_per_million_tokens) },
     { key: "rate", title: "Throughput", unit: "tok/s/GPU", value: (one) => one.tokens_per_s_per_gpu, show: (one) => digits(one.tokens_per_s_per_gpu, 4, true) },
     { key: "user", title: "Speed", unit: "tok/s/user", value: (one) => one.tokens_per_s_per_user, show: (one) => digits(one.tokens_per_s_per_user, 3, true) },
+    { key: "energy", title: "Energy", unit: "J/token", value: (one) => one.energy_j_per_output_token, show: (one) => digits(one.energy_j_per_output_token, 3) },
     { key: "tpot", title: "TPOT", value: (one) => one.tpot_ms, show: (one) => milliseconds(one.tpot_ms) },
     { key: "ttft", title: "TTFT", value: (one) => one.ttft_ms, show: (one) => milliseconds(one.ttft_ms) },
     { key: "budget", title: "Tokens a step", value: (one) => one.max_num_batched_tokens, show: (one) => whole(one.max_num_batched_tokens) },
