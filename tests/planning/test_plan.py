@@ -211,3 +211,40 @@ def test_impossible_spaces_are_named() -> None:
     for name in ("ray://x", "processes://0", "dask://"):
         with pytest.raises(BadInput), executor(name):
             pass
+
+
+def test_prefix_caching_is_asked_alike_by_command_and_by_python() -> None:
+    words = [
+        "plan",
+        "--model",
+        "Llama-3.1-8B",
+        "--gpus",
+        "H100",
+        "--isl",
+        "2000",
+        "--osl",
+        "20",
+        "--tp",
+        "1",
+        "--engine",
+    ]
+    words += ["vllm", "--ttft", "900", "--no-disaggregated", "--prefix-share", "0.5", "--json"]
+    done = CliRunner().invoke(build(), words, catch_exceptions=False)
+    cached, plain = (
+        pw.plan("Llama-3.1-8B", "H100", input_len=2000, output_len=20, tps=(1,), engines=("vllm",), ttft_ms=900,
+                disaggregated=False, prefix_share=share) for share in (0.5, 0.0))  # fmt: skip
+    assert cached.winner is not None and plain.winner is not None
+    assert json.loads(done.stdout)["winner"] == cached.to_dict()["winner"]
+    assert cached.winner.fleet.peak > 1.2 * plain.winner.fleet.peak
+
+
+def test_the_default_search_holds_engines_ranks_drafts_and_pools() -> None:
+    model, space = load("DeepSeek-V3"), Space(("H200",))
+    splits = list(space.splits(model, "H200"))
+    assert {split.engine.partition(":")[0] for split in splits} == {"vllm", "sglang", "trtllm"}
+    assert {split.dp for split in splits} >= {1, 8} and space.disaggregated
+    assert any(way and "mtp" in way for way in space.drafts(model)) and None in space.drafts(model)
+    asked = {one.name: one.default for one in build().command("plan").params}
+    usual = {name: getattr(space, name) for name in ("tps", "pps", "dps", "engines", "power_limits")}
+    assert all(asked[name] is None for name in usual), "the command tries what Python tries by default"
+    assert asked["disaggregated"] and not asked["speculative"]

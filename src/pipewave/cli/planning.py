@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from pipewave.cli.command import Option
 from pipewave.cli.options import (
@@ -26,6 +26,9 @@ from pipewave.cli.options import (
 from pipewave.cli.streams import bar, give
 from pipewave.errors import BadInput
 
+APART = ("--disaggregated/--no-disaggregated",)
+Text: TypeAlias = str | None
+Number: TypeAlias = float | None
 LIMIT = "ms on the mean; on a percentile over requests: p99=2000 (p50, p90, p95, p99)."
 
 
@@ -64,66 +67,45 @@ class Asked:
 
     input_len: Isl
     output_len: Osl
-    ttft_ms: Annotated[str | None, Option("--ttft", help=f"Limit on time to first token, {LIMIT}")] = None
-    tpot_ms: Annotated[str | None, Option("--tpot", help=f"Limit on time per later token, {LIMIT}")] = None
-    prefix_share: Annotated[
-        float, Option("--prefix-share", help="Share of each prompt that the prefix cache holds.")
-    ] = 0.0
+    ttft_ms: Annotated[Text, Option("--ttft", help=f"Limit on time to first token, {LIMIT}")] = None
+    tpot_ms: Annotated[Text, Option("--tpot", help=f"Limit on time per later token, {LIMIT}")] = None
+    prefix_share: Annotated[float, Option("--prefix-share", help="Share of each prompt that the cache holds.")] = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Coming:
     """How much comes, and what may be spent; without any, one replica at its largest rate."""
 
-    rate: Annotated[float | None, Option("--rate", "--request-rate", "--qps", help="Requests a second.")] = None
-    tokens_per_s: Annotated[float | None, Option("--tokens-per-s", help="Output tokens a second instead.")] = None
-    users: Annotated[float | None, Option("--users", help="Users who each wait for an answer and think.")] = None
+    rate: Annotated[Number, Option("--rate", "--request-rate", "--qps", help="Requests a second.")] = None
+    tokens_per_s: Annotated[Number, Option("--tokens-per-s", help="Output tokens a second instead.")] = None
+    users: Annotated[Number, Option("--users", help="Users who each wait for an answer and think.")] = None
     think_s: Annotated[float, Option("--think-s", help="Seconds from an answer to the user's next request.")] = 0.0
-    arrivals: Annotated[
-        str | None, Option("--arrivals", help="CSV, JSON-lines or parquet file of requests, such as a day of them.")
-    ] = None
-    budget: Annotated[float | None, Option("--budget", help="USD a month.")] = None
-    scale_delay_s: Annotated[
-        float, Option("--scale-delay-s", help="Of --arrivals: seconds until an autoscaler's replica serves.")
-    ] = 300.0
+    arrivals: Annotated[Text, Option("--arrivals", help="File of requests, such as a day of them.")] = None
+    budget: Annotated[Number, Option("--budget", help="USD a month.")] = None
+    scale_delay_s: Annotated[float, Option("--scale-delay-s", help="Until an autoscaler's replica serves.")] = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
     """What to try, lists separated by commas; the default search chooses where nothing is said."""
 
-    tps: Annotated[str | None, _listed(*TP, help="Degrees of tensor parallelism.")] = None
-    pps: Annotated[str | None, _listed(*PP, help="Pipeline stages.")] = None
-    dps: Annotated[str | None, _listed(*DP, help="Ranks of attention data parallelism.")] = None
+    tps: Annotated[Text, _listed(*TP, help="Degrees of tensor parallelism.")] = None
+    pps: Annotated[Text, _listed(*PP, help="Pipeline stages.")] = None
+    dps: Annotated[Text, _listed(*DP, help="Ranks of attention data parallelism.")] = None
     speculative: Annotated[
         list[str], Option("--speculative", help="Drafts to try beside none: method=mtp,tokens=1; repeatable.")
     ] = field(default_factory=list)
-    disaggregated: Annotated[
-        bool, Option("--disaggregated/--no-disaggregated", help="Also prefill and decode engines apart.")
-    ] = True
-    engines: Annotated[
-        str | None,
-        Option(
-            "--engine", help="vllm, sglang, trtllm, or several; with versions. Else all that run there.", parser=_words
-        ),
-    ] = None
-    kv_dtypes: Annotated[
-        str | None, Option("--kv-cache-dtype", help="auto, fp8 or both; auto by default.", parser=_cache_types)
-    ] = None
+    disaggregated: Annotated[bool, Option(*APART, help="Also prefill and decode engines apart.")] = True
+    engines: Annotated[Text, Option("--engine", parser=_words, help="Such as vllm,sglang:0.5.9; else all.")] = None
+    kv_dtypes: Annotated[Text, Option("--kv-cache-dtype", parser=_cache_types, help="auto, fp8 or both.")] = None
     quantize: Annotated[
         str,
-        Option(
-            "--quantize",
-            help="Also other weights: fp8 (made while loading), awq, nvfp4, a repository, published.",
-            parser=_words,
-        ),
+        Option("--quantize", parser=_words, help="Other weights: fp8 (while loading), awq, a repository, published."),
     ] = ""
-    batches: Annotated[str | None, _listed(*SEQUENCES, help="Requests at once; else the engine's own.")] = None
-    budgets: Annotated[str | None, _listed(*STEP_TOKENS, help="Step budgets; else its own.")] = None
+    batches: Annotated[Text, _listed(*SEQUENCES, help="Requests at once; else the engine's own.")] = None
+    budgets: Annotated[Text, _listed(*STEP_TOKENS, help="Step budgets; else its own.")] = None
     gpus_most: Annotated[int, Option("--max-gpus", help="Most GPUs of one replica.")] = 64
-    power_limits: Annotated[
-        str | None, _listed("--power-limit", kind=float, help="Power limits of each board, W; else its own.")
-    ] = None
+    power_limits: Annotated[Text, _listed("--power-limit", kind=float, help="Of each board, W; else its own.")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +115,10 @@ class Prices:
     price: Annotated[
         list[str], Option("--price", help="Your own price: H100=2.5 (USD per GPU and hour); repeatable.", parser=_price)
     ] = field(default_factory=list)
-    price_file: Annotated[
-        str | None, Option("--price-file", help="JSON file of your own prices: GPU to USD per GPU and hour.")
-    ] = None
+    price_file: Annotated[Text, Option("--price-file", help="JSON file of them: GPU to USD per hour.")] = None
     owned: OwnedWords = None
     grid_g_per_kwh: Grid = None
-    rack_w: Annotated[
-        float | None, Option("--max-power-per-rack", help="W that the boards of a rack may draw together.")
-    ] = None
+    rack_w: Annotated[Number, Option("--max-power-per-rack", help="W of the boards of a rack together.")] = None
     gpus_per_rack: Annotated[int | None, Option("--gpus-per-rack", help="Of --max-power-per-rack.")] = None
 
 
@@ -151,12 +129,12 @@ def plan_command(
     coming: Coming,
     tried: Tried,
     bill: Prices,
-    executor: Annotated[str | None, Option(help="processes://N or dask://HOST:PORT; else one process a core.")] = None,
+    executor: Annotated[Text, Option(help="processes://N or dask://HOST:PORT; else one process a core.")] = None,
     launch_as: Annotated[
         str, Option("--launch-as", help="How to print the winner: shell, docker, kubernetes or dynamo.")
     ] = "shell",
     rows: Annotated[int, Option("--rows", help="Designs to show.")] = 12,
-    csv: Annotated[str | None, Option("--csv", help="Also write every design that was served to this file.")] = None,
+    csv: Annotated[Text, Option("--csv", help="Also write every design that was served to this file.")] = None,
     ignore: Ignore = [],  # noqa: B006
     as_json: AsJson = False,
     verbose: Verbose = False,
