@@ -118,7 +118,7 @@ def test_sglangs_simulator_asks_for_steps(simulator: None) -> None:
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, Any]]:
     case = from_dict({"model": "Llama-3.1-8B", "gpu": "H200", "isl": 256, "osl": 32, "rate": 4, "requests": 40})
     found = served(deploy(case.stated(), case.traffic()), interval=False)
-    folder = tmp_path_factory.mktemp("aiperf")
+    folder = tmp_path_factory.mktemp("aiperf") / "made"
     aiperf.write(folder, found.record, found.traffic, found.answer)
     return folder, found.answer
 

@@ -32,11 +32,6 @@ def write(folder: str | Path, record: Record, traffic: Traffic, answer: Mapping[
     """Write both files of a run; BadFile where the folder cannot be written."""
     kept = np.flatnonzero(np.isfinite(record.done_s))
     values = _figures(record, traffic, kept)
-    folder = Path(folder)
-    lines = folder / "profile_export.jsonl"
-    with whole.lines(lines, field="aiperf") as out:
-        for row in _requests(record, kept, values):
-            out.file.write(dumps(row) + "\n")
     seconds = float(record.done_s[kept].max() - record.arrival_s[kept].min())
     rates = {"request_throughput": ("requests/sec", len(kept) / seconds), "request_count": ("requests", len(kept)),
              "output_token_throughput": ("tokens/sec", answer["output_tokens_per_s"]),
@@ -46,7 +41,12 @@ def write(folder: str | Path, record: Record, traffic: Traffic, answer: Mapping[
         **{name: {"unit": unit, "avg": float(value)} for name, (unit, value) in rates.items()},
         **{name: _spread(UNITS[name], each[np.isfinite(each)]) for name, each in values.items()},
     }
-    return lines, json_file(folder / "profile_export_aiperf.json", summary)
+    file = json_file(Path(folder) / "profile_export_aiperf.json", summary)  # makes the folder, too
+    lines = file.with_name("profile_export.jsonl")
+    with whole.lines(lines, field="aiperf") as out:
+        for row in _requests(record, kept, values):
+            out.file.write(dumps(row) + "\n")
+    return lines, file
 
 
 def _figures(record: Record, traffic: Traffic, kept: Ints) -> dict[str, Array]:
