@@ -23,56 +23,6 @@ class BlockCycles(NamedTuple):
         return self.fixed + self.per_head_element * dim
 
 
-class ClockDrop(NamedTuple):
-    """Log of the clock lost by products that are all tensor work, at 60 µs and from 150 µs on."""
-
-    log_at_60_us: float
-    log_from_150_us: float
-
-
-class ClockExponent(NamedTuple):
-    """Exponent of the time in the inverse clock: of a product bound on the chip, and what one bound by DRAM loses."""
-
-    on_chip: float
-    lost_by_dram: float
-
-
-class RowStartLoss(NamedTuple):
-    """Log of the time lost with the fewest tiles an SM, and more for each doubling of tiles."""
-
-    log_at_fewest_tiles: float
-    log_per_doubling: float
-
-
-class GroupSizes(NamedTuple):
-    """Heads of a group that a kernel takes (most None: any number)."""
-
-    least: float
-    most: float | None
-
-
-class Tile(NamedTuple):
-    """Rows and columns of a thread block."""
-
-    rows: float
-    columns: float
-
-
-class TileUpTo(NamedTuple):
-    """The thread block up to so many tokens."""
-
-    tokens: float
-    rows: int
-    columns: int
-
-
-class TilesByExperts(NamedTuple):
-    """The thread block up to as many tokens as a rank has experts, and beyond."""
-
-    few_tokens: Tile
-    many_tokens: Tile
-
-
 class SizeLimit(NamedTuple):
     """An all-reduce algorithm and the bytes of a message that it ends below."""
 
@@ -98,16 +48,6 @@ class AttentionCosts:
     prefill_cycles: BlockCycles  # of a block besides its steps
     decode_cycles: BlockCycles
     bytes_per_clk: float  # fastest stream of keys and values that an SM draws
-
-
-@dataclass(frozen=True, slots=True)
-class PrefillCycles:
-    """SM cycles of prompts where no row taught the nets."""
-
-    borrowed_from: Mapping[str, str]  # architecture → the one these were measured on
-    step_cycles: BlockCycles  # a KV tile of a block
-    window_factor: float  # the same under a window, over that
-    wave_cycles: BlockCycles  # a wave of blocks besides
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,72 +81,6 @@ class MoeCosts:
     weights: float
     activate: float
     reduce: float
-
-
-@dataclass(frozen=True, slots=True)
-class MoeRouter:
-    """The router's kernel and what operations in its place cost beyond its limits."""
-
-    most_experts: int
-    most_topk: int
-    start_s: float
-    cycles_per_score: float  # of an SM, for each token and expert
-
-
-@dataclass(frozen=True, slots=True)
-class MoePrologue:
-    """What a call spends before its products."""
-
-    start_s: float
-    cycles_per_element: float  # of an SM, for each element of the tokens that it quantises
-
-
-@dataclass(frozen=True, slots=True)
-class NcclCost:
-    """NCCL's cost model of an all-reduce in a host."""
-
-    link_share: float  # of a link's rate
-    halved_beyond_ranks: float
-    ll_us: float  # start of LL, LL128 and Simple rings, and each of their steps
-    ll_step_us: float
-    ll128_share: float
-    ll128_us: float
-    ll128_step_us: float
-    simple_us: float
-    simple_step_us: float
-
-
-@dataclass(frozen=True, slots=True)
-class NcclCaps:
-    """What NCCL's cost model grants at most."""
-
-    ll_gbps: float  # of the LL protocol
-    switch_us: float  # start of a sum in the switch
-    switch_share: float  # of a link's rate (0: no such sums)
-
-
-@dataclass(frozen=True, slots=True)
-class Network:
-    """GB/s of a GPU between hosts, at most a share of its PCIe."""
-
-    gbps: float
-    pcie_share: float
-
-
-@dataclass(frozen=True, slots=True)
-class PcieSharing:
-    """Share of its PCIe that a GPU keeps beside others of a host; up to `staged_gbps` copies are staged."""
-
-    crowded_share: float
-    staged_gbps: float
-
-
-@dataclass(frozen=True, slots=True)
-class LinkTimes:
-    """Seconds of one step of a ring, and of a start."""
-
-    step_s: float
-    start_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +121,12 @@ class BlockMajor:
     partials: bool = False  # every chosen block leaves a 16-bit partial output
 
 
+def record(**fields: Any) -> Any:
+    """The type of values of one rule alone: a tuple of these fields, each of its type."""
+    return NamedTuple("Record", list(fields.items()))
+
+
+TILE = record(rows=float, columns=float)  # of a thread block
 GemmLibrary = Literal["cublas", "cutlass", "cutlass_one_tile", "block", "four_bit"]
 VALUES: Mapping[str, Any] = {
     "changed_in": tuple[Version, ...],
@@ -257,19 +137,29 @@ VALUES: Mapping[str, Any] = {
     "gemm_graph_all_rotate": bool,
     "gemm_graph_fitted_copies": bool,
     "sm_clock": float,
-    "gemm_clock_exponent": ClockExponent,
-    "gemm_clock_drop": ClockDrop | None,
-    "gemm_row_start": RowStartLoss | None,
+    # Exponent of the time in the inverse clock: of a product bound on the chip, and what one bound by DRAM loses.
+    "gemm_clock_exponent": record(on_chip=float, lost_by_dram=float),
+    # Log of the clock lost by products that are all tensor work, at 60 µs and from 150 µs on.
+    "gemm_clock_drop": record(log_at_60_us=float, log_from_150_us=float) | None,
+    # Log of the time lost with the fewest tiles an SM, and more for each doubling of tiles.
+    "gemm_row_start": record(log_at_fewest_tiles=float, log_per_doubling=float) | None,
     "norm_row_start": float,
     "attention_engine": str,
     "default_impl": str,
     "attention_costs": AttentionCosts,
-    "attention_prefill_cycles": PrefillCycles | None,
+    # SM cycles of prompts where no row taught the nets: from an architecture to the one these were measured on; of a KV
+    # tile of a block; the same under a window, over that; of a wave of blocks besides.
+    "attention_prefill_cycles": record(
+        borrowed_from=Mapping[str, str], step_cycles=BlockCycles, window_factor=float, wave_cycles=BlockCycles
+    )
+    | None,
     "attention_decode_cycles": DecodeCycles | None,
     "attention_legacy_products": float,
     "attention_decode_companions": Companions,
     "attention_value_dim": float | None,
-    "attention_groups": GroupSizes,
+    "attention_groups": record(
+        least=float, most=float | None
+    ),  # heads of a group that a kernel takes (None: any number)
     "attention_skips": bool,
     "attention_widest_window": float | None,
     "attention_fp8_products": bool,
@@ -284,28 +174,44 @@ VALUES: Mapping[str, Any] = {
     "moe_engine": str,
     "moe_costs": MoeCosts,
     "moe_remote_pairs": Literal["", "between", "all", "packed"],
-    "moe_untuned": Tile | None,
+    "moe_untuned": TILE | None,
     "moe_kept_as": str | None,
     "moe_scales": float,
     "moe_multiplies": str | None,
     "moe_narrow_activations": bool,
     "moe_rounding_remainder": Literal["spread", "first", "busiest"],
     "moe_rank_tokens": Literal["all", "local"],
-    "moe_router": MoeRouter | None,
-    "moe_before_products": MoePrologue,
-    "moe_blocks": tuple[TileUpTo, ...] | None,
-    "moe_blocks_by_experts": TilesByExperts,
+    # The router's kernel, and what operations in its place cost beyond its limits: SM cycles for each token and expert.
+    "moe_router": record(most_experts=int, most_topk=int, start_s=float, cycles_per_score=float) | None,
+    # What a call spends before its products; SM cycles for each element of the tokens that it quantises.
+    "moe_before_products": record(start_s=float, cycles_per_element=float),
+    # Thread blocks up to so many tokens.
+    "moe_blocks": tuple[record(tokens=float, rows=int, columns=int), ...] | None,  # type: ignore[misc]
+    # The thread block up to as many tokens as a rank has experts, and beyond.
+    "moe_blocks_by_experts": record(few_tokens=TILE, many_tokens=TILE),
     "all_reduce_kernels": str | None,
     "all_reduce_algorithms": Mapping[str, tuple[SizeLimit, ...]],
     "all_reduce_ends": float,
-    "nccl_cost": NcclCost,
-    "nccl_caps": NcclCaps,
+    "nccl_cost": record(  # NCCL's cost model of an all-reduce in a host: starts of its rings, and each of their steps
+        link_share=float,  # of a link's rate
+        halved_beyond_ranks=float,
+        ll_us=float,
+        ll_step_us=float,
+        ll128_share=float,
+        ll128_us=float,
+        ll128_step_us=float,
+        simple_us=float,
+        simple_step_us=float,
+    ),
+    # What it grants at most: the LL protocol; a start of a sum in the switch, and its share of a link's rate (0: none).
+    "nccl_caps": record(ll_gbps=float, switch_us=float, switch_share=float),
     "sends_directly": bool,
     "nvlink_in_pairs": bool,
     "nvlink_rack": float,
-    "network": Network,
-    "pcie_sharing": PcieSharing,
-    "link_times": LinkTimes,
+    "network": record(gbps=float, pcie_share=float),  # of a GPU between hosts, at most a share of its PCIe
+    # Share of its PCIe that a GPU keeps beside others of a host; up to `staged_gbps` copies are staged.
+    "pcie_sharing": record(crowded_share=float, staged_gbps=float),
+    "link_times": record(step_s=float, start_s=float),  # of one step of a ring, and of a start
     "delta_scan": str,
     "delta_between": float,
     "delta_flops": float,
