@@ -15,9 +15,8 @@ import pytest
 
 import pipewave as pw
 from pipewave.calls import families as calls
-from pipewave.calls.base import Call
 from pipewave.calls.families import class_of
-from pipewave.calls.fields import of
+from pipewave.calls.fields import Call, of
 from pipewave.cli import build
 from pipewave.errors import UnknownKernel
 from pipewave.kernels import BUILT_IN, Analysis, Columns, Context, Family, base, families, family_of, group_of, register

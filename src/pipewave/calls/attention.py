@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pipewave.calls.base import KV_DTYPES, Call, check_lengths, documented
-from pipewave.calls.fields import of
+from pipewave.calls.fields import KV_DTYPES, Call, check_lengths, documented, of
 from pipewave.errors import BadInput
 
 

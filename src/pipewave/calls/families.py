@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipewave.calls.attention import Attention, Mla, attention, mla
-from pipewave.calls.base import DTYPES, KV_DTYPES, Call, check_lengths
 from pipewave.calls.collective import (
     COLLECTIVES,
     AllGather,
@@ -24,7 +23,7 @@ from pipewave.calls.collective import (
     reduce_scatter,
     send_recv,
 )
-from pipewave.calls.fields import check_names
+from pipewave.calls.fields import DTYPES, KV_DTYPES, Call, check_lengths, check_names
 from pipewave.calls.gemm import Gemm, gemm
 from pipewave.calls.moe import FusedMoe, fused_moe
 from pipewave.calls.operators import (

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pipewave.calls.base import DTYPES, KV_DTYPES, Call, check_lengths
-from pipewave.calls.fields import of
+from pipewave.calls.fields import DTYPES, KV_DTYPES, Call, check_lengths, of
 from pipewave.errors import BadInput
 
 PHASES = ("context", "generation", "verify")

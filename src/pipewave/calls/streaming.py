@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pipewave.calls.base import Call, documented
-from pipewave.calls.fields import of
+from pipewave.calls.fields import Call, documented, of
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Annotated, Any
 
-from pipewave.calls.base import Call
-from pipewave.calls.fields import Rule, defaults, integers, required, rules
+from pipewave.calls.fields import Call, Rule, defaults, integers, required, rules
 from pipewave.cli.command import Argument, Command, Group, Option, Parameter, first_line
 from pipewave.cli.options import FORMAT, VERBOSE
 from pipewave.cli.streams import answer_cases, bar, check_format, give, say, show

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pipewave.calls.base import Call
+from pipewave.calls.fields import Call
 from pipewave.kernels.profiler import Given, Launched, Op, Shaped, Step
 
 Case = Mapping[str, Any]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol
 
-from pipewave.calls.base import Call
+from pipewave.calls.fields import Call
 from pipewave.errors import BadInput
 
 Dims = tuple[int, ...]

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pipewave.calls.base import Call
 from pipewave.calls.families import Attention, Gemm
 from pipewave.calls.families import Mla as MlaCall
+from pipewave.calls.fields import Call
 from pipewave.calls.operators import AttentionModule, CausalConv1d, DeltaNet, Mamba2
 from pipewave.models.attention_spec import Compressed, Gqa, Indexer, Mixer, Mla, Recurrent
 from pipewave.models.precision import Linear

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from pipewave.calls.base import Call
+from pipewave.calls.fields import Call
 from pipewave.calls.streaming import Elementwise, RmsNorm, SiluAndMul
 from pipewave.kernels.family_metadata import (
     Case,
