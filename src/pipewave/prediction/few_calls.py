@@ -137,7 +137,9 @@ def _alone(
     seconds = [few.after(*row[0], *answer) for row, answer in zip(rows, answers, strict=True)]  # type: ignore[index]
     if len(rows) == 1:
         _, bound, dram_bytes, joules, *_, work_j, product = rows[0]  # type: ignore[misc]
-        return Answers(seconds[0], bound, at.source, at.ctx, dram_bytes, joules, work_j, at.draw(product))
+        return Answers(
+            seconds[0], bound, at.source, at.ctx, dram_bytes, joules, work_j, at.draws.get(product) or at.draw(product)
+        )
     bounds, dram_bytes, joules, work_j = np.array([(*row[1:4], row[7]) for row in rows]).T  # type: ignore[index]
     draw, bounds = at.draw(rows[0][8]), bounds.astype(np.intp)  # type: ignore[index]
     return Answers(np.array(seconds).T, bounds, at.source, at.ctx, dram_bytes, joules, work_j, draw)

@@ -188,6 +188,7 @@ class Setting:
     where no net was trained, or physics alone is asked for.
     """
 
+    ctx: Context
     source: Source
     net: str
     learned: Trained | None
@@ -199,21 +200,15 @@ class Setting:
     draws: dict[str, Draw] = field(default_factory=dict)  # by type of the products, as they are asked for
 
     @property
-    def ctx(self) -> Context:
-        """The context of the calls."""
-        return self.contexts[0]
-
-    @property
     def width(self) -> float | None:
         """A calibration's factor on the half-width of the interval, in log time."""
         return self.correction.width if self.correction else None
 
     def draw(self, product: str) -> Draw:
         """What the calls draw. `product`: type of their products where it is not that of the calls."""
-        if product not in self.draws:
-            ctx = self.ctx
-            self.draws[product] = draw_of(ctx.gpu, self.net, product or ctx.dtype, ctx.stack, ctx.protocol)
-        return self.draws[product]
+        ctx = self.ctx
+        found = draw_of(ctx.gpu, self.net, product or ctx.dtype, ctx.stack, ctx.protocol)
+        return self.draws.setdefault(product, found)
 
     def each(self, found: Callable[[Context], Found]) -> tuple[Found, ...]:
         """What is found under each of the contexts."""
@@ -244,7 +239,7 @@ def setting(
     if correction:
         source = corrected(source, correction)
     moved_by = correction.of_software(codes) if correction else None
-    return Setting(source, net, learned, (ctx, *seen), widths, codes, codes_of(plain, net), moved_by)
+    return Setting(ctx, source, net, learned, (ctx, *seen), widths, codes, codes_of(plain, net), moved_by)
 
 
 def corrected(source: Source, correction: Correction) -> Source:
