@@ -18,9 +18,8 @@ from safetensors.numpy import load as parse
 from safetensors.numpy import save as to_safetensors
 
 from pipewave.nets.nets import SCHEMA
-from pipewave.nets.weights_metadata import BASES, Interval
+from pipewave.nets.weights_metadata import BASES, Interval, TrainingRow, kind_of, nested
 from pipewave.software.stacks import framework, version
-from pipewave.software.training_rows import TrainingRow, kind_of, nested
 from train.cards import read, write
 from train.ceilings import shipped_shifts
 from train.evaluate import held_out

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pipewave.nets.nets import Net, load
+from pipewave.nets.weights_metadata import from_nested, kind_of
 from pipewave.software.stacks import nearest
-from pipewave.software.training_rows import from_nested, kind_of
 from train.cards import read
 from train.descent import Loss, orders, taught
 from train.drawn import ORDERED, Drawn, drawn

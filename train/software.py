@@ -26,9 +26,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipewave.nets.weights_metadata import Interval, half_width
+from pipewave.nets.weights_metadata import LEVELS, Interval, TrainingRows, from_nested, half_width
 from pipewave.software.stacks import framework, version
-from pipewave.software.training_rows import LEVELS, TrainingRows, from_nested
 from train.cards import RUNS, WEIGHTS, put, read, write
 from train.intervals import LEVEL, POWERS, TOLERANCE, Floats, balance
 from train.net import nets

@@ -23,9 +23,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.nets.weights_metadata import Interval
+from pipewave.nets.weights_metadata import LEVELS, Interval
 from pipewave.software.stacks import framework
-from pipewave.software.training_rows import LEVELS
 from train.cards import TABLES, WEIGHTS, put, read, write
 from train.evaluate import scored
 from train.intervals import LEVEL, Floats

@@ -11,11 +11,11 @@ from pipewave.kernels.attention.family import DECODE, analyse_requests
 from pipewave.kernels.attention.tasks import uniform
 from pipewave.kernels.base import Context
 from pipewave.kernels.gemm.family import FAMILY as PRODUCTS
+from pipewave.nets.weights_metadata import changes
 from pipewave.physics.cache import PRODUCT_DRAM_SHARE
 from pipewave.physics.launch import launch_s
 from pipewave.prediction.resolve import resolve
 from pipewave.software import stacks
-from pipewave.software.training_rows import changes
 
 WRITES, READS = "vllm-0.24.0", "vllm-0.22.0"
 GPUS = ("H100", "H200", "B200")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipewave.prediction.fallback import Query, fallback_chain
-from pipewave.software.stacks import nearest, spelt, version, versioned
-from pipewave.software.training_rows import (
+from pipewave.nets.weights_metadata import (
     LEVELS,
     TrainingRow,
     TrainingRows,
@@ -16,6 +14,8 @@ from pipewave.software.training_rows import (
     kind_of,
     nested,
 )
+from pipewave.prediction.fallback import Query, fallback_chain
+from pipewave.software.stacks import nearest, spelt, version, versioned
 
 ROWS = (
     TrainingRow("graph", "vllm-0.19.0", "bf16", "H200", "default"),

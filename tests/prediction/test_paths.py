@@ -13,11 +13,11 @@ from pipewave.calls.fields import required, rules
 from pipewave.errors import BadInput, MissingField
 from pipewave.gpus import find
 from pipewave.kernels import family_of
-from pipewave.prediction import jsonl, requests, tables
+from pipewave.nets.weights_metadata import LEVELS
+from pipewave.prediction import jsonl, requests
 from pipewave.prediction.answers import LATENCIES, Predictions
-from pipewave.prediction.columns import group_key, numeric_fields
+from pipewave.prediction.columns import calls_of, group_key, numeric_fields
 from pipewave.prediction.jsonl import Counts, answer_lines, is_id
-from pipewave.software.training_rows import LEVELS
 
 GEMM = {"kernel": "gemm", "m": 64, "n": 4096, "k": 4096, "dtype": "bf16"}
 
@@ -137,14 +137,14 @@ def test_lists_of_calls_name_places_and_mistakes_by_row() -> None:
 
 
 def test_columns_of_a_table_are_of_one_length_and_scalars_of_every_row() -> None:
-    calls = tables.calls({"kernel": "gemm", "m": [1, 2, 3], "n": np.array([64, 64, 128]), "k": 256})
+    calls = calls_of({"kernel": "gemm", "m": [1, 2, 3], "n": np.array([64, 64, 128]), "k": 256})
     assert [(call.m, call.n, call.k) for call in calls] == [(1, 64, 256), (2, 64, 256), (3, 128, 256)]  # type: ignore[attr-defined]
     with pytest.raises(BadInput, match="column 'n' has 2 rows, others have 3"):
-        tables.calls({"kernel": "gemm", "m": [1, 2, 3], "n": [64, 64], "k": 256})
-    (one,) = tables.calls({"kernel": "attention", "q_lens": [4, 8], "kv_lens": [4, 8], "heads": 8, "kv_heads": 8,
+        calls_of({"kernel": "gemm", "m": [1, 2, 3], "n": [64, 64], "k": 256})
+    (one,) = calls_of({"kernel": "attention", "q_lens": [4, 8], "kv_lens": [4, 8], "heads": 8, "kv_heads": 8,
                            "head_dim": 128})  # fmt: skip
     assert one.q_lens == (4, 8)  # type: ignore[attr-defined]
-    assert [tables.calls({**GEMM, "stack": [None, float("nan")]})[row].stack for row in (0, 1)] == [None, None]
+    assert [calls_of({**GEMM, "stack": [None, float("nan")]})[row].stack for row in (0, 1)] == [None, None]
     assert {"m", "n", "k"} == set(numeric_fields(family_of("gemm"))) & required(family_of("gemm").call)
 
 

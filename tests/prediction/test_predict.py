@@ -25,7 +25,7 @@ from pipewave.calls.operators import (
     MoeAllToAll,
 )
 from pipewave.errors import BadInput, MissingField, UnknownField, UnknownGPU, UnsupportedDtype
-from pipewave.prediction import tables
+from pipewave.prediction.columns import calls_of
 
 SIZES = st.integers(1, 1 << 15)
 GPUS = st.sampled_from(["H200", "A100", "L40S", "B200", "RTX 4090", "H20", "GB300"])
@@ -132,7 +132,7 @@ def test_tables_of_arrays_and_frames() -> None:
 )
 def test_a_table_answers_as_its_rows_do(table: dict[str, object]) -> None:
     found = pw.predict(table, "H200", protocol="graph")
-    rows = pw.predict(tables.calls(table), "H200", protocol="graph")
+    rows = pw.predict(calls_of(table), "H200", protocol="graph")
     assert len(found) == len(rows)
     for name in ("latency_us", "low_us", "high_us", "floor_us", "ceiling_us"):
         assert np.allclose(getattr(found, name), getattr(rows, name), rtol=1e-5)

@@ -10,10 +10,10 @@ import threadpoolctl
 
 import pipewave as pw
 from pipewave.errors import PipewaveError
-from pipewave.prediction import api, tables, threads
+from pipewave.prediction import api, columns, threads
 from pipewave.prediction.threads import blas_alone, parts_of
 
-ROWS = 5 * tables.CHUNK_ROWS + 17
+ROWS = 5 * columns.CHUNK_ROWS + 17
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ from pipewave import kernels
 from pipewave.calls.families import from_dict
 from pipewave.errors import PipewaveError
 from pipewave.gpus import GPU, find
+from pipewave.nets.weights_metadata import changes
 from pipewave.physics.arith import SCALAR
 from pipewave.prediction.api import predict_list
 from pipewave.prediction.kernel_latency import write_back_s
 from pipewave.software.rules import table
 from pipewave.software.stacks import nearest
-from pipewave.software.training_rows import changes
 
 STACKS = (None, "vllm-0.14.0", "vllm-0.22.1", "vllm-0.24.0", "sglang-0.5.6", "sglang-0.5.9", "sglang-0.5.12", "sglang-0.5.14",
           "trtllm-1.2.0", "trtllm-1.3.0rc20")  # fmt: skip

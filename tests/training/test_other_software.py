@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import pipewave as pw
-from pipewave.software.training_rows import TrainingRow, TrainingRows
+from pipewave.nets.weights_metadata import TrainingRow, TrainingRows
 from train.outcomes import Outcome
 from train.software import CELLS, asked_as_others, inside_on_others, of_one_framework, one_width, together
 

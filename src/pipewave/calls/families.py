@@ -25,16 +25,17 @@ from pipewave.calls.collective import (
 )
 from pipewave.calls.fields import DTYPES, KV_DTYPES, Call, check_lengths, check_names
 from pipewave.calls.gemm import Gemm, gemm
-from pipewave.calls.moe import FusedMoe, fused_moe
 from pipewave.calls.operators import (
     AttentionModule,
     BatchedGemm,
     CausalConv1d,
     DeltaNet,
+    FusedMoe,
     HyperConnection,
     Mamba2,
     MegaMoe,
     MoeAllToAll,
+    fused_moe,
 )
 from pipewave.calls.streaming import Elementwise, RmsNorm, SiluAndMul, elementwise, rmsnorm, silu_and_mul
 from pipewave.errors import UnknownKernel, did_you_mean

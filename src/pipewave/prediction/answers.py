@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.errors import MissingExtra, NotFinite
-from pipewave.nets.weights_metadata import BASES
+from pipewave.nets.weights_metadata import BASES, furthest
 from pipewave.physics.demand import PIPES, Array
 from pipewave.physics.power import POWER_BASES, START_S, Draw, Spent
 from pipewave.prediction.kernel_latency import US, Answers
 from pipewave.prediction.resolve import Source
-from pipewave.software.training_rows import furthest
 
 SHOWN = 8  # answers of many that are printed
 LONGEST_S = 1e9  # thirty years: no kernel call

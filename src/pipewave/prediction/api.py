@@ -14,9 +14,9 @@ from pipewave.gpus import GPU
 from pipewave.kernels import family_of
 from pipewave.kernels.base import Columns, Family
 from pipewave.physics.demand import PIPES
-from pipewave.prediction import requests, tables
+from pipewave.prediction import requests
 from pipewave.prediction.answers import LONGEST_S, Prediction, Predictions, joined, no_latency
-from pipewave.prediction.columns import columns_of, group_key, group_key_of
+from pipewave.prediction.columns import calls_of, columns_of, group_key, group_key_of, uniform
 from pipewave.prediction.few_calls import answer_few, is_few
 from pipewave.prediction.kernel_latency import US, Answers, answer
 from pipewave.prediction.requests import Table
@@ -93,12 +93,12 @@ def _among(whole: Sequence[int] | slice, rows: Any) -> Any:
 def _part(part: requests.Part, stack: str | None, impl: str | None) -> tuple[list[tuple[Any, Answers]], int]:
     """Answers of rows asked for in one place, by their numbers among them, and how many there are."""
     at, rows = part[:2], part.calls
-    if isinstance(rows, Mapping) and (batch := tables.uniform(rows)) is not None:
+    if isinstance(rows, Mapping) and (batch := uniform(rows)) is not None:
         case = {**batch.case, "stack": batch.case.get("stack") or stack, "impl": batch.case.get("impl") or impl}
         key = group_key(batch.family, case)
         with blas_alone(len(batch)):
             return [(slice(None), _in_parts(batch.family, batch.parts(), key, *at))], len(batch)
-    many = tables.calls(rows) if isinstance(rows, Mapping) else rows
+    many = calls_of(rows) if isinstance(rows, Mapping) else rows
     return _by_group(many, *at, stack, impl), len(many)
 
 

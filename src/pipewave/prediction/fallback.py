@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
+from pipewave.calls.dtypes import FOUR_BIT
 from pipewave.gpus import GPU
 from pipewave.nets.nets import Trained
-from pipewave.nets.weights_metadata import WeightsMetadata
+from pipewave.nets.weights_metadata import LEVELS, TrainingRows, WeightsMetadata, changes, furthest
 from pipewave.software import stacks
 from pipewave.software.rules import constant
-from pipewave.software.training_rows import FOUR_BIT, LEVELS, TrainingRows, changes, furthest
 
 EXAMPLES = 3  # GPUs that a note names
 # What the corpus's tables of collectives call the contract's implementations.

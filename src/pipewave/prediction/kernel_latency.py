@@ -30,7 +30,7 @@ from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.nets.calibration import corrections
 from pipewave.nets.calibration.correction import moved
 from pipewave.nets.nets import UNTRAINED_SCALE, Residual
-from pipewave.nets.weights_metadata import Interval, half_width
+from pipewave.nets.weights_metadata import LEVELS, Interval, half_width
 from pipewave.physics.arith import ARRAY, Arith
 from pipewave.physics.cache import COLD, SERVING
 from pipewave.physics.demand import PIPES, Array, busiest, floor_s
@@ -39,7 +39,6 @@ from pipewave.physics.power import Draw
 from pipewave.prediction.resolve import Setting, Source, setting, with_note
 from pipewave.software import stacks
 from pipewave.software.rules import constant
-from pipewave.software.training_rows import LEVELS
 
 Rows = Sequence[float] | Array  # of one call, or [row, call]
 

@@ -14,7 +14,7 @@ from pipewave.calls.families import CLASSES, Call, from_dict
 from pipewave.calls.fields import rules
 from pipewave.errors import BadInput, MissingField, PipewaveError, UnknownField, did_you_mean
 from pipewave.gpus import GPU, find
-from pipewave.prediction.tables import values_of
+from pipewave.prediction.columns import values_of
 from pipewave.software import stacks
 
 ENVELOPE = ("id", "kernel", "gpu", "protocol")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from pipewave.calls.dtypes import SIXTEEN_BIT
 from pipewave.errors import UnknownGPU, UnsupportedDtype
 from pipewave.gpus import GPU, find
 from pipewave.gpus.registry import of_generation
@@ -17,13 +18,12 @@ from pipewave.kernels.base import Context, Family
 from pipewave.nets.calibration import corrections
 from pipewave.nets.calibration.correction import Correction, SoftwareCorrection
 from pipewave.nets.nets import Trained, trained
-from pipewave.nets.weights_metadata import Interval, WeightsMetadata, intervals_of
+from pipewave.nets.weights_metadata import LEVELS, Interval, WeightsMetadata, alike, intervals_of, kind_of
 from pipewave.physics.cache import SERVING
 from pipewave.physics.power import Draw, draw_of
 from pipewave.prediction.columns import options_of
 from pipewave.prediction.fallback import Query, choose
 from pipewave.software import stacks
-from pipewave.software.training_rows import LEVELS, SIXTEEN_BIT, alike, kind_of
 
 REVEALING = ("config", "tile", "ctas")  # options that say how a call was implemented, not what it computes
 UNTRAINED = {"measured_gpu": Interval(1.0), "same_architecture": Interval(1.5), "new_architecture": Interval(2.0)}
@@ -38,7 +38,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a batch of answers rests on. `software`: one of `pipewave.software.training_rows.LEVELS`.
+    """What a batch of answers rests on. `software`: one of `pipewave.nets.weights_metadata.LEVELS`.
 
     `near`: rows of the GPU were measured, or of the one it is a copy of, in this type or in the other 16-bit one.
     `reference_gpu`: where they were not, the nearest GPU of its generation of which such rows were.

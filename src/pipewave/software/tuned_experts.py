@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from pipewave.calls.dtypes import SIXTEEN_BIT
 from pipewave.errors import BadFile
 from pipewave.files import packaged
 from pipewave.physics.demand import Array
 from pipewave.software.stacks import version_of
-from pipewave.software.training_rows import SIXTEEN_BIT
 
 FILE = Path(__file__).with_name("tuned_experts.json")
 Found = dict[str, dict[str, dict[str, dict[str, list[list[int]]]]]]

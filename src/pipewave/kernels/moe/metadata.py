@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.calls.moe import FusedMoe
+from pipewave.calls.operators import FusedMoe
 from pipewave.kernels.base import Analysis, Columns, Context
 from pipewave.kernels.family_metadata import (
     Case,

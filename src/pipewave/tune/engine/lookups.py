@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipewave.calls.gemm import Gemm
-from pipewave.calls.moe import FusedMoe
+from pipewave.calls.operators import FusedMoe
 from pipewave.errors import BadInput
 from pipewave.files import packaged
 from pipewave.models import ModelSpec
