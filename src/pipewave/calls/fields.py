@@ -7,7 +7,6 @@ files and the command line.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, field, fields
 from inspect import cleandoc
@@ -46,27 +45,19 @@ def _fail(name: str, value: Any, wanted: str) -> BadInput:
     return BadInput(f"{name} = {shown}: must be {wanted}", field=name)
 
 
-def _number(rule: Rule, name: str, value: Any, wanted: str) -> None:
-    if not rule.low <= value <= rule.high:
-        raise _fail(name, value, wanted)
-
-
 def _int(rule: Rule, name: str, value: Any) -> int:
     if type(value) is int and rule.low <= value <= rule.high:
         return value
-    wanted = f"an integer from {rule.low:.0f} to {rule.high:.0f}"
     whole = hasattr(value, "__index__") or (isinstance(value, float) and value.is_integer())
-    if isinstance(value, bool) or not whole:
-        raise _fail(name, value, wanted)
-    _number(rule, name, value, wanted)
+    if isinstance(value, bool) or not whole or not rule.low <= value <= rule.high:
+        raise _fail(name, value, f"an integer from {rule.low:.0f} to {rule.high:.0f}")
     return int(value)
 
 
 def _float(rule: Rule, name: str, value: Any) -> float:
-    wanted = f"a number from {rule.low:g} to {rule.high:g}"
-    if isinstance(value, (bool, str)) or not hasattr(value, "__float__") or math.isnan(value):
-        raise _fail(name, value, wanted)
-    _number(rule, name, value, wanted)
+    number = hasattr(value, "__float__") and not isinstance(value, (bool, str))
+    if not number or not rule.low <= value <= rule.high:  # which NaN is not either
+        raise _fail(name, value, f"a number from {rule.low:g} to {rule.high:g}")
     return float(value)
 
 

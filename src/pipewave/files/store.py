@@ -32,7 +32,10 @@ def decode(line: bytes) -> Record | None:
     body, _, crc = line.rpartition(b"\t")
     if crc != b"%08x" % zlib.crc32(body):
         return None
-    record = json.loads(body)
+    try:
+        record = json.loads(body)
+    except ValueError:  # a checksum that matches by chance over something that is not JSON
+        return None
     return record if isinstance(record, dict) else None
 
 
@@ -101,16 +104,9 @@ def read(path: str | os.PathLike[str]) -> Contents:
         return Contents((), 0)
     except OSError as error:
         raise BadFile(f"cannot read store {path}: {error.strerror}") from error
-    decoded = [_decode_or_none(line) for line in data.split(b"\n") if line]
+    decoded = [decode(line) for line in data.split(b"\n") if line]
     records = tuple(record for record in decoded if record is not None)
     return Contents(records, len(decoded) - len(records))
-
-
-def _decode_or_none(line: bytes) -> Record | None:
-    try:
-        return decode(line)
-    except ValueError:  # a checksum that matches by chance over something that is not JSON
-        return None
 
 
 def done_keys(contents: Contents, *, retry_failed: bool = False) -> set[str]:

@@ -22,6 +22,10 @@ PEAKS = ("bf16_tflops", "fp16_tflops", "tf32_tflops", "fp8_tflops", "int8_tops",
 # ECC and the driver take up to 6 % of GDDR and almost nothing of HBM; the middle, so that a budget errs small.
 _USABLE_GIB_PER_GB = 0.95
 
+_OF_CAPABILITY = (
+    "fma_per_clk_per_sm", "xu_per_clk_per_sm", "smem_kb_per_sm", "smem_bytes_per_clk_per_sm", "registers_per_sm",
+    "max_threads_per_sm", "max_ctas_per_sm",
+)  # fmt: skip
 Rule = Callable[[Mapping[str, Any], Architecture], object]
 # Read in order: a rule may use what an earlier one filled in.
 _RULES: dict[str, tuple[Rule, str]] = {
@@ -29,13 +33,6 @@ _RULES: dict[str, tuple[Rule, str]] = {
     "dram_gib": (lambda v, _a: v["dram_gb"] * _USABLE_GIB_PER_GB, "0.95 GiB usable per GB"),
     "dram_pin_gbps": (lambda _v, _a: None, "not known"),
     "dram_measured_gbps": (lambda _v, _a: None, "not known"),
-    "fma_per_clk_per_sm": (lambda _v, a: a.fma_per_clk_per_sm, "capability"),
-    "xu_per_clk_per_sm": (lambda _v, a: a.xu_per_clk_per_sm, "capability"),
-    "smem_kb_per_sm": (lambda _v, a: a.smem_kb_per_sm, "capability"),
-    "smem_bytes_per_clk_per_sm": (lambda _v, a: a.smem_bytes_per_clk_per_sm, "capability"),
-    "registers_per_sm": (lambda _v, a: a.registers_per_sm, "capability"),
-    "max_threads_per_sm": (lambda _v, a: a.max_threads_per_sm, "capability"),
-    "max_ctas_per_sm": (lambda _v, a: a.max_ctas_per_sm, "capability"),
     "fp32_tflops": (
         lambda v, _a: 2e-6 * v["fma_per_clk_per_sm"] * v["sms"] * v["boost_clock_mhz"],
         "2 × FMA lanes × SMs × boost clock",
@@ -56,16 +53,28 @@ def complete(name: str, values: Mapping[str, Any], sources: Mapping[str, Source]
 
     Raises:
         MissingField: one of REQUIRED, or every 16-bit peak, is absent.
-        UnknownField, BadInput: as `limits.checked`.
+        UnknownField, BadInput: as `checked`.
     """
     _require(values)
     known = {key: checked(key, value) for key, value in values.items()}
     facts = architecture_of(known["compute_capability"])
     derived = {"architecture": Source("derived", f"compute capability {known['compute_capability']}")}
     known["architecture"] = facts.name
-    for key, value, note in (*_missing_peaks(known, facts), *_missing_rest(known, facts)):
-        known[key] = value
-        derived[key] = Source("derived", note)
+
+    def fill(key: str, value: Any, note: str) -> None:
+        if key not in known:
+            known[key], derived[key] = value, Source("derived", note)
+
+    base, ratios = known.get("fp16_tflops") or known["bf16_tflops"], {"fp16_tflops": 1.0, **facts.of_16bit}
+    for key in PEAKS:
+        if key in ratios:
+            fill(key, base * ratios[key], f"{ratios[key]:g} × the 16-bit peak")
+        else:
+            fill(key, None, f"no such tensor core on {facts.name}")
+    for key in _OF_CAPABILITY:
+        fill(key, getattr(facts, key), f"CUDA programming guide, compute capability {known['compute_capability']}")
+    for key, (rule, note) in _RULES.items():
+        fill(key, rule(known, facts), f"{note} ({facts.l2_note})" if key == "l2_gbps" else note)
     return GPU(name=name, aliases=aliases, sources={**derived, **sources}, **known)
 
 
@@ -81,33 +90,6 @@ def _require(values: Mapping[str, Any]) -> None:
         raise MissingField(
             "bf16_tflops is missing: give it or fp16_tflops (dense, fp32 accumulate)", field="bf16_tflops"
         )
-
-
-def _missing_peaks(known: dict[str, Any], facts: Architecture) -> list[tuple[str, float | None, str]]:
-    base = known.get("fp16_tflops") or known["bf16_tflops"]
-    ratios = {"fp16_tflops": 1.0, **facts.of_16bit}
-    return [
-        (key, base * ratios[key], f"{ratios[key]:g} × the 16-bit peak")
-        if key in ratios
-        else (key, None, f"no such tensor core on {facts.name}")
-        for key in PEAKS
-        if key not in known
-    ]
-
-
-def _missing_rest(known: dict[str, Any], facts: Architecture) -> list[tuple[str, Any, str]]:
-    found: list[tuple[str, Any, str]] = []
-    for key, (rule, note) in _RULES.items():
-        if key not in known:
-            known[key] = rule(known, facts)
-            found.append((key, known[key], _note(key, note, known, facts)))
-    return found
-
-
-def _note(key: str, note: str, known: Mapping[str, Any], facts: Architecture) -> str:
-    if note == "capability":
-        return f"CUDA programming guide, compute capability {known['compute_capability']}"
-    return f"{note} ({facts.l2_note})" if key == "l2_gbps" else note
 
 
 # One GPU has many spellings: what drivers, frameworks, clusters and data sets call it, brought to one key.
