@@ -68,8 +68,8 @@ def test_layers_that_choose_no_keys_take_no_dimensions_of_a_choice() -> None:
 def test_one_answer_that_is_no_number_is_an_error_of_that_call_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = jsonl.answer
 
-    def spoiled(*asked: Any) -> Any:
-        found = answer(*asked)
+    def spoiled(*asked: Any, **options: Any) -> Any:
+        found = answer(*asked, **options)
         found.seconds[0, 1] = np.nan
         return found
 

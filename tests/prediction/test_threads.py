@@ -76,7 +76,7 @@ def _shared_out(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_blas_keeps_to_one_thread_during_a_table_and_not_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = list[set[int]]()
     answer = api.answer
-    monkeypatch.setattr(api, "answer", lambda *a: (seen.append(blas_threads()), answer(*a))[1])
+    monkeypatch.setattr(api, "answer", lambda *a, **b: (seen.append(blas_threads()), answer(*a, **b))[1])
     for rows in (threads.WORTH_IT, 2):
         pw.predict({"kernel": "gemm", "m": np.arange(1, rows + 1), "n": 512, "k": 512}, "H200")
     assert seen == [{1}, {2}]
