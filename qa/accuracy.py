@@ -23,7 +23,6 @@ from pipewave.calls.families import CLASSES, Call, from_dict
 from pipewave.cli.streams import show
 from pipewave.errors import BadFile, PipewaveError
 from pipewave.files import packaged, whole
-from pipewave.kernels import rows_of
 from pipewave.measure.row_files import clock_mhz, rows, started_together
 from pipewave.nets.calibration.corrections import suspended
 from pipewave.physics.demand import Array
@@ -131,8 +130,9 @@ def key_of(row: Row) -> Key:
 def family_name(case: Mapping[str, Any]) -> str:
     """The kernel, with its phase for attention: decode when every request brings one token."""
     kernel = str(case["kernel"])
-    known = rows_of().get(kernel)
-    return f"{kernel} {known.phase(case)}" if known and known.phase else kernel
+    if kernel == "attention":
+        return f"{kernel} {'decode' if set(case['q_lens']) == {1} else 'prefill'}"
+    return f"{kernel} {case['phase']}" if kernel == "mla" else kernel
 
 
 def _scored(key: Key, found: Sequence[Row], seen: Seen | None) -> Figures:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,7 @@ from scipy.optimize import least_squares
 from pipewave.gpus import find
 from pipewave.kernels.base import Context
 from pipewave.kernels.gemm.family import parts
-from pipewave.kernels.gemm.machine import GemmMachine, machine
+from pipewave.kernels.gemm.machine import TILES, GemmMachine, Pace, machine
 from pipewave.physics.arith import ARRAY
 from train.nets import gemm
 
@@ -54,9 +54,13 @@ class Batch:
 
 def scaled(at: GemmMachine, log_scale: dict[str, float]) -> GemmMachine:
     """The machine with its constants multiplied by exp(log_scale)."""
-    own: dict[str, Any] = {name: getattr(at, name) * np.exp(v) for name, v in log_scale.items() if name not in LIBRARY}
+    found = copy(at)
     library = {name: getattr(at.library, name) * np.exp(v) for name, v in log_scale.items() if name in LIBRARY}
-    return replace(at, **own, library=replace(at.library, **library))
+    found.library = replace(at.library, **library)
+    for name in log_scale.keys() - LIBRARY:
+        setattr(found, name, getattr(at, name) * np.exp(log_scale[name]))
+    found.paces = tuple(Pace.of(tile, found) for tile in TILES)
+    return found
 
 
 def batches(data: str | None, dtypes: Sequence[str]) -> list[Batch]:

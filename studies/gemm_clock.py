@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 import pipewave as pw
 from pipewave.calls.families import from_dict
 from pipewave.kernels import family_of
-from pipewave.kernels.gemm.corrections import KNOTS
+from pipewave.kernels.gemm.family import KNOTS
 from pipewave.measure.row_files import clock_mhz, rows
 from pipewave.prediction.columns import columns_of, group_key_of
 from pipewave.prediction.kernel_latency import answer

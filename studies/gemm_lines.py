@@ -19,7 +19,7 @@ import pipewave as pw
 from pipewave.calls.dtypes import OPERAND_BYTES
 from pipewave.gpus import find
 from pipewave.kernels.base import Context
-from pipewave.kernels.gemm.corrections import octaves, unaligned
+from pipewave.kernels.gemm.family import octaves, unaligned
 from pipewave.kernels.gemm.machine import machine
 from pipewave.measure.row_files import rows
 from pipewave.physics.arith import ARRAY

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -86,7 +87,8 @@ def load_of(row: Row) -> Load:
     shape, setting = shape_of(requests_of_one(case["q_lens"], case["kv_lens"]), heads), setting_of(ctx, heads)
     if name.startswith("decode"):
         return Decode(name, measured_s, shape, setting)
-    unit = replace(setting, engine=replace(setting.engine, alone=Alone(1.0, 1.0, 1.0)))
+    unit = copy(setting)
+    unit.engine = replace(setting.engine, alone=Alone(1.0, 1.0, 1.0))
     times = prefill.times_of(shape, prefill.work_of(shape, unit), unit)
     launch_s = setting.companions.launches * setting.launch_s
     return Prompts(name, measured_s, times.compute, times.fixed, times.memory, launch_s, case["head_dim"],

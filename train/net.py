@@ -28,8 +28,7 @@ HALVES = ("bf16", "fp16")
 OLDER = 0.5  # weight of versions that held-out tables do not count: many, and run less and less
 COLUMNS = ("gpu", "stack", "framework", "impl", "dtype", "protocol", "phase", "kv_dtype", "part", "op", "source")
 Features = tuple[dict[str, Floats], Floats]  # by name, and the base estimate in µs
-NO_REQUESTS = uniform(*(np.ones(1) for _ in range(3)))
-Analyse = Callable[[Requests, Columns, Context], Analysis]
+Analyse = Callable[[Columns, Context], Analysis]
 
 
 def as_balanced(_frame: pd.DataFrame, balanced: Floats) -> Floats:
@@ -117,7 +116,8 @@ def analyses(
         part = frame.iloc[index]
         ctx = Context(find(said["gpu"]), *(said[name] for name in keys[1:5]), options)
         columns = {name: _column(part, name, usual.get(name) or 0) for name in numeric_fields(family)}
-        yield index, ctx, analyse(_requests(part), columns, ctx) if analyse else family.analyse(columns, ctx)
+        requests = [_requests(part)] if family.ragged else []
+        yield index, ctx, analyse(columns, ctx) if analyse else family.analyse(columns, ctx, *requests)
 
 
 def features_of(family: Family, frame: pd.DataFrame, analyse: Analyse | None = None) -> Features:
@@ -135,8 +135,6 @@ def _requests(part: pd.DataFrame) -> Requests:
     if "lens" in part and part["lens"].notna().all():
         q_lens, kv_lens = zip(*part["lens"], strict=True)
         return requests_of({"q_lens": ragged(q_lens), "kv_lens": ragged(kv_lens)})
-    if "q_len" not in part:
-        return NO_REQUESTS
     keys = part["kv_len"] if "kv_len" in part else part["q_len"]
     return uniform(*(column.to_numpy(np.float64) for column in (part["q_len"], keys, part["batch"])))
 

@@ -149,7 +149,7 @@ def test_a_command_about_a_kernel_loads_no_other_family() -> None:
     code = f"import sys; from pipewave.cli import build; build().run({asked}); print(*sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     loaded = {name.split(".")[2] for name in shown.split() if name.startswith("pipewave.kernels.")}
-    assert "gemm" in loaded and not loaded & {"attention", "moe", "recurrent", "collective", "expert_exchange"}
+    assert "gemm" in loaded and not loaded & {"attention", "moe", "recurrent", "collective", "operators"}
 
 
 def test_built_in_faces_are_whole() -> None:

@@ -13,8 +13,7 @@ import pipewave as pw
 from pipewave.errors import UnsupportedDtype
 from pipewave.gpus import find
 from pipewave.gpus.architectures import architecture_of
-from pipewave.kernels.attention.family import FAMILY, analyse, analyse_requests, phase
-from pipewave.kernels.attention.setting import companions_of
+from pipewave.kernels.attention.family import FAMILY, analyse, phase
 from pipewave.kernels.attention.software import engine_name, engine_of
 from pipewave.kernels.attention.tasks import requests_of, uniform
 from pipewave.kernels.base import Context
@@ -46,7 +45,7 @@ def test_lists_and_uniform_columns_give_the_same(q: int, kv: int) -> None:
     ctx = context(case)
     listed = analyse(columns(FAMILY, [case]), ctx)
     heads = {name: np.array([float(v)]) for name, v in (("heads", 32), ("kv_heads", 8), ("window", 0))}
-    straight = analyse_requests(uniform(*(np.array([float(v)]) for v in (q, kv, batch))), heads, ctx)
+    straight = analyse(heads, ctx, uniform(*(np.array([float(v)]) for v in (q, kv, batch))))
     assert listed.net == straight.net
     assert listed.base_s == pytest.approx(straight.base_s)
     for name, values in listed.features.items():
@@ -184,13 +183,12 @@ def test_an_operator_costs_more_than_its_kernel_by_what_its_copies_move() -> Non
     """A framework writes the new keys into its cache; an encoder has none, a kernel timed alone copies nothing."""
     causal = {"causal": True, "fp8": False}
     kernel, operator = (
-        companions_of(Context(H200, "bf16", "graph", "vllm-0.24.0", impl), **causal)
+        Context(H200, "bf16", "graph", "vllm-0.24.0", impl).rule("attention_companions", **causal)
         for impl in ("fa3", "vllm_flash_attn_fa3")
     )
-    trtllm = companions_of(Context(H200, "bf16", "graph", "trtllm-1.3.0rc20", "torch_flow"), **causal)
-    encoder = companions_of(
-        Context(H200, "bf16", "graph", "vllm-0.24.0", "vllm_vit_flash_attn_fa3"), causal=False, fp8=False
-    )
+    trtllm = Context(H200, "bf16", "graph", "trtllm-1.3.0rc20", "torch_flow").rule("attention_companions", **causal)
+    vision = Context(H200, "bf16", "graph", "vllm-0.24.0", "vllm_vit_flash_attn_fa3")
+    encoder = vision.rule("attention_companions", causal=False, fp8=False)
     assert kernel.bytes(1e6, 1e6) == encoder.bytes(1e6, 1e6) == 0.0
     assert 2e6 <= operator.bytes(0.0, 1e6) < operator.bytes(1e6, 1e6) < trtllm.bytes(1e6, 1e6)
     assert trtllm.launches > operator.launches > encoder.launches

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import pipewave as pw
 from pipewave.errors import BadInput
-from pipewave.kernels.expert_exchange import copies
+from pipewave.kernels.operators import copies
 
 H100 = pw.find("H100")
 RNG = np.random.default_rng(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -148,7 +149,9 @@ def test_marlin_keeps_to_the_instructions_of_ampere(gpu: str, share: float) -> N
 def test_triton_stages_and_multiplies_in_turn() -> None:
     at, work = (make(context(routing="balanced")) for make in (machine, lambda ctx: layer(columns(tokens=8192), ctx)))
     ruled = blocks(columns(tokens=8192), context())
-    in_turn, at_once = (tiling(work, replace(at, serial=serial), ruled).ruled.seconds[0] for serial in (True, False))
+    machines = copy(at), copy(at)
+    machines[0].serial, machines[1].serial = True, False
+    in_turn, at_once = (tiling(work, each, ruled).ruled.seconds[0] for each in machines)
     assert 1.2 * at_once < in_turn < 3.0 * at_once
 
 

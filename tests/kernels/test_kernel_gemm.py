@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 import pipewave as pw
 from pipewave.gpus import find, names
 from pipewave.kernels.base import Context
-from pipewave.kernels.gemm.corrections import unaligned
-from pipewave.kernels.gemm.family import FAMILY, NET_OF, parts
+from pipewave.kernels.gemm.family import FAMILY, NET_OF, parts, unaligned
 from pipewave.kernels.gemm.machine import TILES, machine, tiling, traffic
 from pipewave.physics.arith import ARRAY, SCALAR
 from pipewave.physics.demand import floor_s

@@ -6,7 +6,7 @@ import pytest
 
 import pipewave as pw
 from pipewave.gpus import find
-from pipewave.kernels.attention.mla import FAMILY, analyse, stays_latent
+from pipewave.kernels.attention.family import MLA as FAMILY
 from pipewave.kernels.base import Analysis, Context
 from pipewave.physics.demand import PIPES
 from pipewave.prediction.columns import columns, group_key, options_of
@@ -19,7 +19,7 @@ def analysed(
 ) -> Analysis:
     case = {"q_lens": q, "kv_lens": kv, "heads": heads, "phase": phase, **more}
     ctx = Context(H200, "bf16", "cold", stack, "default", options_of(FAMILY, group_key(FAMILY, case)))
-    return analyse(columns(FAMILY, [case]), ctx)
+    return FAMILY.analyse(columns(FAMILY, [case]), ctx)
 
 
 def amount(analysis: Analysis, pipe: str) -> float:
@@ -61,7 +61,7 @@ def test_kernels_on_compressed_rows_do_more_than_the_least() -> None:
     ],
 )
 def test_which_context_kernels_stay_latent(stack: str, impl: str, latent: bool) -> None:
-    assert stays_latent(Context(H200, stack=stack, impl=impl)) is latent
+    assert Context(H200, stack=stack, impl=impl).rule("mla_stays_latent") is latent
 
 
 @pytest.mark.parametrize("phase", ["context", "generation"])

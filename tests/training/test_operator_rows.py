@@ -8,16 +8,13 @@ import pytest
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
+from pipewave.kernels import recurrent  # noqa: E402
 from pipewave.kernels.attention_module import family as attention_module  # noqa: E402
 from pipewave.kernels.base import Family, family_of  # noqa: E402
-from pipewave.kernels.recurrent import (  # noqa: E402
-    delta_net,
-    mamba2,
-)
 from pipewave.physics.demand import floor_s  # noqa: E402
 from train.corpus import operators  # noqa: E402
 from train.corpus.sources import data_dir  # noqa: E402
-from train.net import Analyse, analyses, balanced_names, nets  # noqa: E402
+from train.net import analyses, balanced_names, nets  # noqa: E402
 from train.splits import HELD_OUT, fold  # noqa: E402
 
 HERE = (data_dir() / "aiconfigurator").is_dir()
@@ -29,10 +26,10 @@ def series(latency_ms: dict[int, float], batch: int = 1, step: int = 0) -> pd.Da
     return pd.DataFrame(rows)
 
 
-def floors_us(family: Family, frame: pd.DataFrame, analyse: Analyse | None = None) -> np.ndarray:
+def floors_us(family: Family, frame: pd.DataFrame) -> np.ndarray:
     """Physical lower bound of each row, µs."""
     least = np.empty(len(frame))
-    for index, ctx, analysis in analyses(family, frame, analyse):
+    for index, ctx, analysis in analyses(family, frame):
         least[index] = floor_s(analysis.demand.seconds(ctx.gpu, ctx.dtype)) * 1e6
     return least
 
@@ -89,12 +86,12 @@ def test_capped_keeps_the_same_rows_of_each_series() -> None:
 @pytest.mark.parametrize("net", ["gdn_step", "kda_context", "causal_conv1d", "compressed_generation", "index_topk"])
 def test_no_measured_row_is_below_its_floor(net: str) -> None:
     frame = nets()[net].rows(net, None).sample(1500, random_state=0, ignore_index=True)
-    family, analyse = attention_module.FAMILY, attention_module.analyse_requests
-    if net == mamba2.CONV:
-        family, analyse = mamba2.CAUSAL_CONV1D, mamba2.analyse_conv_requests
-    elif net in delta_net.NETS:
-        family, analyse = delta_net.FAMILY, delta_net.analyse_requests
-    assert (frame["latency_us"].to_numpy() >= floors_us(family, frame, analyse)).all()
+    family = attention_module.FAMILY
+    if net == recurrent.CONV:
+        family = recurrent.CAUSAL_CONV1D
+    elif net in recurrent.NETS:
+        family = recurrent.DELTA_NET
+    assert (frame["latency_us"].to_numpy() >= floors_us(family, frame)).all()
 
 
 @needs_corpus

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipewave.gpus import find
-from pipewave.kernels.attention.family import DECODE, FAMILY, PREFILL, analyse_requests
+from pipewave.kernels.attention.family import DECODE, FAMILY, PREFILL
 from pipewave.measure.row_files import rows as measured
 from pipewave.software.stacks import framework, version
 from train import corpus
@@ -162,7 +162,7 @@ def _ragged_row(row: dict[str, Any]) -> dict[str, Any]:
 
 def features(net: str, frame: pd.DataFrame) -> Features:
     """Features by name and the base estimate in µs, aligned with `frame`."""
-    return features_of(FAMILY, frame.assign(variant=net), analyse_requests)
+    return features_of(FAMILY, frame.assign(variant=net))
 
 
 TABLES = ("context_attention", "generation_attention", "encoder_attention")

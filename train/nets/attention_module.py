@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pipewave.kernels.attention_module.family import FAMILY, analyse_requests
+from pipewave.kernels.attention_module.family import FAMILY
 from train.corpus import operators
 from train.net import Features, Net, balanced_names, features_of, grouped, spread
 
@@ -111,7 +111,7 @@ def _group(frame: pd.DataFrame, source: Source) -> pd.Series:
 
 def features(_: str, frame: pd.DataFrame) -> Features:
     """Features by name and the base estimate in µs, aligned with `frame`."""
-    return features_of(FAMILY, frame, analyse_requests)
+    return features_of(FAMILY, frame)
 
 
 NETS = {

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from pipewave.gpus import find
-from pipewave.kernels.expert_exchange import ALL_TO_ALL, MEGA, MEGA_MOE, MOE_ALL_TO_ALL
+from pipewave.kernels.operators import ALL_TO_ALL, MEGA, MEGA_MOE, MOE_ALL_TO_ALL
 from train.corpus import operators
 from train.net import Features, Net, balanced_names, features_of, grouped, spread
 

@@ -24,7 +24,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipewave.gpus import find
-from pipewave.kernels.attention.tasks import Requests
 from pipewave.kernels.base import Analysis, Columns, Context
 from pipewave.kernels.moe.family import FAMILY, analyse
 from pipewave.kernels.moe.routing import SHAPE, SHARED, WHOLE, model
@@ -101,7 +100,7 @@ def features(_: str, frame: pd.DataFrame) -> Features:
     """Features by name and the base estimate in µs, aligned with the frame."""
     configs = {repr(config): config for config in frame["config"].unique()}
 
-    def analysed(_: Requests, columns: Columns, ctx: Context) -> Analysis:
+    def analysed(columns: Columns, ctx: Context) -> Analysis:
         options = dict(ctx.options)
         named = options | {"config": configs[options["config"]]}
         return analyse(columns, replace(ctx, options=tuple(named.items())))

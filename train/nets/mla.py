@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipewave.kernels.attention.mla import CONTEXT, FAMILY, GENERATION, analyse_requests
+from pipewave.kernels.attention.family import CONTEXT, GENERATION, MLA
 from pipewave.software.stacks import framework, version
 from train import corpus
 from train.net import Features, Net, features_of, grouped
@@ -49,7 +49,7 @@ def usable(frame: pd.DataFrame) -> pd.DataFrame:
 
 def features(_: str, frame: pd.DataFrame) -> Features:
     """Features by name and the base estimate in µs, aligned with `frame`."""
-    return features_of(FAMILY, frame, analyse_requests)
+    return features_of(MLA, frame)
 
 
 TABLES = ("context_mla", "generation_mla")

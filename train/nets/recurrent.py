@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pipewave.kernels.recurrent import delta_net, mamba2
+from pipewave.kernels import recurrent
 from train.corpus import operators
 from train.net import Features, Net, balanced_names, features_of, grouped, spread
 
@@ -21,7 +21,7 @@ CONV_ROWS = ("gdn", "kda", "mamba2")
 
 def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
     """All versions of the net's kernels."""
-    if net == mamba2.CONV:
+    if net == recurrent.CONV:
         return _conv(data_dir)
     kind, part = net.split("_")
     frame = _named(operators.table(TABLES[kind], data_dir))
@@ -62,9 +62,9 @@ def channels(frame: pd.DataFrame) -> pd.Series:
 
 def features(net: str, frame: pd.DataFrame) -> Features:
     """Features by name and the base estimate in µs, aligned with `frame`."""
-    if net == mamba2.CONV:
-        return features_of(mamba2.CAUSAL_CONV1D, frame, mamba2.analyse_conv_requests)
-    return features_of(delta_net.FAMILY, frame, delta_net.analyse_requests)
+    if net == recurrent.CONV:
+        return features_of(recurrent.CAUSAL_CONV1D, frame)
+    return features_of(recurrent.DELTA_NET, frame)
 
 
-NETS = dict.fromkeys((*delta_net.NETS, mamba2.CONV), Net(rows, features, CONV_ROWS, spread))
+NETS = dict.fromkeys((*recurrent.NETS, recurrent.CONV), Net(rows, features, CONV_ROWS, spread))

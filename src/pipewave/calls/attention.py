@@ -100,6 +100,6 @@ def mla(q_lens: Sequence[int], kv_lens: Sequence[int], heads: int, phase: str, *
 
     {call}
 
-    Work: FLOPs of the visible pairs at the widths of the phase (`kernels/attention/mla.py`).
+    Work: FLOPs of the visible pairs at the widths of the phase (`kernels/attention/family.py`).
     """
     return Mla(listed(q_lens), listed(kv_lens), heads, phase, **options)

@@ -64,24 +64,6 @@ class Ragged:
     values: Array
     offsets: NDArray[np.intp]
 
-    @property
-    def lengths(self) -> NDArray[np.intp]:
-        """Entries of each call."""
-        return np.diff(self.offsets)
-
-    @property
-    def owner(self) -> NDArray[np.intp]:
-        """Index of the call each value belongs to."""
-        return np.repeat(np.arange(len(self.offsets) - 1), self.lengths)
-
-    def sum(self, per_value: Array) -> Array:
-        """Add up an array aligned with `values` within each call."""
-        return np.add.reduceat(per_value, self.offsets[:-1])
-
-    def max(self, per_value: Array) -> Array:
-        """Largest of an array aligned with `values` within each call."""
-        return np.asarray(np.maximum.reduceat(per_value, self.offsets[:-1]))
-
 
 Columns = Mapping[str, Any]  # name → float64 array [calls], or Ragged
 
@@ -189,7 +171,8 @@ class Family:
 
     name: str
     call: type[Call]
-    analyse: Callable[[Columns, Context], Analysis] = None  # type: ignore[assignment]  # by `formula` where that is given
+    # By `formula` where that is given; of lists, a third argument holds requests that are grouped already.
+    analyse: Callable[..., Analysis] = None  # type: ignore[assignment]
     options: tuple[str, ...] = ()  # fields of the call that go to `Context.options` instead of the columns
     same: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None  # what stands for options that are answered alike
     ragged: tuple[str, ...] = ()  # fields that are lists

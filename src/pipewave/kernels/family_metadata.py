@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipewave.calls.fields import Call
+from pipewave.files import packaged
 from pipewave.kernels.profiler import Given, Launched, Op, Shaped, Step
 
 Case = Mapping[str, Any]
@@ -33,6 +35,12 @@ class KernelName(NamedTuple):
     role: str
     impl: str | None = None
     joins: str = ""
+
+
+def names_of(family: str) -> tuple[KernelName, ...]:
+    """The names of a built-in family, of which one table holds all, in the order of ranks."""
+    rows = packaged.document(Path(__file__).with_name("kernel_names.json"))
+    return tuple(KernelName(**row) for row in rows if row.pop("family") == family)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +81,7 @@ class Measurements:
 
     `runners`: implementations by name; `usual`: the one where a case names none, by type and, under "", for all others.
     `work`: (FLOPs, bytes) of a case, roughly, to skip long ones. `together`: fields of the jobs that stay in one batch.
-    `group`: fields that near-duplicate rows share; `table`: the corpus table that holds public rows, `case` how one of
-    its rows reads as a case. `phase`: splits tables of errors.
+    `group`: fields that near-duplicate rows share.
     """
 
     runners: Mapping[str, Runner] = field(default_factory=dict)
@@ -82,13 +89,9 @@ class Measurements:
     work: Callable[[Case], tuple[float, float]] | None = None
     together: tuple[str, ...] = ()
     group: tuple[str, ...] = ()
-    table: str = ""
-    case: Callable[[Case], dict[str, Any]] | None = None
-    phase: Callable[[Case], str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(NamedTuple):
     """A first view in the browser: a case without its swept field, and the sweep. `waves`: rounds of thread blocks of
     each call from (columns, context, analysis), NaN where none is named.
     """
@@ -105,13 +108,3 @@ class FamilyMetadata:
     profile: Profile = Profile()
     rows: Mapping[str, Measurements] = field(default_factory=dict)
     page: Page | None = None
-
-
-def table_case(kernel: str, *names: str, flags: tuple[str, ...] = ()) -> Callable[[Case], dict[str, Any]]:
-    """How a row of a corpus table reads as a case whose fields have the columns' names."""
-
-    def case(row: Case) -> dict[str, Any]:
-        sizes = {name: int(row[name]) for name in names}
-        return {"kernel": kernel} | sizes | {name: bool(row[name]) for name in flags}
-
-    return case

@@ -115,27 +115,22 @@ class Launched(Protocol):
     @property
     def head(self) -> Kernel:
         """The kernel that names the launch."""
-        ...
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         """Every kernel of the launch."""
-        ...
 
     @property
     def role(self) -> str:
         """What the kernel does for its layer."""
-        ...
 
     @property
     def family(self) -> str | None:
         """Family of kernels that answers it, None where there is none."""
-        ...
 
     @property
     def impl(self) -> str | None:
         """Implementation inside the stack, None where its name does not say."""
-        ...
 
     @property
     def dtype(self) -> str | None:

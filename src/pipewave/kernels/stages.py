@@ -60,7 +60,6 @@ class Stages:
     parts: Sequence[Stage]
     border: Stream
     least_flops: Amount
-    least_xu: Amount = 0.0
 
     @cached_property
     def seconds(self) -> dict[str, Array]:
@@ -85,31 +84,26 @@ class Stages:
 
     def analysis(self, features: Mapping[str, Amount], net: str) -> Analysis:
         """Demand, base estimate and features: what the family names, and how long each stage takes."""
-        named = columns_of(features, self.calls) | self._times()
-        return Analysis(self._demand(), self.base_s, named, net, self._work())
-
-    def _demand(self) -> Any:
-        gpu, border = self.ctx.gpu, self.border
-        return demand(
+        border, told = self.border, {name: took for name, took in self.seconds.items() if name != UNTOLD}
+        least = demand(
             self.calls,
             tensor=self.least_flops,
-            dram=least_bytes(gpu, self.ctx.protocol, border),
+            dram=least_bytes(self.ctx.gpu, self.ctx.protocol, border),
             l2=border.moved,
-            xu=self.least_xu,
             launch=1.0,
         )
+        named = columns_of(features, self.calls)
+        named |= {
+            f"log_{name}": np.clip(log2(took), *LOG_TIME) for name, took in (told | {"base": self.base_s}).items()
+        }
+        named |= {f"share_{name}": took / self.base_s for name, took in told.items()}
+        return Analysis(least, self.base_s, named, net, self._work())
 
     def _work(self) -> Work:
         """What all stages do: FLOPs as those of the call's type that take as long."""
         flops = sum(in_units_of(self.ctx, part.flops, part.dtype) for part in self.parts)
         passed = sum(part.fresh + part.read + part.written + part.gathered for part in self.parts)
         return Work(flops, sum(self._exchanged(part) for part in self.parts), passed).laid_out(self.calls)
-
-    def _times(self) -> dict[str, Array]:
-        base, told = self.base_s, {name: took for name, took in self.seconds.items() if name != UNTOLD}
-        logs = {f"log_{name}": np.clip(log2(took), *LOG_TIME) for name, took in told.items()}
-        shares = {f"share_{name}": took / base for name, took in told.items()}
-        return logs | shares | {"log_base": np.clip(log2(base), *LOG_TIME)}
 
     def _seconds(self, part: Stage) -> Array:
         gpu, full = self.ctx.gpu, np.ones(self.calls)

@@ -38,35 +38,21 @@ class DecodeWork(NamedTuple):
     merged: Amount  # 1 where a second kernel merges parts, if only parts of one
 
 
-class DecodeTimes(NamedTuple):
-    """Seconds by cause; `unsplit` is what `stream` would be with one block a request and KV head."""
-
-    stream: Amount
-    unsplit: Amount
-    fixed: Amount
-    dram: Amount
-    compute: Amount
-    merge: Amount
-    copies: Amount  # copies beside the kernel
-
-
 def estimate(shape: Shape, setting: AttentionSetting) -> Estimate:
     """Base seconds and features of calls whose requests bring one query each."""
     if setting.engine.alone_decode is not None:
         return Estimate(segments.seconds(shape, setting, setting.engine.alone_decode), {}, {})
-    work = _work(shape, setting)
-    times = _times(shape, work, setting)
-    busy = overlapped(3, times.dram, times.stream, times.compute)
-    base = setting.decode_companions.launches * setting.launch_s + busy + times.fixed + times.merge + times.copies
-    sizes, plain = _sizes(shape, work, times, setting, base), _plain(work, setting, shape.requests.xp)
-    longest = LAST_BLOCK_SHARE * work.beyond * _block_s(setting, shape)
-    return Estimate(shape.requests.xp.maximum(base, longest), sizes, plain)
-
-
-def _block_s(setting: AttentionSetting, shape: Shape) -> float:
-    """Seconds of an SM to stream one KV tile."""
-    tile, layout = setting.engine.decode, shape.layout
-    return tile.keys * layout.cached * layout.kv_bytes / (tile.bytes_per_clk * setting.hertz)
+    work, xp, tile = _work(shape, setting), shape.xp, setting.engine.decode
+    block_s = tile.keys * shape.layout.cached * shape.layout.kv_bytes / (tile.bytes_per_clk * setting.hertz)
+    times = _times(shape, work, setting, block_s)
+    busy = overlapped(3, times["dram"], times["stream"], times["compute"])
+    base = setting.decode_companions.launches * setting.launch_s + busy + times["fixed"] + times["merge"]
+    base = base + _copies_s(shape, setting)
+    launches = 1.0 / setting.launch_s
+    sizes = {"base": 1e6 * base} | {name: took * launches for name, took in times.items()}
+    sizes |= _sizes(shape, work, setting)
+    longest = LAST_BLOCK_SHARE * work.beyond * block_s
+    return Estimate(xp.maximum(base, longest), sizes, _plain(work, setting, xp))
 
 
 def _evened(tiles: Amount, requests: AnyRequests, most: float) -> Amount:
@@ -95,7 +81,11 @@ def _work(shape: Shape, setting: AttentionSetting) -> DecodeWork:
     separate = alone if engine.windows_packed else alone | (windowed > 0)
     units = xp.where(separate, layout.heads, layout.kv_heads * row_tiles)
     most = (UNEVEN_WARM if setting.warm else UNEVEN).get(engine.name, 1.0)
-    longest = each.ceil(visible_keys(requests.q, requests.kv, _window(shape, setting), each) * (1.0 / keys))
+    window = shape.window
+    if window is not None and setting.widest_window is not None:  # from which the kernel applies none
+        per = each if isinstance(window, np.ndarray) else SCALAR  # one for all, or of each group
+        window = per.where(window >= setting.widest_window, 0.0, window)
+    longest = each.ceil(visible_keys(requests.q, requests.kv, window, each) * (1.0 / keys))
     stored = each.ceil(requests.kv * (1.0 / keys))
     visited, held = _evened(longest, requests, most), _evened(stored, requests, most)
     steps, deepest = requests.total(visited) * units, requests.largest(visited)
@@ -126,32 +116,26 @@ def _longest_part(rule: str, deepest: Amount, part: Amount, xp: Arith) -> Amount
     return xp.ceil(deepest / xp.ceil(deepest / longest)) if rule == "fa3" else longest
 
 
-def _window(shape: Shape, setting: AttentionSetting) -> Amount | None:
-    """The window a kernel applies."""
-    if shape.window is None or setting.widest_window is None:
-        return shape.window
-    each = shape.requests.each if isinstance(shape.window, np.ndarray) else SCALAR  # one for all, or of each group
-    return each.where(shape.window >= setting.widest_window, 0.0, shape.window)
-
-
-def _times(shape: Shape, work: DecodeWork, setting: AttentionSetting) -> DecodeTimes:
+def _times(shape: Shape, work: DecodeWork, setting: AttentionSetting, block_s: float) -> dict[str, Amount]:
+    """Seconds by cause; `unsplit` is what `stream` would be with one block a request and KV head, `memory` what DRAM
+    would take for everything. `block_s`: of an SM to stream one KV tile.
+    """
     tile, layout, sms, hertz = setting.engine.decode, shape.layout, setting.sms, setting.hertz
-    xp, ctas = shape.requests.xp, float(tile.ctas)
-    block_s = _block_s(setting, shape)
+    xp, ctas = shape.xp, float(tile.ctas)
     load, per_sm = work.steps / sms, work.blocks / sms
     busiest = work.part * xp.minimum(xp.maximum(per_sm, 1.0), ctas) * xp.maximum(xp.floor(per_sm / ctas), 1.0)
     partial = work.blocks / work.whole * shape.batch * layout.heads * (PARTIAL_BYTES * layout.dim_v / setting.l2_rate)
     dram = shape.moved * setting.missing(shape.moved, xp)
     cycles = tile.fixed_cycles + work.alone * (ALONE_CYCLES - tile.fixed_cycles)
-    return DecodeTimes(
-        stream=xp.maximum(load, busiest) * block_s,
-        unsplit=xp.maximum(load, work.deepest) * block_s,
-        fixed=per_sm * cycles / hertz,
-        dram=dram / (DECODE_DRAM_SHARE * setting.dram_rate),
-        compute=work.steps * (setting.block_cycles / (sms * hertz)),
-        merge=work.merged * setting.launch_s + (work.blocks > work.whole) * partial,
-        copies=_copies_s(shape, setting),
-    )
+    return {
+        "dram": dram / (DECODE_DRAM_SHARE * setting.dram_rate),
+        "memory": shape.moved / setting.dram_rate,
+        "stream": xp.maximum(load, busiest) * block_s,
+        "fixed": per_sm * cycles / hertz,
+        "unsplit": xp.maximum(load, work.deepest) * block_s,
+        "compute": work.steps * (setting.block_cycles / (sms * hertz)),
+        "merge": work.merged * setting.launch_s + (work.blocks > work.whole) * partial,
+    }
 
 
 def _copies_s(shape: Shape, setting: AttentionSetting) -> Amount:
@@ -162,21 +146,10 @@ def _copies_s(shape: Shape, setting: AttentionSetting) -> Amount:
     return moved.bytes(queries, keys) * (1.0 / setting.dram_rate)
 
 
-def _sizes(
-    shape: Shape, work: DecodeWork, times: DecodeTimes, setting: AttentionSetting, base: Amount
-) -> dict[str, Amount]:
-    """What the net sees as logarithms: times in launches, counts, lengths."""
-    layout, launches, tile = shape.layout, 1.0 / setting.launch_s, setting.engine.decode
-    keys = shape.keys / shape.batch
+def _sizes(shape: Shape, work: DecodeWork, setting: AttentionSetting) -> dict[str, Amount]:
+    """Counts and lengths that the net sees as logarithms, as it sees times in launches."""
+    layout, tile, keys = shape.layout, setting.engine.decode, shape.keys / shape.batch
     return {
-        "base": 1e6 * base,
-        "dram": times.dram * launches,
-        "memory": shape.moved * (launches / setting.dram_rate),
-        "stream": times.stream * launches,
-        "fixed": times.fixed * launches,
-        "unsplit": times.unsplit * launches,
-        "compute": times.compute * launches,
-        "merge": times.merge * launches,
         "splits": work.blocks / work.whole,
         "waves": work.blocks / (setting.sms * tile.ctas),
         "whole_waves": work.whole / setting.sms,
@@ -188,7 +161,7 @@ def _sizes(
         "batch": shape.batch,
         "keys": keys,
         "uneven": work.deepest * tile.keys / keys,
-        "reach": reach(layout, shape.requests.largest(shape.requests.kv), shape.requests.xp),
+        "reach": reach(layout, shape.requests.largest(shape.requests.kv), shape.xp),
         "dim": layout.dim,
     }
 

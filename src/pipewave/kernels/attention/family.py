@@ -1,13 +1,12 @@
-"""The attention family: analysis of calls, and features for its nets."""
+"""Softmax attention over ragged batches, plain and latent: least work, base estimate, and features for their nets."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
-from pipewave.calls.dtypes import ATTENTION_DTYPES, kv_bytes
-from pipewave.calls.families import Attention
+from pipewave.calls.dtypes import ACTIVATION_BYTES, ATTENTION_DTYPES, kv_bytes
+from pipewave.calls.families import Attention, Mla
 from pipewave.kernels.attention import decode as attention_decode
 from pipewave.kernels.attention import prefill as attention_prefill
 from pipewave.kernels.attention.setting import AttentionSetting, Estimate, setting_of
@@ -41,31 +40,9 @@ def phase(case: Mapping[str, Any]) -> str:
     return DECODE if max(case["q_lens"]) == 1 and not alone else PREFILL
 
 
-def least(shape: Shape, ctx: Context) -> dict[str, Amount]:
-    """Least work: visible pairs, K and V of the visible keys once, Q and O once.
-
-    Tensor work counts in operations of `ctx.dtype`. Over an fp8 cache the products may run in fp8 (several kernels
-    quantise the queries), hence count for what they take at that rate.
-    """
-    gpu, layout = ctx.gpu, shape.layout
-    fp8 = layout.kv_bytes == 1.0 and gpu.supports("fp8")
-    faster = gpu.peak_flops("fp8") / gpu.peak_flops(ctx.dtype) if fp8 else 1.0
-    return {
-        "tensor": shape.pairs * (2.0 / faster * (layout.dim + layout.dim_v)),
-        "dram": least_dram(gpu, ctx.protocol, shape.cache_bytes, shape.query_bytes, shape.out_bytes, xp=shape.xp),
-        "l2": shape.moved,
-        "xu": shape.pairs,
-        "launch": 1.0,
-    }
-
-
-def analyse(cols: Columns, ctx: Context) -> Analysis:
-    """Demand, base estimate and features of a batch of attention calls."""
-    return analyse_requests(requests_of(cols), cols, ctx)
-
-
-def analyse_requests(requests: Requests, cols: Columns, ctx: Context) -> Analysis:
-    """The same from requests that are grouped already."""
+def analyse(cols: Columns, ctx: Context, requests: Requests | None = None) -> Analysis:
+    """Demand, base estimate and features of a batch of attention calls; `requests` where they are grouped already."""
+    requests = requests or requests_of(cols)
     heads, kv_heads = requests.per_call(cols["heads"]), requests.per_call(cols["kv_heads"])
     window, softcap = (
         requests.per_call(cols[name]) if name in cols and cols[name].any() else None for name in ("window", "softcap")
@@ -94,17 +71,26 @@ def _sketched(
 ) -> Sketch:
     """From amounts of each call; no window and no softcap are None, or 0 in some calls of many."""
     options = dict(ctx.options)
-    net = str(options.get("variant", PREFILL))
+    net, dim = str(options.get("variant", PREFILL)), float(options["head_dim"])
+    layout = Heads(
+        heads=heads,
+        kv_heads=kv_heads,
+        window=window,
+        dim=dim,
+        dim_v=float(
+            options.get("head_dim_v") or constant("attention_value_dim", framework=ctx.framework, head_dim=dim) or dim
+        ),
+        kv_bytes=kv_bytes(options.get("kv_dtype"), ctx.dtype),
+        q_bytes=kv_bytes(None, ctx.dtype),
+        causal=bool(options.get("causal", True)),
+    )
+    shape = shape_of(requests, layout)
     estimate = attention_decode.estimate if net == DECODE else attention_prefill.estimate
-    shape = shape_of(requests, _layout(heads, kv_heads, window, ctx, options))
     plain = sketch_shape(shape, ctx, net, estimate)
-    return plain if softcap is None else _capped(plain, shape, softcap > 0, ctx)
-
-
-def _capped(plain: Sketch, shape: Shape, capped: Any, ctx: Context) -> Sketch:
-    """With a tanh for every score, on the unit that exponentiates; no measured row has one, so the net adds nothing."""
-    gpu = ctx.gpu
-    tanhs = capped * shape.pairs
+    if softcap is None:
+        return plain
+    # A tanh for every score, on the unit that exponentiates; no measured row has one, so the net adds nothing.
+    gpu, tanhs = ctx.gpu, (softcap > 0) * shape.pairs
     seconds = tanhs / (gpu.xu_per_clk_per_sm * gpu.sms * gpu.sustained_clock_mhz * 1e6)
     amounts = {**plain.amounts, "xu": plain.amounts["xu"] + tanhs}
     return plain._replace(amounts=amounts, base_s=plain.base_s + seconds)
@@ -122,36 +108,27 @@ def sketch_shape(
     setting = setting_of(ctx, real.layout)
     found = estimate(real, setting)
     alone = setting.engine.alone_decode if net == DECODE else setting.engine.alone
-    taught = "" if alone else net
-    return Sketch(least(shape, ctx), found.base_s, found.features(setting, real.xp), taught, work(real, setting))
+    flops = real.pairs * (2.0 * (real.layout.dim + real.layout.dim_v))
+    work = Work(flops, real.moved * setting.missing(real.moved, real.xp), real.moved, setting.product)
+    return Sketch(least(shape, ctx), found.base_s, found.features(setting, real.xp), "" if alone else net, work)
 
 
-def work(shape: Shape, setting: AttentionSetting) -> Work:
-    """What an implementation does: every visible pair is multiplied twice; Q, K, V and O pass the L2 once."""
-    layout = shape.layout
-    flops = shape.pairs * (2.0 * (layout.dim + layout.dim_v))
-    return Work(flops, shape.moved * setting.missing(shape.moved, shape.xp), shape.moved, setting.product)
+def least(shape: Shape, ctx: Context) -> dict[str, Amount]:
+    """Least work: visible pairs, K and V of the visible keys once, Q and O once.
 
-
-def _layout(heads: Amount, kv_heads: Amount, window: Amount, ctx: Context, options: Mapping[str, Any]) -> Heads:
-    """Head layout from amounts and the options head_dim, head_dim_v, kv_dtype, causal."""
-    dim = float(options["head_dim"])
-    return Heads(
-        heads=heads,
-        kv_heads=kv_heads,
-        window=window,
-        dim=dim,
-        dim_v=float(options.get("head_dim_v") or _value_dim(ctx.framework, dim)),
-        kv_bytes=kv_bytes(options.get("kv_dtype"), ctx.dtype),
-        q_bytes=kv_bytes(None, ctx.dtype),
-        causal=bool(options.get("causal", True)),
-    )
-
-
-@lru_cache(maxsize=256)
-def _value_dim(framework: str, dim: float) -> float:
-    """Width of values when the call names none."""
-    return float(constant("attention_value_dim", framework=framework, head_dim=dim) or dim)
+    Tensor work counts in operations of `ctx.dtype`. Over an fp8 cache the products may run in fp8 (several kernels
+    quantise the queries), hence count for what they take at that rate.
+    """
+    gpu, layout = ctx.gpu, shape.layout
+    fp8 = layout.kv_bytes == 1.0 and gpu.supports("fp8")
+    faster = gpu.peak_flops("fp8") / gpu.peak_flops(ctx.dtype) if fp8 else 1.0
+    return {
+        "tensor": shape.pairs * (2.0 / faster * (layout.dim + layout.dim_v)),
+        "dram": least_dram(gpu, ctx.protocol, shape.cache_bytes, shape.query_bytes, shape.out_bytes, xp=shape.xp),
+        "l2": shape.moved,
+        "xu": shape.pairs,
+        "launch": 1.0,
+    }
 
 
 def assumed(ctx: Context) -> str:
@@ -179,4 +156,47 @@ FAMILY = Family(
     metadata="pipewave.kernels.attention.metadata:ATTENTION",
     reads="operands",
     assumed=assumed,
+)
+
+
+# Multi-head latent attention: expanded heads in the context phase, the compressed cache in generation.
+
+CONTEXT, GENERATION = "mla_context", "mla_generation"
+NOPE_DIM = VALUE_DIM = 128.0
+
+
+def analyse_mla(cols: Columns, ctx: Context, requests: Requests | None = None) -> Analysis:
+    """Demand, base estimate and features of a batch of latent-attention calls.
+
+    Heads with keys and values of their own take the fewest operations for many queries; one compressed row a token that
+    all heads read takes the fewest bytes, and is what a cache holds. Some context kernels work on such rows, too.
+    """
+    requests = requests or requests_of(cols)
+    heads, rope, rank = (
+        requests.per_call(cols["heads"]),
+        float(ctx.option("rope_dim")),
+        float(ctx.option("kv_lora_rank")),
+    )
+    cached = kv_bytes(ctx.option("kv_dtype"), ctx.dtype)
+    latent = Heads(heads, heads / heads, None, rank + rope, rank, cached, ACTIVATION_BYTES, latent=True)
+    if ctx.option("phase") == "generation":
+        found = sketch_shape(shape_of(requests, latent), ctx, GENERATION, attention_decode.estimate)
+    else:
+        expanded = Heads(heads, heads, None, NOPE_DIM + rope, VALUE_DIM, ACTIVATION_BYTES, ACTIVATION_BYTES)
+        done = shape_of(requests, latent) if ctx.rule("mla_stays_latent") else None
+        found = sketch_shape(shape_of(requests, expanded), ctx, CONTEXT, attention_prefill.estimate, done)
+    return found.analysis(requests.calls)
+
+
+MLA = Family(
+    "mla",
+    Mla,
+    analyse_mla,
+    options=("kv_dtype", "phase", "kv_lora_rank", "rope_dim"),
+    ragged=("q_lens", "kv_lens"),
+    nets=(CONTEXT, GENERATION),
+    dtypes=ATTENTION_DTYPES,
+    example="pipewave predict mla 1*16 4096*16 128 generation --gpu H200",
+    metadata="pipewave.kernels.attention.metadata:MLA",
+    reads="operands",
 )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,12 +12,11 @@ from pipewave.kernels.base import Analysis, Columns, Context
 from pipewave.kernels.family_metadata import (
     Case,
     FamilyMetadata,
-    KernelName,
     Measurements,
     Page,
     Profile,
     Runner,
-    table_case,
+    names_of,
 )
 from pipewave.kernels.profiler import Given, Launched, Op, Shaped, Step
 from pipewave.physics.demand import Array
@@ -28,8 +26,7 @@ from pipewave.physics.demand import Array
 MOST_REQUESTS, MOST_TOKENS = 1 << 16, 1 << 24  # of one step; more is damage
 
 
-@dataclass(frozen=True, slots=True)
-class Lengths:
+class Lengths(NamedTuple):
     """New tokens and cache lengths, one entry a request. `note` is empty when none had to be assumed."""
 
     q_lens: tuple[int, ...]
@@ -37,8 +34,7 @@ class Lengths:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class VarlenArgs:
+class VarlenArgs(NamedTuple):
     """Where a variable-length attention operator keeps things among its arguments."""
 
     starts: int  # cumulative query lengths: one more entry than requests
@@ -117,41 +113,6 @@ def _number(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) < 12 else 0
 
 
-# How profiles show attention: names of kernels, and operators that hold heads, types and lengths.
-
-NAMES = (
-    KernelName(10, r"^triton_tem_\w*attention", "attention", "triton"),
-    KernelName(
-        60,
-        r"FlashAttnFwdCombine|splitkv_combine|MergeStates|merge_attn_states|reduce_segments",
-        "combine",
-        "",
-        "previous",
-    ),
-    KernelName(60, r"_fwd_kernel_stage2|_fwd_grouped_kernel_stage2", "combine", "", "previous"),
-    KernelName(60, r"prepare_varlen_num_blocks|get_scheduler_metadata", "prepare", "", "next"),
-    KernelName(60, r"FlashAttnFwdSm\d+|FlashAttentionForwardSm90", "attention", "fa3"),
-    KernelName(60, r"FlashAttentionForwardSm100|flash_attn_cute", "attention", "fa4"),
-    KernelName(60, r"flash_fwd_(splitkv_)?kernel|fmha_cutlassF|flash_attention_2", "attention", "fa2"),
-    KernelName(
-        60,
-        r"Batch(Prefill|Decode)With|flashinfer::PrefillWith|SinglePrefillWith|SingleDecodeWith|PersistentKernelTemplate",
-        "attention",
-        "flashinfer",
-    ),
-    KernelName(
-        60,
-        r"kernel_unified_attention|_fwd_grouped_kernel_stage1|\b_fwd_kernel(?!_ep)|_paged_attn|att(entio)?n_fwd",
-        "attention",
-        "triton",
-    ),
-    KernelName(60, r"fmhaSm\d+|fmha_v2|masked_multihead_attention|Sm100FmhaFwd|kernel_mha", "attention", "trtllm"),
-    KernelName(60, r"cudnn.*(sdpa|flash_fprop)", "attention", "cudnn"),
-    KernelName(60, r"paged_attention_v2_reduce", "combine", "", "previous"),
-    KernelName(60, r"paged_attention_v\d", "attention", "triton"),
-)
-
-
 def _read(launched: Launched, step: Step | None, given: Given) -> Shaped | None:
     if op := launched.op("aten::scaled_dot_product_attention"):
         return _dense(op, launched)
@@ -192,34 +153,11 @@ def _dense(op: Op, launched: Launched) -> Shaped | None:
     return Shaped("attention", call)
 
 
-PROFILE = Profile(NAMES, group=_read, anchors=("attention",))
-
-
-# Measured rows of attention: implementations, plan, near duplicates, the corpus table.
-
-_plain = table_case("attention", "heads", "kv_heads", "head_dim", flags=("causal", "sinks"))
-
-
 def _work(case: Case) -> tuple[float, float]:
     pairs = sum(q * (kv - (q - 1) / 2) for q, kv in zip(case["q_lens"], case["kv_lens"], strict=True))
     width = case["head_dim"]
     kv_bytes = 4.0 * sum(case["kv_lens"]) * case["kv_heads"] * width
     return 4.0 * pairs * case["heads"] * width, kv_bytes + 4.0 * sum(case["q_lens"]) * case["heads"] * width
-
-
-def lens(row: Case) -> dict[str, Any]:
-    """Lengths of a table's row, whose requests are all alike."""
-    batch = int(row["batch"])
-    return {"q_lens": [int(row["q_len"])] * batch, "kv_lens": [int(row["kv_len"])] * batch}
-
-
-def _case(row: Case) -> dict[str, Any]:
-    return _plain(row) | lens(row) | {"window": int(row["window"]) or None, "kv_dtype": str(row["kv_dtype"])}
-
-
-def _phase(case: Case) -> str:
-    """Decode when every request brings one token."""
-    return "decode" if set(case["q_lens"]) == {1} else "prefill"
 
 
 ROWS = {
@@ -235,17 +173,8 @@ ROWS = {
         usual={"": "fa3"},
         work=_work,
         group=("heads", "kv_heads", "head_dim", "window"),
-        table="attention",
-        case=_case,
-        phase=_phase,
     )
 }
-
-
-# The first views of attention, plain and latent, and their waves.
-
-LENGTHS = {"q_lens": [1] * 32, "kv_lens": [2048] * 32}
-SWEEP = {"field": "kv_lens", "from": 128, "to": 32768}
 
 
 def waves(_cols: Columns, _ctx: Context, analysis: Analysis) -> Array:
@@ -253,42 +182,16 @@ def waves(_cols: Columns, _ctx: Context, analysis: Analysis) -> Array:
     return np.asarray(np.exp2(analysis.features["waves"]))
 
 
-PAGE = Page({**LENGTHS, "heads": 32, "kv_heads": 8, "head_dim": 128}, SWEEP, waves)
-LATENT = Page({**LENGTHS, "heads": 16, "phase": "generation"}, SWEEP, waves)
-
-
-# What other rooms need to know of attention.
-
-ATTENTION = FamilyMetadata(PROFILE, ROWS, PAGE)
-
-
-# How profiles show latent attention: names of kernels; sizes come from the model.
-
-MLA_NAMES = (
-    KernelName(50, r"flash_fwd_mla_combine|mla_combine|MLA.*[Rr]eduction|mla.*_stage2", "mla_combine", "", "previous"),
-    KernelName(50, r"get_mla_metadata", "mla_prepare", "", "next"),
-    KernelName(
-        50,
-        r"splitkv_mla|flash_mla|FlashMLA|BatchMLA|cutlass_mla|Sm100FmhaMla|mla_decode|fmhaSm100.*(Mla|HQk576)",
-        "mla",
-        "flashmla",
-    ),
+LENGTHS = {"q_lens": [1] * 32, "kv_lens": [2048] * 32}
+SWEEP = {"field": "kv_lens", "from": 128, "to": 32768}
+ATTENTION = FamilyMetadata(
+    Profile(names_of("attention"), group=_read, anchors=("attention",)),
+    ROWS,
+    Page({**LENGTHS, "heads": 32, "kv_heads": 8, "head_dim": 128}, SWEEP, waves),
 )
-MLA_PROFILE = Profile(MLA_NAMES, anchors=("mla",))
-
-
-# Measured rows of latent attention: near duplicates and the corpus table.
-
-_mla_sizes = table_case("mla", "heads")
-
-
-def _mla_case(row: Case) -> dict[str, Any]:
-    return _mla_sizes(row) | lens(row) | {"phase": str(row["phase"]), "kv_dtype": str(row["kv_dtype"])}
-
-
-MLA_ROWS = {"mla": Measurements(group=("heads",), table="mla", case=_mla_case, phase=lambda case: str(case["phase"]))}
-
-
-# What other rooms need to know of latent attention.
-
-MLA = FamilyMetadata(MLA_PROFILE, MLA_ROWS, LATENT)
+# Profiles hold no sizes of latent attention: they come from the model.
+MLA = FamilyMetadata(
+    Profile(names_of("mla"), anchors=("mla",)),
+    {"mla": Measurements(group=("heads",))},
+    Page({**LENGTHS, "heads": 16, "phase": "generation"}, SWEEP, waves),
+)

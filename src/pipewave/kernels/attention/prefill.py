@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES
 from pipewave.kernels.attention.setting import AttentionSetting, Estimate, reach
-from pipewave.kernels.attention.software import Alone, AttentionKernel
+from pipewave.kernels.attention.software import AttentionKernel
 from pipewave.kernels.attention.split import FEWEST_BLOCKS, FULL, fa3_part
-from pipewave.kernels.attention.tasks import Amount, AnyRequests, Heads, Shape, tile_steps, visible_keys
+from pipewave.kernels.attention.tasks import Amount, AnyRequests, Shape, tile_steps, visible_keys
 from pipewave.physics.cache import MISSES, PREFILL_DRAM_SHARE, missing_share
 from pipewave.physics.overlap import overlapped
 from pipewave.physics.overlap import waves as waves_of
@@ -42,7 +42,7 @@ class Walk(NamedTuple):
 
 def seconds(shape: Shape, setting: AttentionSetting, alone: DecodeCycles) -> Amount:
     """Time of calls whose requests bring one query each."""
-    walk, layout, xp = walked(shape), shape.layout, shape.requests.xp
+    walk, layout, xp = walked(shape), shape.layout, shape.xp
     tile_s = (
         alone.tile_cycles.fixed + alone.tile_cycles.per_head_element * layout.dim * walk.keys / NARROW
     ) / setting.hertz
@@ -57,7 +57,9 @@ def walked(shape: Shape) -> Walk:
     """How caches are cut and walked."""
     requests, layout, xp, per = shape.requests, shape.layout, shape.xp, shape.requests.each
     cut = (shape.batch * layout.kv_heads <= GRID) * 1.0
-    keys = xp.where(cut > 0, _narrow(layout), WIDE)
+    window, dims = WIDE_WHEN_CUT
+    wide = layout.window == window if layout.window is not None and layout.dim in dims else False
+    keys = xp.where(cut > 0, NARROW + (WIDE - NARROW) * wide, WIDE)
     each, whole = requests.spread(keys), requests.spread(cut)
     seen = visible_keys(requests.q, requests.kv, shape.window, per)
     segment = per.where(whole > 0, per.ceil(requests.kv / (SEGMENTS * each)), math.inf)  # tiles of it
@@ -66,14 +68,6 @@ def walked(shape: Shape) -> Walk:
     longest = per.minimum(visible, segment)
     tiles = requests.total(blocks * longest) * layout.kv_heads
     return Walk(keys, cut, requests.largest(longest), tiles)
-
-
-def _narrow(layout: Heads) -> Amount:
-    """Keys of a tile where caches are cut."""
-    window, dims = WIDE_WHEN_CUT
-    if layout.window is None or layout.dim not in dims:
-        return NARROW
-    return NARROW + (WIDE - NARROW) * (layout.window == window)
 
 
 # Prefill, chunked and mixed batches: query tiles over KV tiles, dealt to the SMs.
@@ -114,10 +108,15 @@ def estimate(shape: Shape, setting: AttentionSetting) -> Estimate:
     """Base seconds and features of calls that bring more than one query a request."""
     work = work_of(shape, setting)
     times = times_of(shape, work, setting)
-    memory = times.memory * setting.missing(shape.moved, shape.requests.xp)
+    memory = times.memory * setting.missing(shape.moved, shape.xp)
     busy = overlapped(3, times.compute + times.fixed, memory)
     base = setting.companions.launches * setting.launch_s + busy + times.merge + times.copies
-    plain = {**_plain(shape, work, times), **_loads(shape, work, setting), **setting.lineages}
+    plain = {
+        "round_off": shape.xp.minimum(times.rounds / times.waves, 4.0),
+        "even": work.steps / (work.blocks * work.longest),
+        **_loads(shape, work, setting),
+        **setting.lineages,
+    }
     sizes = _sizes(shape, work, times, setting, base)
     if not setting.engine.heads_last:
         return Estimate(base, sizes, plain)
@@ -222,14 +221,17 @@ def _tile_rows(engine: AttentionKernel, shape: Shape) -> Amount:
 
 def times_of(shape: Shape, work: PrefillWork, setting: AttentionSetting) -> PrefillTimes:
     """What that work takes, by cause."""
-    engine, layout, sms, xp = setting.engine, shape.layout, setting.sms, shape.requests.xp
+    engine, layout, sms, xp = setting.engine, shape.layout, setting.sms, shape.xp
     slots = sms * engine.prefill.ctas
     waves, load = work.blocks / slots, work.steps / slots
     rounds, span = waves_of(waves, xp), xp.maximum(work.span, load)
     shared = xp.minimum(xp.maximum(work.blocks / sms, 1.0), float(engine.prefill.ctas))
     alone = engine.alone
-    step_cycles = work.rows * setting.row_step_cycles if alone is None else _step_cycles(alone, layout.window)
-    wave_cycles = engine.prefill.fixed_cycles if alone is None else alone.wave
+    if alone is None:
+        step_cycles, wave_cycles = work.rows * setting.row_step_cycles, engine.prefill.fixed_cycles
+    else:  # a window masks the values, too
+        masked = 1.0 if layout.window is None else 1.0 + (alone.masked - 1.0) * (layout.window > 0)
+        step_cycles, wave_cycles = alone.step * masked, alone.wave
     partial = work.parts * shape.tokens * layout.heads * (PARTIAL_BYTES * layout.dim_v / setting.l2_rate)
     return PrefillTimes(
         compute=span * shared * step_cycles / setting.hertz,
@@ -243,11 +245,6 @@ def times_of(shape: Shape, work: PrefillWork, setting: AttentionSetting) -> Pref
     )
 
 
-def _step_cycles(alone: Alone, window: Amount | None) -> Amount:
-    """Cycles of a step where physics answers alone: a window masks the values, too."""
-    return alone.step if window is None else alone.step * (1.0 + (alone.masked - 1.0) * (window > 0))
-
-
 def _copies_s(shape: Shape, setting: AttentionSetting) -> Amount:
     """Seconds of copies around the kernel: as fast as SMs copy, and half of what the L2 cannot hold waits for DRAM.
 
@@ -256,7 +253,7 @@ def _copies_s(shape: Shape, setting: AttentionSetting) -> Amount:
     layout, moved = shape.layout, setting.companions
     queries = shape.tokens * layout.heads * (ACTIVATION_BYTES * layout.dim)
     keys = shape.tokens * layout.kv_heads * (ACTIVATION_BYTES * layout.cached)
-    missing = setting.missing(2.0 * (queries + keys), shape.requests.xp)
+    missing = setting.missing(2.0 * (queries + keys), shape.xp)
     copying = 1.0 / (COPY_BYTES * setting.sms * setting.hertz)
     return moved.bytes(queries, keys) * (copying + 0.5 * missing / (PREFILL_DRAM_SHARE * setting.dram_rate))
 
@@ -265,7 +262,7 @@ def _sizes(
     shape: Shape, work: PrefillWork, times: PrefillTimes, setting: AttentionSetting, base: Amount
 ) -> dict[str, Amount]:
     """What the net sees as logarithms: times in launches, counts, lengths."""
-    layout, keys, xp = shape.layout, setting.engine.prefill.keys, shape.requests.xp
+    layout, keys, xp = shape.layout, setting.engine.prefill.keys, shape.xp
     launches = 1.0 / setting.launch_s
     q, kv = shape.tokens / shape.batch, shape.keys / shape.batch
     return {
@@ -291,13 +288,6 @@ def _sizes(
         "uneven": shape.longest / q,
         "reach": reach(layout, kv, xp),
         "dim": layout.dim,
-    }
-
-
-def _plain(shape: Shape, work: PrefillWork, times: PrefillTimes) -> dict[str, Amount]:
-    return {
-        "round_off": shape.requests.xp.minimum(times.rounds / times.waves, 4.0),
-        "even": work.steps / (work.blocks * work.longest),
     }
 
 

@@ -93,41 +93,24 @@ class Case:
         block = 2 * (rows + 2 * keys) * dim + 1024
         return max(1, min(most, int(self.gpu.smem_kb_per_sm * 1024 // block)))
 
-    def costs(self, engine: str) -> AttentionCosts:
-        """What the rule of an engine says of its costs here."""
-        facts = {"engine": engine, "mma": self.gpu.traits.mma, "fp8": self.fp8, "latent": self.latent}
-        found: AttentionCosts = constant("attention_costs", **facts)
-        return found
-
-    def legacy(self, engine: str) -> float:
-        """How far an engine's products of the Ampere style run below the peak of this part."""
-        wide = self.gpu.flops_per_clk_per_sm("fp16") > NARROW
-        return float(constant("attention_legacy_products", engine=engine, mma=self.gpu.traits.mma, wide=wide))
-
-    def alone(self, engine: str, dim: float) -> Alone | None:
-        """Costs of prompts where no row taught nets what an engine takes here; None where some did."""
-        found = constant("attention_prefill_cycles", engine=engine, architecture=self.gpu.architecture)
-        if found is None:
-            return None
-        borrowed = found.borrowed_from.get(self.gpu.architecture, "")
-        return Alone(found.step_cycles.of(dim), found.window_factor, found.wave_cycles.of(dim), borrowed)
-
-    def alone_decode(self, engine: str) -> DecodeCycles | None:
-        """The same of decode."""
-        facts = {"engine": engine, "architecture": self.gpu.architecture}
-        found: DecodeCycles | None = constant("attention_decode_cycles", **facts)
-        return found
+    def rule(self, name: str, engine: str) -> Any:
+        """What a rule says of an engine here; `wide`: more products a clock than consumer parts do."""
+        return constant(
+            name,
+            engine=engine,
+            mma=self.gpu.traits.mma,
+            architecture=self.gpu.architecture,
+            wide=self.gpu.flops_per_clk_per_sm("fp16") > NARROW,
+            fp8=self.fp8,
+            latent=self.latent,
+            framework=self.framework,
+            version=self.version,
+        )
 
     def groups(self, engine: str) -> tuple[float, float]:
         """Heads of a group that the engine's decode kernel on tensor cores takes: at least, at most."""
-        facts = {"framework": self.framework, "version": self.version, "latent": self.latent}
-        least, most = constant("attention_groups", engine=engine, **facts)
+        least, most = self.rule("attention_groups", engine)
         return least, math.inf if most is None else most
-
-    @property
-    def skips(self) -> bool:
-        """Whether FlashInfer leaves out keys before a window."""
-        return bool(constant("attention_skips", framework=self.framework))
 
     def padded(self, *sizes: int) -> int:
         """The smallest of the sizes a kernel is built for that holds the head."""
@@ -148,7 +131,7 @@ def _kernel(
     case: Case, name: str, dim: int, prefill: Blocks, decode: Blocks, products: float = 1.0, **how: Any
 ) -> AttentionKernel:
     """An engine of these tiles at its costs; `products`: their time over that of the costs. `how`: other fields."""
-    costs = case.costs(name)
+    costs: AttentionCosts = case.rule("attention_costs", name)
     return AttentionKernel(
         name=name,
         dim=dim,
@@ -193,22 +176,17 @@ _FA3_KEYS_CONTIGUOUS = {64: 192, 96: 144, 128: 176, 192: 112, 256: 80}
 def fa3(case: Case) -> AttentionKernel:
     """FlashAttention 3 on Hopper; its package also builds for Ampere, with tiles of its own."""
     dim, hopper = case.padded(64, 96, 128, 192, 256), case.gpu.traits.mma == "wgmma"
-    prefill, decode = _fa3_hopper(case, dim) if hopper else _fa3_ampere(case, dim)
+    if hopper:
+        rows = 192 if dim <= 96 else (128 if dim <= 256 else 64)
+        keys = (_FA3_KEYS if case.paged or case.causal else _FA3_KEYS_CONTIGUOUS).get(dim, 64)
+        if case.fp8:
+            keys = 160 if dim <= 192 else 128
+        prefill, decode = (rows, keys, 1), (_FA3_LOW.get(dim, rows), 192 if dim == 64 else keys, 1)
+    else:
+        keys = 112 if dim <= 64 else 64
+        prefill, decode = (128, keys, case.resident(128, keys, dim, 2)), (64, keys, 1)
     how: dict[str, Any] = {"packs": True, "sorts": hopper, "split": "fa3", "splits": case.paged, "lower": (64.0,)}
     return _kernel(case, "fa3", dim, prefill, decode, **how)
-
-
-def _fa3_hopper(case: Case, dim: int) -> tuple[Blocks, Blocks]:
-    rows = 192 if dim <= 96 else (128 if dim <= 256 else 64)
-    keys = (_FA3_KEYS if case.paged or case.causal else _FA3_KEYS_CONTIGUOUS).get(dim, 64)
-    if case.fp8:
-        keys = 160 if dim <= 192 else 128
-    return (rows, keys, 1), (_FA3_LOW.get(dim, rows), 192 if dim == 64 else keys, 1)
-
-
-def _fa3_ampere(case: Case, dim: int) -> tuple[Blocks, Blocks]:
-    keys = 112 if dim <= 64 else 64
-    return (128, keys, case.resident(128, keys, dim, 2)), (64, keys, 1)
 
 
 def fa4(case: Case) -> AttentionKernel:
@@ -225,7 +203,8 @@ def flashinfer(case: Case) -> AttentionKernel:
     room = case.gpu.smem_kb_per_sm * 1024
     ctas = 2 if room >= 2 * (2 * rows * dim + 64 * dim) else 1
     keys = 16 * max(1, min(int((room / ctas - 2 * rows * dim) // (64 * dim)), 4 if rows == 128 else 8))
-    how: dict[str, Any] = {"packs": True, "sorts": False, "split": "flashinfer", "skips": case.skips, "splits": True}
+    how: dict[str, Any] = {"packs": True, "sorts": False, "split": "flashinfer", "splits": True}
+    how |= {"skips": bool(case.rule("attention_skips", "flashinfer"))}  # keys before a window
     how |= {"lower": (64.0, 16.0), "lower_by_mean": True}
     groups = case.groups("flashinfer")
     return _kernel(case, "flashinfer", dim, (rows, keys, ctas), (16, 64, 4), groups=groups, **how)
@@ -246,13 +225,10 @@ def fmha(case: Case) -> AttentionKernel:
     prefill = (rows, keys, 1 if hopper else case.resident(rows, keys, dim, 2))
     how: dict[str, Any] = {"packs": False, "sorts": hopper, "split": "xqa", "groups": (2.0, 32.0)}
     engine = _kernel(case, "fmha", dim, prefill, (16, 64, 1), **how)
-    return _latent(engine, hopper) if case.latent else engine
-
-
-def _latent(engine: AttentionKernel, hopper: bool) -> AttentionKernel:
-    """Decode on compressed rows: split on Hopper; elsewhere one block walks a whole sequence."""
-    rows, ctas = (64, 1) if hopper else (16, 2)
-    decode = replace(engine.decode, rows=rows, ctas=ctas)
+    if not case.latent:
+        return engine
+    # Decode on compressed rows: split on Hopper; elsewhere one block walks a whole sequence.
+    decode = replace(engine.decode, rows=64 if hopper else 16, ctas=1 if hopper else 2)
     return replace(engine, decode=decode, split="even" if hopper else "none", groups=(1.0, math.inf))
 
 
@@ -262,7 +238,9 @@ def triton(case: Case) -> AttentionKernel:
     rows, keys = _triton_tile(case, dim)
     prefill = (rows, keys, case.resident(rows, keys, dim, 2))
     how: dict[str, Any] = {"packs": False, "sorts": False, "split": "triton", "skips": False}
-    return _kernel(case, "triton", dim, prefill, (16, 32, 2), case.legacy("triton"), **how)
+    return _kernel(
+        case, "triton", dim, prefill, (16, 32, 2), float(case.rule("attention_legacy_products", "triton")), **how
+    )
 
 
 def _triton_tile(case: Case, dim: int) -> tuple[int, int]:
@@ -277,8 +255,12 @@ def unified(case: Case) -> AttentionKernel:
     """vLLM's Triton kernel for every phase."""
     dim = case.padded(16, 32, 64, 128, 256, 512)
     how: dict[str, Any] = {"packs": True, "sorts": False, "split": "unified"}
-    how |= {"alone": case.alone("unified", dim), "alone_decode": case.alone_decode("unified")}
-    return _kernel(case, "unified", dim, (16, 32, 4), (16, 32, 2), case.legacy("unified"), **how)
+    if found := case.rule("attention_prefill_cycles", "unified"):
+        borrowed = found.borrowed_from.get(case.gpu.architecture, "")
+        how["alone"] = Alone(found.step_cycles.of(dim), found.window_factor, found.wave_cycles.of(dim), borrowed)
+    how["alone_decode"] = case.rule("attention_decode_cycles", "unified")
+    slower = float(case.rule("attention_legacy_products", "unified"))
+    return _kernel(case, "unified", dim, (16, 32, 4), (16, 32, 2), slower, **how)
 
 
 def cudnn(case: Case) -> AttentionKernel:
@@ -288,15 +270,7 @@ def cudnn(case: Case) -> AttentionKernel:
 
 
 TILINGS: dict[str, Callable[[Case], AttentionKernel]] = {
-    "fa2": fa2,
-    "fa3": fa3,
-    "fa4": fa4,
-    "flashinfer": flashinfer,
-    "trtllm_gen": trtllm_gen,
-    "fmha": fmha,
-    "triton": triton,
-    "unified": unified,
-    "cudnn": cudnn,
+    tiled.__name__: tiled for tiled in (fa2, fa3, fa4, flashinfer, trtllm_gen, fmha, triton, unified, cudnn)
 }
 
 
@@ -314,14 +288,9 @@ def engine_of(ctx: Context, head_dim: int, latent: bool = False) -> AttentionKer
     name = engine_name(ctx.impl, ctx.framework, ctx.gpu.traits.mma)
     causal = bool(ctx.option("causal", True))
     paged = causal and "sdpa" not in ctx.impl
-    fp8 = _runs_fp8(ctx, name)
-    case = Case(ctx.gpu, head_dim, causal, fp8, paged, latent, ctx.framework, ctx.version)
-    return replace(TILINGS[name](case), fp8=fp8)
-
-
-def _runs_fp8(ctx: Context, name: str) -> bool:
-    """Whether products run in fp8."""
     operands = ("queries" if ctx.dtype.startswith("fp8") else
                 "cache" if str(ctx.option("kv_dtype")).startswith("fp8") else "none")  # fmt: skip
     facts = {"engine": name, "asynchronous": ctx.gpu.traits.asynchronous, "fp8": operands}
-    return bool(constant("attention_fp8_products", **facts))
+    fp8 = bool(constant("attention_fp8_products", **facts))
+    case = Case(ctx.gpu, head_dim, causal, fp8, paged, latent, ctx.framework, ctx.version)
+    return replace(TILINGS[name](case), fp8=fp8)

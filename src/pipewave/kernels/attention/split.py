@@ -55,14 +55,6 @@ def _whole_waves(grid: Grid, slots: float, most: float = math.inf) -> Amount:
     return xp.ceil(grid.steps / (grid.tasks * parts))
 
 
-def _even(grid: Grid) -> Amount:
-    return _whole_waves(grid, grid.sms)
-
-
-def _none(grid: Grid) -> Amount:
-    return grid.deepest
-
-
 def fa3_splits(grid: Grid) -> Amount:
     """Whether FlashAttention 3 launches its splitting variant and the kernel that merges."""
     return (grid.units < FULL * grid.sms) & (grid.deepest > FEWEST_BLOCKS)
@@ -99,33 +91,21 @@ def _fa2(grid: Grid) -> Amount:
     return grid.xp.where(splits, grid.xp.ceil(grid.deepest / parts), grid.deepest)
 
 
-def _flashinfer(grid: Grid) -> Amount:
-    return grid.xp.maximum(_whole_waves(grid, 4 * grid.sms), 2.0)
-
-
 def _xqa(grid: Grid) -> Amount:
     xp = grid.xp
     most = (4.0 * grid.history) ** 0.5
     parts = xp.minimum(xp.maximum(xp.floor(8 * grid.sms / grid.tasks), 1.0), most)
-    return xp.where(grid.alone, _even(grid), xp.ceil(grid.history / parts))
-
-
-def _triton(grid: Grid) -> Amount:
-    return _whole_waves(grid, 2 * grid.sms, 8.0)
-
-
-def _unified(grid: Grid) -> Amount:
-    return grid.xp.where(grid.tasks < 128, grid.xp.ceil(grid.deepest / 16), grid.deepest)
+    return xp.where(grid.alone, _whole_waves(grid, grid.sms), xp.ceil(grid.history / parts))
 
 
 _RULES: dict[str, Callable[[Grid], Amount]] = {
-    "even": _even,
+    "even": lambda grid: _whole_waves(grid, grid.sms),
     "fa2": _fa2,
     "fa3": _fa3,
-    "flashinfer": _flashinfer,
-    "none": _none,
-    "triton": _triton,
-    "unified": _unified,
+    "flashinfer": lambda grid: grid.xp.maximum(_whole_waves(grid, 4 * grid.sms), 2.0),
+    "none": lambda grid: grid.deepest,
+    "triton": lambda grid: _whole_waves(grid, 2 * grid.sms, 8.0),
+    "unified": lambda grid: grid.xp.where(grid.tasks < 128, grid.xp.ceil(grid.deepest / 16), grid.deepest),
     "xqa": _xqa,
 }
 RULES = tuple(_RULES)

@@ -51,6 +51,10 @@ class Requests:
         """A column of the calls as an amount."""
         return float(column[0]) if self.calls == 1 else column
 
+    def column(self, amount: Amount) -> Array:
+        """An amount as a column of the calls."""
+        return np.asarray(amount, float).reshape(self.calls)
+
     def total(self, per_request: Array) -> Amount:
         """Sum of a quantity over the requests of each call."""
         every = per_request if self.count is None else per_request * self.count
@@ -112,8 +116,8 @@ AnyRequests = Requests | Alike
 
 
 def requests_of(cols: Columns) -> Requests:
-    """The lists `q_lens` and `kv_lens` of the columns, grouped where that pays."""
-    q, kv, offsets = cols["q_lens"].values, cols["kv_lens"].values, cols["q_lens"].offsets
+    """The lists `q_lens` and, where calls have keys, `kv_lens` of the columns, grouped where that pays."""
+    q, kv, offsets = cols["q_lens"].values, cols.get("kv_lens", cols["q_lens"]).values, cols["q_lens"].offsets
     calls = len(offsets) - 1
     if len(q) >= WORTH_GROUPING * calls:
         return _grouped(q, kv, offsets)

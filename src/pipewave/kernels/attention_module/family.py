@@ -37,14 +37,9 @@ def net_of(case: Mapping[str, Any]) -> str:
     return PARTS.get(part, f"{GROUPS[case['kind']]}_{case.get('phase', 'context')}")
 
 
-def analyse(cols: Columns, ctx: Context) -> Analysis:
-    """Demand, base estimate and features of a batch."""
-    return analyse_requests(requests_of(cols), cols, ctx)
-
-
-def analyse_requests(requests: Requests, cols: Columns, ctx: Context) -> Analysis:
-    """The same from requests that are grouped already."""
-    dims = module(cols, ctx)
+def analyse(cols: Columns, ctx: Context, requests: Requests | None = None) -> Analysis:
+    """Demand, base estimate and features of a batch; `requests` where they are grouped already."""
+    requests, dims = requests or requests_of(cols), module(cols, ctx)
     seen = counts(requests, dims)
     cores = Cores(ctx, dims, seen, ctx.option("phase", "context") == "generation")
     part = str(ctx.option("part", "module"))
@@ -130,9 +125,8 @@ def _least(cores: Cores, part: str) -> tuple[Stream, Array]:
 
 def _index_flops(cores: Cores) -> Array:
     """Scores where there is something to choose, in 4 bits where the part has them."""
-    kind = "nvfp4" if cores.ctx.gpu.supports("nvfp4") else "fp8"
-    each = 2.0 * cores.dims.index_heads * cores.dims.index_dim
-    return np.asarray(in_units_of(cores.ctx, cores.seen.needed * each, kind))
+    kind, dims = "nvfp4" if cores.ctx.gpu.supports("nvfp4") else "fp8", cores.dims
+    return np.asarray(in_units_of(cores.ctx, cores.seen.needed * (2.0 * dims.index_heads * dims.index_dim), kind))
 
 
 def _attention_flops(cores: Cores) -> Array:
@@ -147,6 +141,10 @@ def _attention_flops(cores: Cores) -> Array:
 def _features(cores: Cores) -> dict[str, Any]:
     dims, seen, gpu = cores.dims, cores.seen, cores.ctx.gpu
     mean = seen.context / seen.batch
+    # Entries over those kept; where all are, over `EVERY_KEY`: nets know that up to the longest context of rows.
+    entries = seen.deepest / dims.ratio
+    few = np.clip(entries / np.clip(dims.kept, 1.0, EVERY_KEY), 0.0, 4.0)
+    most = np.minimum(entries, LONGEST_KEPT[cores.decode]) / EVERY_KEY
     return {
         "log_batch": np.minimum(log2(seen.batch), 14.0),
         "log_tokens": np.minimum(log2(seen.tokens), 22.0),
@@ -158,7 +156,7 @@ def _features(cores: Cores) -> dict[str, Any]:
         "log_index_heads": np.minimum(log2(np.maximum(dims.index_heads, 1.0)), 8.0),
         "log_kept": np.clip(log2(np.minimum(dims.kept, seen.deepest) + 1.0), 0.0, 18.0),
         "chosen_share": np.minimum(seen.chosen / np.maximum(seen.causal, 1.0), 2.0),
-        "past_topk": _past_topk(cores),
+        "past_topk": np.where(np.isfinite(dims.kept), few, most),
         "log_padded": np.clip(log2(padded(seen, dims) / np.maximum(seen.chosen, 1.0)), 0.0, 12.0),
         "log_tokens_per_sm": np.clip(log2(seen.tokens / gpu.sms), -8.0, 16.0),
         "log_ratio": np.minimum(log2(dims.ratio), 8.0),
@@ -167,13 +165,6 @@ def _features(cores: Cores) -> dict[str, Any]:
         "fp8_cache": float(dims.cached_bytes == 1.0),
         "log_cache": np.clip(log2(seen.entries * dims.entry_bytes / (gpu.l2_mb * 2.0**20)), -12.0, 10.0),
     }
-
-
-def _past_topk(cores: Cores) -> Array:
-    """Entries over those kept; where all are, over `EVERY_KEY`: nets know that up to the longest context of rows."""
-    entries, kept = cores.seen.deepest / cores.dims.ratio, cores.dims.kept
-    few = np.clip(entries / np.clip(kept, 1.0, EVERY_KEY), 0.0, 4.0)
-    return np.where(np.isfinite(kept), few, np.minimum(entries, LONGEST_KEPT[cores.decode]) / EVERY_KEY)
 
 
 FAMILY = Family(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,27 +44,17 @@ NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """Dimensions of a batch of calls, [call] each, 0 where a kind has none; what a cache holds an entry."""
+    """Dimensions of a batch of calls by the names in NAMES, [call] each, 0 where a kind has none."""
 
     kind: str
     heads: Array
-    hidden: Array
-    q_lora_rank: Array
-    kv_lora_rank: Array
-    nope_dim: Array
-    rope_dim: Array
-    v_dim: Array
-    kv_heads: Array
-    head_dim: Array
-    index_heads: Array
-    index_dim: Array
-    topk: Array
-    block_size: Array
-    compress_ratio: Array
-    window: Array
-    o_groups: Array
-    o_lora_rank: Array
-    cached_bytes: float
+    cached_bytes: float  # of an element in a cache
+    sizes: Mapping[str, Array]
+
+    def __getattr__(self, name: str) -> Array:
+        if name not in NAMES:
+            raise AttributeError(f"no dimension {name!r}: there are {', '.join(NAMES)}")
+        return self.sizes[name]
 
     @property
     def latent(self) -> bool:
@@ -125,20 +115,15 @@ def module(cols: Columns, ctx: Context) -> Module:
     kind, heads = str(ctx.option("kind")), np.asarray(cols["heads"], float)
     usual: dict[str, float | Array] = {name: float(value) for name, value in PUBLISHED[kind].items()}
     usual |= {name: np.maximum(np.floor(heads / each), 1.0) for name, each in HEADS_A.get(kind, {}).items()}
-    dims = {name: _said(cols[name], usual.get(name, 0.0)) for name in NAMES}
-    cached = kv_bytes(ctx.option("kv_dtype"), "bf16")
-    return Module(kind, heads, **dims, cached_bytes=cached if ctx.option("kv_dtype") else ACTIVATION_BYTES)
-
-
-def _said(column: Array, usual: float | Array) -> Array:
-    return np.asarray(np.where(column > 0.0, column, usual), float)
+    sizes = {name: np.where(cols[name] > 0.0, cols[name], usual.get(name, 0.0)) for name in NAMES}
+    cached = kv_bytes(ctx.option("kv_dtype"), "bf16") if ctx.option("kv_dtype") else ACTIVATION_BYTES
+    return Module(kind, heads, cached, sizes)
 
 
 # What a batch of modules works on: tokens, keys and pairs, counted in closed form.
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(NamedTuple):
     """Per call: requests, new tokens, cached tokens, the longest prompt and context, entries and pairs.
 
     `chosen`: pairs of a query and an entry it attends to; `scored`: pairs the indexer scores; `causal`: pairs without
@@ -163,7 +148,7 @@ class Counts:
 def counts(requests: Requests, dims: Module) -> Counts:
     """Counts of a batch; entries of several tokens come to be when their last token does."""
     q, kv = requests.q, requests.kv
-    ratio, kept, window = (requests_of_call(requests, value) for value in (dims.ratio, dims.kept, dims.window))
+    ratio, kept, window = (requests.spread(value) for value in (dims.ratio, dims.kept, dims.window))
     scored = visible(kv, ratio) - visible(kv - q, ratio)
     chosen = visible(kv, ratio, kept) - visible(kv - q, ratio, kept)
     recent = np.where(window > 0.0, visible(kv, 1.0, window) - visible(kv - q, 1.0, window), 0.0)
@@ -171,28 +156,19 @@ def counts(requests: Requests, dims: Module) -> Counts:
     lately = np.minimum(kv, window + q) * (window > 0.0)
     entries, fewest = (np.minimum(all_entries, most) + lately for most in (q * kept, kept))
     choosing = (all_entries > kept) * np.isfinite(kept)
+    causal = visible(kv, 1.0) - visible(kv - q, 1.0)
+    summed = (chosen + recent, scored, causal, entries, fewest, all_entries * choosing, scored * choosing)
     amounts = (
-        q, kv, chosen + recent, scored, visible(kv, 1.0) - visible(kv - q, 1.0), entries, fewest,
-        all_entries * choosing, scored * choosing,
-    )  # fmt: skip
-    tokens, context, *rest = (_array(requests, requests.total(amount)) for amount in amounts)
-    longest, deepest = (_array(requests, requests.largest(each)) for each in (q, kv))
-    return Counts(_array(requests, requests.batch), tokens, context, longest, deepest, *rest)
+        *(requests.batch, requests.total(q), requests.total(kv), requests.largest(q), requests.largest(kv)),
+        *map(requests.total, summed),
+    )
+    return Counts(*map(requests.column, amounts))
 
 
-def visible(last: Array, ratio: Any, most: Any = np.inf) -> Array:
+def visible(last: Any, ratio: Any, most: Any = np.inf) -> Array:
     """Sum over positions 1 to `last` of the entries seen from there: ⌊position / ratio⌋, at most `most`."""
     whole = np.minimum(np.floor(last / ratio), most)
     return np.asarray(ratio * whole * (whole - 1.0) / 2.0 + whole * (last - ratio * whole + 1.0))
-
-
-def requests_of_call(requests: Requests, amount: Array) -> Any:
-    """A column of the calls, for each group of requests."""
-    return requests.spread(amount) if requests.owner is not None else amount
-
-
-def _array(requests: Requests, amount: Any) -> Array:
-    return np.asarray(amount, float).reshape(requests.calls)
 
 
 # The products around the attention of each kind, and the small kernels between them, as stages.

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from operator import or_
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipewave.errors import BadFile
 from pipewave.gpus import GPU
@@ -22,33 +21,26 @@ from pipewave.physics.arith import ARRAY, Arith, clipped
 from pipewave.software.rule_values import SizeLimit
 from pipewave.software.rules import constant
 
-# How long the algorithms of a collective take: NCCL's rings under its three protocols, and custom all-reduce kernels.
-#
-# `size` is `bytes` of the contract. Ring traffic per rank is that of nccl-tests' PERFORMANCE.md.
-
 # NCCL's protocols: extra start, and share of the link's rate. LL and LL128 carry flags with the data and use few
 # channels; Simple synchronises each step but fills the link.
 LOW_LATENCY_SHARE = 0.28
 SIMPLE_S, SIMPLE_SHARE = 14e-6, 0.75
 SENT_S, SENT_SHARE = 3.5e-6, 0.92  # of a send by NVLink under Simple: one step, and nothing to add up
 
-MIB = 2.0**20
-CUSTOM_BELOW = 8.0 * MIB  # the net of small messages answers below: most kernels of frameworks end here
+CUSTOM_BELOW = 8.0 * 2.0**20  # bytes: the net of small messages answers below: most kernels of frameworks end here
 CUSTOM_WORLDS = (2.0, 4.0, 6.0, 8.0)
 OWN_SHARE = 0.62  # of a link's rate that kernels of frameworks fill
 START_S, PUSHED_START_S, TWO_SHOT_S = 2.6e-6, 1.2e-6, 1.5e-6
 
 
-@dataclass(frozen=True, slots=True)
-class Ring:
+class Ring(NamedTuple):
     """Bytes each rank sends and the steps they take, one after the other."""
 
     sent: Any
     steps: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Nccl:
+class Nccl(NamedTuple):
     """Seconds under the low-latency protocols and under Simple; NCCL takes the better."""
 
     low_latency: Any
@@ -82,35 +74,21 @@ def reachable(world: Any, nodes: Any, over: Link) -> Any:
     return ranks & (nodes == 1.0) & ((over.direct > 0.0) | (world == 2.0))
 
 
-def one_shot_s(size: Any, world: Any, over: Link) -> Any:
-    """Every rank reads all others' buffers whole, between two barriers."""
-    return START_S + (world - 1.0) * size / (OWN_SHARE * over.rate)
-
-
-def pushed_s(size: Any, world: Any, over: Link) -> Any:
-    """Every rank writes its buffer to all others, who wait for the data itself: no barrier before."""
-    return one_shot_s(size, world, over) - START_S + PUSHED_START_S
-
-
-def two_shot_s(size: Any, world: Any, over: Link) -> Any:
-    """Every rank reduces a part, and reads the parts of the others."""
-    return START_S + TWO_SHOT_S + 2.0 * (world - 1.0) / world * size / (OWN_SHARE * over.rate)
-
-
-def switched_s(size: Any, _: Any, over: Link) -> Any:
-    """The switch reduces a part for each rank and hands its sum to all: a message up and a message down."""
-    return START_S + TWO_SHOT_S + size / (OWN_SHARE * over.rate)
-
-
 # Which kernel sums a message inside a host, and how long it takes.
 
-Limits = Mapping[str, Sequence[SizeLimit]]  # by ranks, in rising order of bytes
-SECONDS: Mapping[str, Callable[[Any, Any, Link], Any]] = {
-    "one_shot": one_shot_s,
-    "pushed": pushed_s,
-    "two_shot": two_shot_s,
-    "symmetric": two_shot_s,
-    "switched": switched_s,
+# Seconds by the bytes of a message, the ranks, and the rate that a kernel draws of a link.
+SECONDS: Mapping[str, Callable[[Any, Any, Any], Any]] = {
+    # Every rank reads all others' buffers whole, between two barriers.
+    "one_shot": lambda size, world, rate: START_S + (world - 1.0) * size / rate,
+    # Every rank writes its buffer to all others, who wait for the data itself: no barrier before.
+    "pushed": lambda size, world, rate: PUSHED_START_S + (world - 1.0) * size / rate,
+    # Every rank reduces a part, and reads the parts of the others; "symmetric" in a buffer that all ranks see.
+    **dict.fromkeys(
+        ("two_shot", "symmetric"),
+        lambda size, world, rate: START_S + TWO_SHOT_S + 2.0 * (world - 1.0) / world * size / rate,
+    ),
+    # The switch reduces a part for each rank and hands its sum to all: a message up and a message down.
+    "switched": lambda size, _world, rate: START_S + TWO_SHOT_S + size / rate,
 }
 NONE = -1
 ALGORITHMS = tuple(SECONDS)
@@ -118,8 +96,7 @@ COPIED = ("symmetric", "switched")  # into a buffer that all ranks see, and out 
 MARGIN = -3.0, 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class Own:
+class Own(NamedTuple):
     """Kernels of a framework, per call: the place of the one that runs in ALGORITHMS (NONE: none), and its seconds."""
 
     algorithm: Any
@@ -130,44 +107,32 @@ class Own:
         return _one_of(self.algorithm, names, xp)
 
 
+def _one_of(algorithm: Any, names: Sequence[str], xp: Arith) -> Any:
+    return xp.where(reduce(or_, (algorithm == ALGORITHMS.index(name) for name in names)), 1.0, 0.0)
+
+
 def own(ctx: Context, size: Any, world: Any, over: Link, xp: Arith = ARRAY) -> Own:
-    """What the framework runs by its rule, whether ranks reach one another or not."""
+    """What the framework runs by its rule, whether ranks reach one another or not; no time where that is nothing.
+
+    BadFile where a rule names an algorithm that is none of ours, which would cost nothing.
+    """
     algorithm = xp.where(size < 0.0, 0, NONE)
     ends = ctx.rule("all_reduce_ends") * 1.0
-    for ranks, limits in _limits(ctx).items():
-        for name, below in reversed(limits):
+    limits: Mapping[str, Sequence[SizeLimit]] = ctx.rule("all_reduce_algorithms", link=ctx.gpu.link)  # rising, by ranks
+    for ranks, of_ranks in limits.items():
+        for name, below in reversed(of_ranks):
+            if name not in ALGORITHMS:
+                raise BadFile(f"all_reduce_algorithms: {name!r} is none of {', '.join(ALGORITHMS)}", field="rules")
             end = below + ends * (name in COPIED)
-            algorithm = xp.where((world == float(ranks)) & (size < end), _place(name), algorithm)
-    return Own(algorithm, _seconds(algorithm, size, world, over, ctx.gpu, xp))
-
-
-def _place(name: str) -> int:
-    """Place of an algorithm that a rule names. BadFile where it is none of ours, which would cost nothing."""
-    if name not in ALGORITHMS:
-        raise BadFile(f"all_reduce_algorithms: {name!r} is none of {', '.join(ALGORITHMS)}", field="rules")
-    return ALGORITHMS.index(name)
-
-
-def _one_of(algorithm: Any, names: Sequence[str], xp: Arith) -> Any:
-    return xp.where(reduce(or_, (algorithm == _place(name) for name in names)), 1.0, 0.0)
-
-
-def _limits(ctx: Context) -> Limits:
-    found: Limits = ctx.rule("all_reduce_algorithms", link=ctx.gpu.link)
-    return found
-
-
-def _seconds(algorithm: Any, size: Any, world: Any, over: Link, gpu: GPU, xp: Arith) -> Any:
-    """Seconds of each call's algorithm; 0 where none runs. A copy reads and writes memory."""
-    copies = 4.0 * size / (1e9 * gpu.dram_gbps) * _one_of(algorithm, COPIED, xp)
+            algorithm = xp.where((world == float(ranks)) & (size < end), ALGORITHMS.index(name), algorithm)
     found = 0.0 * size
     for place, law in enumerate(SECONDS.values()):
-        found = xp.where(algorithm == place, law(size, world, over), found)
-    return copies + found
+        found = xp.where(algorithm == place, law(size, world, OWN_SHARE * over.rate), found)
+    copies = 4.0 * size / (1e9 * ctx.gpu.dram_gbps) * _one_of(algorithm, COPIED, xp)  # reads and writes of memory
+    return Own(algorithm, copies + found)
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(NamedTuple):
     """What NCCL takes, per call, 1 where it does; nothing for low-latency rings. `margin`: log2 of the low-latency
     ring's cost over the best other's.
     """

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU
@@ -13,8 +12,7 @@ from pipewave.physics.arith import ARRAY, Arith, clipped
 from pipewave.software.rules import constant
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(NamedTuple):
     """Per call: bytes/s a rank sends in one direction, the time of one step, and of a start, in seconds."""
 
     rate: Any

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from pipewave.calls.collective import COLLECTIVES, Collective
-from pipewave.gpus import GPU
 from pipewave.kernels.base import Columns, Context, Family, Sketch
 from pipewave.kernels.collective.algorithms import (
     CUSTOM_BELOW,
@@ -63,12 +62,6 @@ def regime(case: Mapping[str, Any]) -> str:
     return SMALL_ALL_REDUCE if small else LARGE
 
 
-def least_sent(gpu: GPU, op: str, path: Ring, size: Any, xp: Arith) -> Any:
-    """Bytes no algorithm can avoid sending; switches that reduce in flight (NVLS) halve those of an all-reduce."""
-    in_network = op == "all_reduce" and gpu.link == "nvlink" and gpu.traits.nvlink_reduces
-    return xp.minimum(path.sent, size) if in_network else path.sent
-
-
 def formula(op: str, call: Columns, ctx: Context, xp: Arith) -> Sketch:
     """Physics of one collective (floats) or of many (arrays)."""
     size, world, hosts = call["bytes"], call["world"], call["nodes"]
@@ -82,12 +75,17 @@ def formula(op: str, call: Columns, ctx: Context, xp: Arith) -> Sketch:
         base, runs = xp.where(within, mine.seconds, ways.best), xp.where(within, 1.0, 0.0)
         by_nccl = chosen(ctx.gpu, size, world, nodes, over, xp, in_switch=ctx.dtype not in ONE_BYTE)
         which = _which(mine, runs, by_nccl, ways, xp)
-    least = {"link": least_sent(ctx.gpu, op, path, size, xp), "launch": 1.0}
+    # Switches that reduce in flight (NVLS) halve what an all-reduce must send.
+    in_flight = op == "all_reduce" and ctx.gpu.link == "nvlink" and ctx.gpu.traits.nvlink_reduces
+    least = {"link": xp.minimum(path.sent, size) if in_flight else path.sent, "launch": 1.0}
+    net = SMALL_ALL_REDUCE if ctx.option("variant") == SMALL_ALL_REDUCE else op
+    # Bytes sent are read from memory and as many are written; the energy goes by the time (`step.power`).
+    done = Work(0.0 * path.sent, 2.0 * path.sent, 2.0 * path.sent)
     known = xp.minimum(world, SENDERS) if op == "send_recv" else world
     features = _shape(ctx, size, known, nodes, xp) | _times(path, over, ways, base, xp)
     if op == "send_recv":
         features["direct"] = float(ctx.rule("sends_directly"))
-    return Sketch(least, base, features | _software(ctx, runs) | which, _net(ctx, op), _done(path))
+    return Sketch(least, base, features | _software(ctx, runs) | which, net, done)
 
 
 def _of_framework(ctx: Context) -> bool:
@@ -108,15 +106,6 @@ def _which(mine: Own, runs: Any, by_nccl: Chosen, ways: Nccl, xp: Arith) -> dict
     found |= {f"nccl_{name}": nccl_runs * getattr(by_nccl, name) for name in ("ll128", "simple", "switched")}
     early = clipped(log2(ways.simple / ways.best, xp), 0.0, 2.0, xp) * by_nccl.simple
     return found | {"nccl_margin": nccl_runs * by_nccl.margin, "nccl_early": nccl_runs * early}
-
-
-def _done(path: Ring) -> Work:
-    """Bytes sent are read from memory and as many are written; its energy goes by its time (`step.power`)."""
-    return Work(0.0 * path.sent, 2.0 * path.sent, 2.0 * path.sent)
-
-
-def _net(ctx: Context, op: str) -> str:
-    return SMALL_ALL_REDUCE if ctx.option("variant") == SMALL_ALL_REDUCE else op
 
 
 def _shape(ctx: Context, size: Any, world: Any, nodes: Any, xp: Arith) -> dict[str, Any]:
@@ -148,21 +137,20 @@ def _software(ctx: Context, own: Any) -> dict[str, Any]:
     return flags | {"custom": own, "one_shot": 0.0, "sarathi": float(ctx.framework == "sarathi")}
 
 
-def _family(call: type[Collective], **own: Any) -> Family:
-    given: dict[str, Any] = {
-        "nets": (call.kernel,),
-        "metadata": "pipewave.kernels.collective.metadata:METADATA",
-        "variant": reach,
-    }
-    given |= {"check_on": check_reach, "assumed": assumed}
-    return Family(call.kernel, call, formula=partial(formula, call.kernel), **given | own)
+def _family(call: type[Collective]) -> Family:
+    own: dict[str, Any] = {"variant": reach, "nets": (call.kernel,)}
+    if call.kernel == "all_reduce":
+        example = "pipewave predict all_reduce 16777216 4 --gpu A100"
+        own = {"variant": regime, "nets": (LARGE, SMALL_ALL_REDUCE), "example": example}
+    return Family(
+        call.kernel,
+        call,
+        formula=partial(formula, call.kernel),
+        metadata="pipewave.kernels.collective.metadata:METADATA",
+        check_on=check_reach,
+        assumed=assumed,
+        **own,
+    )
 
 
-OWN: Mapping[str, Mapping[str, Any]] = {
-    "all_reduce": {
-        "variant": regime,
-        "nets": (LARGE, SMALL_ALL_REDUCE),
-        "example": "pipewave predict all_reduce 16777216 4 --gpu A100",
-    }
-}
-FAMILIES = {call.kernel: _family(call, **OWN.get(call.kernel, {})) for call in COLLECTIVES}
+FAMILIES = {call.kernel: _family(call) for call in COLLECTIVES}

@@ -4,40 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from pipewave.calls.collective import COLLECTIVES
 from pipewave.calls.families import CLASSES
 from pipewave.kernels.family_metadata import (
-    Case,
     FamilyMetadata,
-    KernelName,
     Measurements,
     Page,
     Profile,
     Runner,
-    table_case,
+    names_of,
 )
 from pipewave.kernels.profiler import Given, Launched, Shaped, Step
 
-# How profiles show collectives: names of kernels, and the sizes that recent PyTorch records with them.
-
-NAMES: dict[str, tuple[KernelName, ...]] = {
-    "all_reduce": (
-        KernelName(30, r"nccl(Dev)?Kernel_AllReduce", "all_reduce", "nccl"),
-        KernelName(
-            30,
-            r"cross_device_reduce|allreduce_fusion|multimem_all_reduce|(one|two)_shot_all_reduce",
-            "all_reduce",
-            "custom",
-        ),
-        KernelName(30, r"AllReduceKernel|lamport|customAllReduce", "all_reduce", "custom"),
-    ),
-    "all_gather": (KernelName(30, r"nccl(Dev)?Kernel_AllGather|multimem_all_gather", "all_gather", "nccl"),),
-    "reduce_scatter": (KernelName(30, r"nccl(Dev)?Kernel_ReduceScatter", "reduce_scatter", "nccl"),),
-    "all_to_all": (
-        KernelName(30, r"nccl(Dev)?Kernel_AllToAll", "all_to_all", "nccl"),
-        KernelName(30, r"deep_ep::.*(dispatch|combine)|moeAllToAll", "all_to_all", "custom"),
-    ),
-    "send_recv": (KernelName(30, r"nccl(Dev)?Kernel_SendRecv", "send_recv", "nccl"),),
-}
 ANCHORS = ("all_reduce", "all_gather", "send_recv")
 WIDTHS = {"BFloat16": 2, "Half": 2, "Float": 4, "Byte": 1}
 
@@ -52,34 +30,17 @@ def _read(launched: Launched, _step: Step | None, _given: Given) -> Shaped | Non
     return Shaped(launched.role, CLASSES[family](**sizes, impl=launched.impl))
 
 
-def profile_of(op: str) -> Profile:
-    """The profile of one collective."""
-    return Profile(NAMES[op], group=_read, anchors=(op,) if op in ANCHORS else ())
-
-
-# Measured rows of collectives: libraries, near duplicates, the corpus table that holds all of them.
-
 # Several processes measure them together (`lab.collectives`).
 RUNNERS = {"nccl": Runner("", "", "torch"), "custom": Runner("", "", "vllm")}
 
-
-def _case(row: Case) -> dict[str, Any]:
-    return table_case(str(row["op"]), "bytes", "world", "nodes")(row)
-
-
-def rows_of(op: str) -> dict[str, Measurements]:
-    """What is known of measured rows of one collective."""
-    return {op: Measurements(runners=RUNNERS, usual={"": "nccl"}, group=("bytes",), table="collectives", case=_case)}
-
-
-# What other rooms need to know of collectives.
 
 SWEEP = {"field": "bytes", "from": 1024, "to": 1 << 28, "scale": "log"}
 
 
 def _metadata(op: str) -> FamilyMetadata:
-    world = 2 if op == "send_recv" else 8
-    return FamilyMetadata(profile_of(op), rows_of(op), Page({"world": world}, SWEEP))
+    profile = Profile(names_of(op), group=_read, anchors=(op,) if op in ANCHORS else ())
+    rows = Measurements(runners=RUNNERS, usual={"": "nccl"}, group=("bytes",))
+    return FamilyMetadata(profile, {op: rows}, Page({"world": 2 if op == "send_recv" else 8}, SWEEP))
 
 
-METADATA = {op: _metadata(op) for op in NAMES}
+METADATA = {call.kernel: _metadata(call.kernel) for call in COLLECTIVES}

@@ -1,13 +1,16 @@
-"""The GEMM family: analysis of products, and features for its nets."""
+"""The GEMM family, y[m,n] = x[m,k]·W[n,k]ᵀ: tiles in waves over the SMs, memory, power, and features for its nets."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from pipewave.calls.families import Gemm
 from pipewave.kernels.base import Columns, Context, Family, Sketch
-from pipewave.kernels.gemm.corrections import slowdown, unaligned
 from pipewave.kernels.gemm.machine import (
     TILES,
     GemmMachine,
@@ -20,10 +23,11 @@ from pipewave.kernels.gemm.machine import (
     traffic,
     unfused_s,
 )
-from pipewave.physics.arith import Arith
-from pipewave.physics.cache import PRODUCT_DRAM_SHARE
+from pipewave.physics.arith import ARRAY, Arith, clipped
+from pipewave.physics.cache import COLD, LINE, PRODUCT_DRAM_SHARE, SERVING
 from pipewave.physics.energy import Work
 from pipewave.physics.overlap import overlapped, wave_efficiency
+from pipewave.software.rules import constant
 
 # What the learned residual of a GEMM looks at: sizes, residency, padding, waves, and times beside the base estimate.
 #
@@ -59,14 +63,8 @@ def times(flops: Any, moved: Traffic, tiles: Tiling, quantize: Any, at: GemmMach
     return GemmTimes(flops * (1.0 / at.peak), tiles.best, power, memory, through, quantize, base)
 
 
-def features(
-    m: Any, n: Any, k: Any, moved: Traffic, tiles: Tiling, t: GemmTimes, at: GemmMachine, xp: Arith
-) -> dict[str, Any]:
-    """By name; logarithms are base 2, of seconds or of bytes over the size of the L2."""
-    return _sizes(m, n, k, moved, tiles, at, xp) | _parts(moved, t, at, xp) | _tiles(tiles, at, xp)
-
-
 def _sizes(m: Any, n: Any, k: Any, moved: Traffic, tiles: Tiling, at: GemmMachine, xp: Arith) -> dict[str, Any]:
+    """Features by name; logarithms are base 2, of seconds or of bytes over the size of the L2."""
     l2, rows = 1.0 / at.l2_bytes, tiles.rows
     out = {
         "log_m": xp.log2(m),
@@ -77,10 +75,10 @@ def _sizes(m: Any, n: Any, k: Any, moved: Traffic, tiles: Tiling, at: GemmMachin
         "pad_m64": m / rows[64],
         "pad_m128": m / rows[128],
         "pad_m256": m / rows[256],
-        "in_l2": _clipped(xp.log2(moved.footprint * l2), 4.0, xp),
-        "weights_in_l2": _clipped(xp.log2(moved.weights * l2), 4.0, xp),
-        "x_in_l2": _clipped(xp.log2(moved.x * l2), 6.0, xp),
-        "y_in_l2": _clipped(xp.log2(moved.y * l2), 6.0, xp),
+        "in_l2": clipped(xp.log2(moved.footprint * l2), -4.0, 4.0, xp),
+        "weights_in_l2": clipped(xp.log2(moved.weights * l2), -4.0, 4.0, xp),
+        "x_in_l2": clipped(xp.log2(moved.x * l2), -6.0, 6.0, xp),
+        "y_in_l2": clipped(xp.log2(moved.y * l2), -6.0, 6.0, xp),
         "cached": moved.cached,
     }
     return out | {name: float(at.framework == name) for name in FRAMEWORKS}
@@ -120,11 +118,92 @@ def _tiles(tiles: Tiling, at: GemmMachine, xp: Arith) -> dict[str, Any]:
     return out
 
 
-def _clipped(value: Any, limit: float, xp: Arith) -> Any:
-    return xp.maximum(xp.minimum(value, limit), -limit)
+# What the SM clock does to a GEMM: a product bound on the chip follows it, one bound by DRAM hardly does.
+#
+# Power management moves the clock of a loaded GPU within milliseconds. Where the clock of a row is known, a net learns
+# at it; a call without one is answered at the clock that `cold` rows have. That is 0.99 of boost, but products of 20 to
+# 150 µs that keep the tensor cores busy bring it down by up to a fifth, a dozen in a row, and longer ones by a little.
+# `python -m studies.gemm_clock` has the fits and what they are worth; the rules `sm_clock`, `gemm_clock_exponent` and
+# `gemm_clock_drop` hold them.
+
+KNOTS = tuple(math.log2(us * 1e-6) for us in (20.0, 60.0, 150.0))  # none below the first
 
 
-# Dense matrix product y[m,n] = x[m,k]·W[n,k]ᵀ: output tiles, waves over the SMs, L2-aware memory time, and power.
+def slowdown(named: Mapping[str, Any], clock_mhz: Any, net: str, ctx: Context, xp: Arith) -> Any:
+    """Factor on the time at the nets' own clock; `clock_mhz` is 0 where the caller does not know it.
+
+    Of the features by name it takes `memory_share`, `tensor_share` and `log_base`.
+    """
+    if ctx.protocol not in (COLD, SERVING):
+        return 1.0
+    boost = float(ctx.gpu.boost_clock_mhz)
+    idle, loaded = (constant("sm_clock", state=state) for state in ("idle", "loaded"))
+    if ctx.protocol == COLD:
+        drop = constant("gemm_clock_drop", drops_when_cold=ctx.gpu.traits.clock_drops_when_cold, net=net)
+        usual = idle * (xp.exp(-named["tensor_share"] * log_drop(named["log_base"], drop, xp)) if drop else 1.0)
+    else:  # in a busy engine, products that wait for DRAM leave it the power to run as if idle
+        usual = idle - (idle - loaded) * named["tensor_share"]
+    clock = xp.where(clock_mhz > 0.0, clock_mhz, boost * usual)
+    on_chip, lost = constant("gemm_clock_exponent", net=net)
+    exponent = clipped(on_chip - lost * named["memory_share"], 0.0, 1.0, xp)
+    return (clock * (1.0 / (loaded * boost))) ** -exponent
+
+
+def log_drop(log_base: Any, drop: tuple[float, float], xp: Arith) -> Any:
+    """Log of the clock that `cold` rows of a product lose which is all tensor work."""
+    (most, held), (start, middle, end) = drop, KNOTS
+    rise = clipped((log_base - start) * (1.0 / (middle - start)), 0.0, 1.0, xp)
+    fall = clipped((log_base - middle) * (1.0 / (end - middle)), 0.0, 1.0, xp)
+    return most * rise - (most - held) * fall
+
+
+# What it costs that rows of the operands start inside a cache line: k elements that are no whole lines of 128 bytes.
+#
+# A tile then fetches parts of lines on both edges of every row, at odd multiples of 16 bytes five sectors in the
+# place of four. That costs a few percent while SMs have little to do, and up to that quarter where all of them stream
+# tiles from the L2: 2.3 % more for each doubling of tiles in CUTLASS's FP8 kernels, of which cuBLAS's hide most. Fits
+# to our cold rows with random k: `python -m studies.gemm_lines`. Rows of the graph protocol have few such k, each many
+# times: their nets know them. The factor is part of the base estimate, and networks were trained over one like it.
+
+UNITS = (64, 32, 16)  # bytes that a row's start may be a multiple of, short of a line
+TILE = 128.0 * 128.0  # elements of the result
+FEWEST, MOST = 1.0 / 16.0, 16.0  # tiles of an SM between which the cost grows
+
+
+def unaligned(m: Any, n: Any, k: Any, at: GemmMachine, ctx: Context, xp: Arith) -> Any:
+    """Factor on the time of one call (floats) or of many (arrays)."""
+    lost = losses(ctx.protocol, ctx.dtype, ctx.rule("gemm_library"))
+    if not lost:
+        return 1.0
+    if xp is ARRAY:
+        start = (k * at.operand_bytes).astype(np.int64) % LINE
+        found, shared = np.ones(len(start)), start & -start
+        for unit, (least, more) in lost.items():  # worked out for the calls alone that it concerns
+            of = np.flatnonzero(shared == unit)
+            found[of] = xp.exp(least + more * octaves(m[of], n[of], at.sms, xp))
+        return found
+    least, more, row = 0.0, 0.0, xp.floor(k * at.operand_bytes)
+    for unit, cost in lost.items():
+        start = row % (2.0 * unit) == unit  # the largest power of two that divides the row
+        least, more = xp.where(start, cost[0], least), xp.where(start, cost[1], more)
+    return xp.exp(least + more * octaves(m, n, at.sms, xp))
+
+
+@cache
+def losses(protocol: str, dtype: str, library: str) -> Mapping[int, tuple[float, float]]:
+    """Log of the time lost with the fewest tiles, and more a doubling, by the unit that rows start at; empty where none
+    is known.
+    """
+    facts = {"protocol": protocol, "dtype": dtype, "library": library}
+    found = {unit: constant("gemm_row_start", unit=unit, **facts) for unit in UNITS}
+    return {unit: lost for unit, lost in found.items() if lost}
+
+
+def octaves(m: Any, n: Any, sms: float, xp: Arith) -> Any:
+    """Doublings of an SM's tiles above the fewest."""
+    tiles = m * n * (1.0 / (TILE * sms))
+    return xp.log2(clipped(tiles, FEWEST, MOST, xp) * (1.0 / FEWEST))
+
 
 # Types that run the same kernels share a net; the others differ in library, quantisation and pipe.
 NET_OF = {
@@ -160,7 +239,7 @@ def parts(
     if tile is not None:
         tiles = known_tile(tiles, m, n, k, (tile[0], tile[1]), ctas, at, xp)
     t = times(2.0 * m * n * k, moved, tiles, quantize_s(m, k, moved, at, xp), at, xp)
-    return moved, t, features(m, n, k, moved, tiles, t, at, xp)
+    return moved, t, _sizes(m, n, k, moved, tiles, at, xp) | _parts(moved, t, at, xp) | _tiles(tiles, at, xp)
 
 
 def least(m: Any, n: Any, k: Any, moved: Traffic, at: GemmMachine) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from pipewave.calls.dtypes import ACTIVATION_BYTES, OPERAND_BYTES
 from pipewave.kernels.base import Context
 from pipewave.physics.arith import Arith
-from pipewave.physics.cache import COLD, MULTICAST, PRODUCT_DRAM_SHARE, SERVING, Misses, l2_bytes, missing_share, walked
+from pipewave.physics.cache import COLD, MULTICAST, PRODUCT_DRAM_SHARE, SERVING, l2_bytes, missing_share, walked
 from pipewave.physics.energy import DRAWS, joules_per_flop, watts
 from pipewave.physics.launch import launch_s
 from pipewave.physics.overlap import waves
@@ -70,93 +70,51 @@ LIBRARIES = {
 WEIGHT_ONLY = ("int4", "mxfp4")
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # one a context, distinguished by identity: what follows is cached by it
 class GemmMachine:
-    """Rates in FLOP/s, bytes/s and watts, sizes in bytes, times in seconds."""
+    """Everything constant over a batch: rates in FLOP/s, bytes/s and watts, sizes in bytes, times in seconds."""
 
-    library: Library
-    protocol: str
-    framework: str
-    sms: float
-    peak: float
-    flops_per_sm: float
-    l2_per_sm: float  # as tiles read their operands
-    drain_per_sm: float
-    l2: float
-    l2_bytes: float
-    misses: Misses  # of walks over the same few buffers
-    dram: float
-    clock_hz: float
-    launch_s: float
-    tile_s: float
-    split_s: float
-    watts: float
-    joules_per_flop: float
-    joules_per_byte: float
-    weight_bytes: float  # an element of W, of x as the product reads it, and of x as the call receives it
-    operand_bytes: float
-    entering_bytes: float
-    copies: float  # sets of weights that rotate under `graph`
-    all_rotate: bool  # activations and results rotate too
-    fitted_copies: bool  # only as many copies as overflow the L2
-    quantize_s: float
-    unfused_s: float  # of kernels besides the library's that quantise x; for each element of x, and bytes beyond the L2
-    unfused_element_s: float
-    unfused_bytes: float
-    row_cycles: float
-    row_slots: float  # rows that are quantised at a time
+    def __init__(self, ctx: Context) -> None:
+        gpu, quantize = ctx.gpu, bool(ctx.option("quantize"))
+        self.library = library = LIBRARIES[ctx.rule("gemm_library")]
+        self.protocol, self.framework = ctx.protocol, ctx.framework
+        self.sms = float(gpu.sms)
+        self.clock_hz = gpu.sustained_clock_mhz * 1e6
+        self.launch_s = launch_s(gpu, "product")
+        self.tile_s = library.tile_cycles / self.clock_hz
+        self.split_s = SPLIT_CYCLES / self.clock_hz
+        self.peak = gpu.peak_flops(ctx.dtype)
+        self.flops_per_sm = library.tensor_share * self.peak / gpu.sms
+        self.drain_per_sm = L2_GAIN * MULTICAST[gpu.traits.mma] * gpu.l2_gbps * 1e9 / gpu.sms
+        self.l2_per_sm = library.l2_share * self.drain_per_sm  # as tiles read their operands
+        self.l2, self.l2_bytes = gpu.l2_gbps * 1e9, l2_bytes(gpu)
+        self.misses = walked(gpu)  # of walks over the same few buffers
+        self.dram = gpu.dram_gbps * 1e9
+        burst = BURST if ctx.protocol in (COLD, SERVING) else 1.0
+        self.watts = watts(gpu, "product")
+        self.joules_per_flop = burst * joules_per_flop(gpu, ctx.dtype, "product")
+        self.joules_per_byte = burst * DRAWS["product"].joules_per_byte
+        # An element of W, of x as the product reads it, and of x as the call receives it.
+        self.weight_bytes = OPERAND_BYTES[ctx.dtype]
+        self.operand_bytes = ACTIVATION_BYTES if ctx.dtype in WEIGHT_ONLY else self.weight_bytes
+        self.entering_bytes = ACTIVATION_BYTES if quantize else self.operand_bytes
+        self.copies = ctx.rule("gemm_graph_copies") if ctx.protocol == "graph" else 1.0  # sets of weights that rotate
+        self.all_rotate = ctx.rule("gemm_graph_all_rotate")  # activations and results rotate too
+        self.fitted_copies = ctx.rule("gemm_graph_fitted_copies")  # only as many copies as overflow the L2
+        self.quantize_s = library.quantize_s if quantize else 0.0
+        # Kernels besides the library's that quantise x: their starts, each element of x, and bytes beyond the L2.
+        unfused = (ctx.rule("gemm_quantize_unfused") if quantize else None) or UnfusedQuantize()
+        self.unfused_s = unfused.kernels * self.launch_s
+        self.unfused_element_s = unfused.cycles_per_element / (self.clock_hz * gpu.sms)
+        self.unfused_bytes = unfused.bytes_per_element
+        self.row_cycles = ctx.rule("gemm_quantize_row_cycles") or library.row_cycles
+        self.row_slots = float(gpu.sms * max(1, gpu.max_threads_per_sm // ROW_THREADS))  # rows quantised at a time
+        self.paces = tuple(Pace.of(tile, self) for tile in TILES)
 
 
 @lru_cache(maxsize=4096)
 def machine(ctx: Context) -> GemmMachine:
-    """Everything constant over a batch."""
-    gpu, library = ctx.gpu, library_of(ctx)
-    clock_hz, peak = gpu.sustained_clock_mhz * 1e6, gpu.peak_flops(ctx.dtype)
-    quantize = bool(ctx.option("quantize"))
-    weight = OPERAND_BYTES[ctx.dtype]
-    operand = ACTIVATION_BYTES if ctx.dtype in WEIGHT_ONLY else weight
-    near = L2_GAIN * MULTICAST[gpu.traits.mma] * gpu.l2_gbps * 1e9 / gpu.sms
-    unfused = (ctx.rule("gemm_quantize_unfused") if quantize else None) or UnfusedQuantize()
-    launch = launch_s(gpu, "product")
-    burst = BURST if ctx.protocol in (COLD, SERVING) else 1.0
-    return GemmMachine(
-        library=library,
-        protocol=ctx.protocol,
-        framework=ctx.framework,
-        sms=float(gpu.sms),
-        peak=peak,
-        flops_per_sm=library.tensor_share * peak / gpu.sms,
-        l2_per_sm=library.l2_share * near,
-        drain_per_sm=near,
-        l2=gpu.l2_gbps * 1e9,
-        l2_bytes=l2_bytes(gpu),
-        misses=walked(gpu),
-        dram=gpu.dram_gbps * 1e9,
-        clock_hz=clock_hz,
-        launch_s=launch,
-        tile_s=library.tile_cycles / clock_hz,
-        split_s=SPLIT_CYCLES / clock_hz,
-        watts=watts(gpu, "product"),
-        joules_per_flop=burst * joules_per_flop(gpu, ctx.dtype, "product"),
-        joules_per_byte=burst * DRAWS["product"].joules_per_byte,
-        weight_bytes=weight,
-        operand_bytes=operand,
-        entering_bytes=ACTIVATION_BYTES if quantize else operand,
-        copies=ctx.rule("gemm_graph_copies") if ctx.protocol == "graph" else 1.0,
-        all_rotate=ctx.rule("gemm_graph_all_rotate"),
-        fitted_copies=ctx.rule("gemm_graph_fitted_copies"),
-        quantize_s=library.quantize_s if quantize else 0.0,
-        unfused_s=unfused.kernels * launch,
-        unfused_element_s=unfused.cycles_per_element / (clock_hz * gpu.sms),
-        unfused_bytes=unfused.bytes_per_element,
-        row_cycles=ctx.rule("gemm_quantize_row_cycles") or library.row_cycles,
-        row_slots=float(gpu.sms * max(1, gpu.max_threads_per_sm // ROW_THREADS)),
-    )
-
-
-def library_of(ctx: Context) -> Library:
-    """The library behind an implementation: cuBLAS where the framework calls it, else the one its type needs."""
-    return LIBRARIES[ctx.rule("gemm_library")]
+    """The machine of a context, worked out once."""
+    return GemmMachine(ctx)
 
 
 # Output tiles of a GEMM: how long whole waves of them take, with k cut into slices when there are too few.
@@ -186,8 +144,7 @@ class Tiling(NamedTuple):
     columns: Mapping[int, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(NamedTuple):
     """Seconds that one tile costs on a machine, whatever the product."""
 
     per_k: float  # each element of k: the longer of its tensor work and its operand reads from L2
@@ -195,10 +152,19 @@ class Pace:
     merge: float  # each slice of k after the first
     best_slices: float  # where no limit is met, over the square root of k
 
+    @classmethod
+    def of(cls, tile: tuple[int, int], at: GemmMachine) -> Pace:
+        """Of a tile of so many rows and columns."""
+        rows, columns = tile
+        area, operands = float(rows * columns), rows * at.operand_bytes + columns * at.weight_bytes
+        per_k = max(2.0 * area / at.flops_per_sm, operands / at.l2_per_sm)
+        merge = MERGE * area / at.drain_per_sm
+        return cls(per_k, DRAIN * area / at.drain_per_sm, merge, math.sqrt(per_k / merge))
+
 
 def tiling(m: Any, n: Any, k: Any, at: GemmMachine, xp: Arith) -> Tiling:
     """All candidate tiles of a GEMM."""
-    ceil, root_k, paces = xp.ceil, xp.sqrt(k), _paces(at)
+    ceil, root_k, paces = xp.ceil, xp.sqrt(k), at.paces
     rows = {height: ceil(m * (1.0 / height)) for height in HEIGHTS}
     columns = {width: ceil(n * (1.0 / width)) for width in WIDTHS}
     seconds, per_sm, best = [], [], math.inf
@@ -219,7 +185,7 @@ def known_tile(
     tiles: Tiling, m: Any, n: Any, k: Any, tile: tuple[int, int], ctas: Any, at: GemmMachine, xp: Arith
 ) -> Tiling:
     """The same candidates, but the tile that ran decides; a known number of CTAs (0: unknown) fixes its slices of k."""
-    pace = _pace(tile, at)
+    pace = Pace.of(tile, at)
     grid = xp.ceil(m * (1.0 / tile[0])) * xp.ceil(n * (1.0 / tile[1]))
     per_sm = grid * (1.0 / at.sms)
     slices = xp.maximum(xp.floor(ctas / (per_sm * at.sms)), 1.0)
@@ -244,19 +210,6 @@ def tile_seconds(k: Any, root_k: Any, tiles: Any, pace: Pace, at: GemmMachine, x
 def _with_slices(slices: Any, whole: Any, per_sm: Any, pace: Pace, at: GemmMachine, xp: Arith) -> Any:
     second_pass = at.split_s * (slices > 1.0) + pace.merge * (slices - 1.0)
     return waves(per_sm * slices, xp) * (whole / slices + at.tile_s) + second_pass
-
-
-@lru_cache(maxsize=4096)
-def _paces(at: GemmMachine) -> tuple[Pace, ...]:
-    return tuple(_pace(tile, at) for tile in TILES)
-
-
-def _pace(tile: tuple[int, int], at: GemmMachine) -> Pace:
-    rows, columns = tile
-    area, operands = float(rows * columns), rows * at.operand_bytes + columns * at.weight_bytes
-    per_k = max(2.0 * area / at.flops_per_sm, operands / at.l2_per_sm)
-    merge = MERGE * area / at.drain_per_sm
-    return Pace(per_k, DRAIN * area / at.drain_per_sm, merge, math.sqrt(per_k / merge))
 
 
 # Bytes a GEMM moves under each protocol: what must come from DRAM at least, and what does in practice.
@@ -296,7 +249,8 @@ def traffic(m: Any, n: Any, k: Any, at: GemmMachine, xp: Arith) -> Traffic:
 
 def _warm(x: Any, weights: Any, y: Any, spilled: Any, at: GemmMachine, xp: Arith) -> Traffic:
     """The same few buffers again and again; a cycle over `copies` sets must load what the L2 cannot keep of them."""
-    copies = _rotating(weights, at, xp)
+    fitted = at.protocol == "graph" and at.fitted_copies
+    copies = xp.minimum(xp.ceil(at.l2_bytes / weights), at.copies) if fitted else at.copies
     moving = copies * (weights + x) if at.all_rotate else copies * weights + x
     footprint = moving + (copies * y if at.all_rotate else y)
     missing = missing_share(at.misses, at.l2_bytes, footprint, xp)
@@ -304,12 +258,6 @@ def _warm(x: Any, weights: Any, y: Any, spilled: Any, at: GemmMachine, xp: Arith
     least = xp.maximum(moving - at.l2_bytes, 0.0) / copies + spilled
     dram = weights * missing + (x + WRITTEN_BACK * y) * still + spilled
     return Traffic(x, weights, y, footprint, least, dram, 1.0 - missing)
-
-
-def _rotating(weights: Any, at: GemmMachine, xp: Arith) -> Any:
-    if at.protocol == "graph" and at.fitted_copies:
-        return xp.minimum(xp.ceil(at.l2_bytes / weights), at.copies)
-    return at.copies
 
 
 def quantize_s(m: Any, k: Any, moved: Traffic, at: GemmMachine, xp: Arith) -> Any:

@@ -12,39 +12,17 @@ from pipewave.kernels.base import Analysis, Columns, Context
 from pipewave.kernels.family_metadata import (
     Case,
     FamilyMetadata,
-    KernelName,
     Measurements,
     OperatorReader,
     Page,
     Profile,
     Runner,
-    table_case,
+    names_of,
 )
 from pipewave.kernels.gemm.machine import machine, tiling
 from pipewave.kernels.profiler import Dims, Launched, Op
 from pipewave.physics.arith import ARRAY
 from pipewave.physics.demand import Array
-
-# How profiles show matrix products: names of kernels, and operators that hold their sizes.
-
-NAMES = (
-    KernelName(11, r"^triton_tem_\w*mm_", "gemm"),
-    KernelName(100, r"splitKreduce|splitK_reduce|splitk_reduce|reduce_1Block_kernel", "gemm_reduce", "", "previous"),
-    KernelName(100, r"nvjet", "gemm", "cublas"),
-    KernelName(100, r"xmma_gemm|s\d+gemm|[hsi]\d*gemm_|gemv|gemmk1|gemmSN|dot_kernel|cublas", "gemm", "cublas"),
-    KernelName(
-        100,
-        r"cutlass_3x_gemm|cutlass_\d+_(tensorop|wmma)|cutlass.*[Gg]emm|GemmUniversal|cutlass_scaled",
-        "gemm",
-        "cutlass",
-    ),
-    KernelName(100, r"^(gemm|bmm)_[A-Z]|tinygemm|gemm_forward|weight_only|fpA_intB|_w8a8_", "gemm"),
-    KernelName(
-        100,
-        r"deep_gemm|fp8_gemm|w8a8_block|marlin|Marlin|machete|awq_gemm|gptq|gemm_kernel|matmul_kernel|scaled_mm|_gemm",
-        "gemm",
-    ),
-)
 
 
 def _product(x: Dims, n: int, k: int, dtype: str | None) -> Gemm | None:
@@ -69,7 +47,7 @@ def _linear(op: Op, launched: Launched) -> Call | None:
 
 
 PROFILE = Profile(
-    NAMES,
+    names_of("gemm"),
     anchors=("gemm",),
     operators={
         "aten::mm": _mm(0, 1),
@@ -81,8 +59,6 @@ PROFILE = Profile(
     },
 )
 
-
-# Measured rows of matrix products: implementations, plan, near duplicates, the corpus table.
 
 OPERAND_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "fp8_block": 1, "int8": 1}
 
@@ -106,13 +82,8 @@ ROWS = {
         usual={"": "cublas", "fp8": "cutlass", "fp8_block": "cutlass", "int8": "cutlass"},
         work=_work,
         group=("n", "k"),
-        table="gemm",
-        case=table_case("gemm", "m", "n", "k", flags=("quantize",)),
     )
 }
-
-
-# The first view of a matrix product, and its waves.
 
 
 def waves(cols: Columns, ctx: Context, _analysis: Analysis) -> Array:
@@ -130,8 +101,4 @@ def waves(cols: Columns, ctx: Context, _analysis: Analysis) -> Array:
 
 
 PAGE = Page({"n": 4096, "k": 4096}, {"field": "m", "from": 1, "to": 8192}, waves)
-
-
-# What other rooms need to know of matrix products.
-
 GEMM = FamilyMetadata(PROFILE, ROWS, PAGE)

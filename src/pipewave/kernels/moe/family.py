@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -21,22 +21,17 @@ from pipewave.physics.overlap import overlapped, waves
 
 
 def before_s(work: Layer, ctx: Context, at: MoeMachine) -> Array:
-    """Seconds of each call, by the rules `moe_router` and `moe_before_products`; none for one product alone."""
+    """Seconds of each call, by the rules `moe_before_products` and `moe_router`; none for one product alone."""
     if work.part != "all":
         return np.zeros_like(work.tokens)
-    extra = ctx.rule("moe_before_products")
+    extra, router = ctx.rule("moe_before_products"), ctx.rule("moe_router")
     cast = extra.start_s + extra.cycles_per_element * work.tokens * work.hidden * at.cycle_s / at.sms
-    return np.asarray(cast + _router_s(work, ctx, at))
-
-
-def _router_s(work: Layer, ctx: Context, at: MoeMachine) -> Array:
-    """What operations cost that choose experts where the router's kernel does not take so many."""
-    router = ctx.rule("moe_router")
     if router is None:
-        return np.zeros_like(work.tokens)
+        return np.asarray(cast)
+    # Operations that choose experts where the router's kernel does not take so many.
     beyond = (work.experts > router.most_experts) | (work.topk > router.most_topk)
     spent = router.start_s + router.cycles_per_score * work.tokens * work.experts * at.cycle_s / at.sms
-    return np.where(beyond, spent, 0.0)
+    return np.asarray(cast + np.where(beyond, spent, 0.0))
 
 
 # What the learned residual sees of a fused-MoE call: parts of the estimate beside the whole, and how work is spread.
@@ -47,46 +42,38 @@ def _router_s(work: Layer, ctx: Context, at: MoeMachine) -> Array:
 KERNELS = {"all": 7.0, "w13": 1.0, "w2": 1.0}  # routing, alignment (2), two products, activation, reduction
 ROUTE_BYTES = 16.0  # a token and expert: logits read, scored, and read again to choose
 SUMMED = ("launch", "route", "tensor", "weights", "activate", "reduce")
-PARTS = (*SUMMED, "all_activate", "all_reduce")
 
 
-@dataclass(frozen=True, slots=True)
-class MoeTimes:
-    """Parts of the base estimate in seconds, and the whole.
+def times(
+    work: Layer, tiles: Tiling, weights_s: Array, before_s: Array, at: MoeMachine
+) -> tuple[Array, dict[str, Array]]:
+    """The base estimate in seconds, and its parts by name.
 
     Launches, choosing experts, arithmetic without padding, weights, and what passes between kernels: activated pairs
-    and reduced pairs, each for the rank's own pairs and (`all_`) for those of all ranks.
+    and reduced pairs, each for the rank's own pairs and (`all_`) for those of all ranks. Kernels follow one another,
+    weights stream while tiles compute; slow routers and casts come before.
     """
-
-    launch: Array
-    route: Array
-    tensor: Array
-    weights: Array
-    activate: Array
-    reduce: Array
-    all_activate: Array
-    all_reduce: Array
-    base: Array
-
-
-def times(work: Layer, tiles: Tiling, weights_s: Array, before_s: Array, at: MoeMachine) -> MoeTimes:
-    """The whole: kernels follow one another, weights stream while tiles compute; slow routers and casts come before."""
-    cost, chosen = at.costs, work.carried
+    cost, alone = at.costs, work.part != "all"
     launch = np.full_like(weights_s, KERNELS[work.part] * at.launch_s) * cost.launch
-    route = _moved_s(ROUTE_BYTES * work.tokens * work.experts, at) + chosen * at.sort_s
-    route = route * float(work.part == "all") + before_s
-    activate, reduce = _between_s(work, work.routing.pairs, at)
-    all_activate, all_reduce = _between_s(work, chosen, at)
-    tensor = work.flops / (at.flops_per_sm * at.sms)
+    route = _moved_s(ROUTE_BYTES * work.tokens * work.experts, at) + work.carried * at.sort_s
+    factors = (1.0, 1.0) if alone else (cost.activate, cost.reduce)
+    (activate, reduce), (all_activate, all_reduce) = (
+        [factor * _moved_s(size, at) for factor, size in zip(factors, between_bytes(work, pairs), strict=True)]
+        for pairs in (work.routing.pairs, work.carried)
+    )
+    parts = {
+        "launch": launch,
+        "route": route * float(not alone) + before_s,
+        "tensor": work.flops / (at.flops_per_sm * at.sms),
+        "weights": weights_s,
+        "activate": activate,
+        "reduce": reduce,
+        "all_activate": all_activate,
+        "all_reduce": all_reduce,
+    }
     between = all_activate + all_reduce if at.remote_pairs else activate + reduce
-    base = launch + route + overlapped(3, cost.tiles * tiles.best, cost.weights * weights_s) + between
-    return MoeTimes(launch, route, tensor, weights_s, activate, reduce, all_activate, all_reduce, base)
-
-
-def _between_s(work: Layer, pairs: Array, at: MoeMachine) -> tuple[Array, Array]:
-    """Writing, activating and reading the inner rows; writing, weighing and adding up the outer ones."""
-    inner, outer = (_moved_s(size, at) for size in between_bytes(work, pairs))
-    return (at.costs.activate * inner, at.costs.reduce * outer) if work.part == "all" else (inner, outer)
+    busy = overlapped(3, cost.tiles * tiles.best, cost.weights * weights_s)
+    return launch + parts["route"] + busy + between, parts
 
 
 def between_bytes(work: Layer, pairs: Array) -> tuple[Array, Array]:
@@ -109,15 +96,15 @@ def missed_between(size: Array, at: MoeMachine) -> Array:
     return np.asarray(missing_share(MISSES["between_kernels"], at.l2_bytes, size))
 
 
-def features(work: Layer, tiles: Tiling, spent: MoeTimes, at: MoeMachine, ruled: Blocks) -> dict[str, Array]:
+def features(
+    work: Layer, tiles: Tiling, base: Array, parts: dict[str, Array], at: MoeMachine, ruled: Blocks
+) -> dict[str, Array]:
     """Named features of a batch."""
-    parts = {name: getattr(spent, name) / spent.base for name in PARTS}
-    tried = {f"tile{i}": tile.seconds / spent.base for i, tile in enumerate(tiles.candidates)}
-    tried |= {"ruled": tiles.ruled.seconds / spent.base}
-    shares = {f"{name}_share": _bounded(part, -7.0, 4.0) for name, part in (parts | tried).items()}
-    linear = {f"{name}_part": parts[name] for name in SUMMED}  # a sum of costs is linear in these
+    tried = {f"tile{i}": tile.seconds for i, tile in enumerate(tiles.candidates)} | {"ruled": tiles.ruled.seconds}
+    shares = {f"{name}_share": _bounded(part / base, -7.0, 4.0) for name, part in (parts | tried).items()}
+    linear = {f"{name}_part": parts[name] / base for name in SUMMED}  # a sum of costs is linear in these
     software = _software(work, at) | {"tuned": ruled.tuned}
-    return shares | linear | _waves(tiles, ruled) | _spread(work) | _memory(work, spent, at) | software
+    return shares | linear | _waves(tiles, ruled) | _spread(work) | _memory(work, base, at) | software
 
 
 def _bounded(ratio: Array, low: float, high: float) -> Array:
@@ -150,12 +137,12 @@ def _spread(work: Layer) -> dict[str, Array]:
     }
 
 
-def _memory(work: Layer, spent: MoeTimes, at: MoeMachine) -> dict[str, Array]:
+def _memory(work: Layer, base: Array, at: MoeMachine) -> dict[str, Array]:
     routed = work.routing
     expert = at.weight * work.matrices
     between = 2.0 * routed.pairs * (work.inter * (1.0 + work.up) + work.hidden)
     return {
-        "base": log2(spent.base * 1e6),
+        "base": log2(base * 1e6),
         "hot": _bounded(expert * routed.active / at.l2_bytes, -6.0, 6.0),
         "local": _bounded(expert * routed.local / at.l2_bytes, -6.0, 6.0),
         "between": _bounded((work.inputs + between) / at.l2_bytes, -6.0, 6.0),
@@ -168,12 +155,10 @@ def _memory(work: Layer, spent: MoeTimes, at: MoeMachine) -> dict[str, Array]:
 
 def _software(work: Layer, at: MoeMachine) -> dict[str, Array]:
     """What the kernels are, for implementations and versions never seen."""
-    flags = {name: float(at.engine == name) for name in ENGINES}
-    ungated = work.up < 2.0
-    constant: dict[str, Array] = {name: np.full_like(work.inter, flag) for name, flag in flags.items()}
-    kinds = {"warp_mma": at.warp_mma, "untuned": at.untuned, "widens": at.widen_s > 0, "scales": at.scale_s > 0}
-    constant |= {name: np.full_like(work.inter, float(flag)) for name, flag in kinds.items()}
-    return constant | {"ungated": np.asarray(1.0 * ungated, np.float64)}
+    flags: dict[str, Any] = {name: at.engine == name for name in ENGINES}
+    flags |= {"warp_mma": at.warp_mma, "untuned": at.untuned, "widens": at.widen_s > 0, "scales": at.scale_s > 0}
+    flags["ungated"] = work.up < 2.0
+    return {name: np.full_like(work.inter, flag) for name, flag in flags.items()}
 
 
 # Routed experts of a layer on one rank: routing histogram, padded expert tiles, two grouped GEMMs and the glue.
@@ -196,42 +181,26 @@ def least(work: Layer, ctx: Context) -> Demand:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """Bytes of the active experts' weights, and the share of them that comes from DRAM."""
-
-    size: Array
-    missed: Array
-
-    def seconds(self, at: MoeMachine) -> Array:
-        """Time to read them, from DRAM or from an L2 still warm with them."""
-        return np.asarray(self.size * (self.missed / at.dram + (1.0 - self.missed) / at.l2))
-
-
-def weights_of(work: Layer, ctx: Context, at: MoeMachine) -> Weights:
-    """Weights as a call finds them under its protocol."""
+def weights_of(work: Layer, ctx: Context, at: MoeMachine) -> tuple[Array, Array]:
+    """Bytes of the active experts' weights, and the share of them that a call must bring from DRAM."""
     size = at.weight * work.routing.active * work.matrices
     if ctx.protocol in (COLD, SERVING):
-        return Weights(size, np.ones_like(size))
-    return Weights(size, missing_share(MISSES["expert_weights"], at.l2_bytes, size))
+        return size, np.ones_like(size)
+    return size, missing_share(MISSES["expert_weights"], at.l2_bytes, size)
 
 
 def analyse(cols: Columns, ctx: Context) -> Analysis:
     """Demand, base estimate and features of a batch of fused-MoE calls."""
-    at, work = machine(ctx), layer(cols, ctx)
-    ruled = blocks(cols, ctx)
-    tiles = tiling(work, at, ruled)
-    weights = weights_of(work, ctx, at)
-    spent = times(work, tiles, weights.seconds(at), before_s(work, ctx, at), at)
-    named = features(work, tiles, spent, at, ruled)
-    return Analysis(least(work, ctx), spent.base, named, "fused_moe", done(work, weights, ctx, at))
-
-
-def done(work: Layer, weights: Weights, ctx: Context, at: MoeMachine) -> Work:
-    """What the layer does: weights once, and what passes between its kernels, written and read."""
+    at, work, ruled = machine(ctx), layer(cols, ctx), blocks(cols, ctx)
+    tiles, (weights, missed) = tiling(work, at, ruled), weights_of(work, ctx, at)
+    weights_s = weights * (missed / at.dram + (1.0 - missed) / at.l2)
+    base, parts = times(work, tiles, weights_s, before_s(work, ctx, at), at)
+    named = features(work, tiles, base, parts, at, ruled)
+    # Weights once, and what passes between kernels, written and read.
     between = between_bytes(work, work.routing.pairs)
-    dram = weights.size * weights.missed + sum(size * missed_between(size, at) for size in between)
-    return Work(work.flops, dram, weights.size + sum(between), product_dtype(ctx))
+    dram = weights * missed + sum(size * missed_between(size, at) for size in between)
+    done = Work(work.flops, dram, weights + sum(between), product_dtype(ctx))
+    return Analysis(least(work, ctx), base, named, "fused_moe", done)
 
 
 FAMILY = Family(

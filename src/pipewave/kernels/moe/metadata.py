@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -12,56 +11,17 @@ from pipewave.kernels.base import Analysis, Columns, Context
 from pipewave.kernels.family_metadata import (
     Case,
     FamilyMetadata,
-    KernelName,
     Measurements,
     Page,
     Profile,
     Runner,
-    table_case,
+    names_of,
 )
 from pipewave.kernels.profiler import Given, Launched, Op, Shaped, Step
 from pipewave.physics.demand import Array
 
-# How profiles show routed experts: names of kernels, and the operators that hold the sizes of a layer.
-
 FUSED_EXPERTS = ("vllm::outplace_fused_experts", "vllm::inplace_fused_experts", "sglang::inplace_fused_experts")
 ROLE = "moe"
-NAMES = (
-    KernelName(
-        70,
-        r"moe_align_block_size|count_and_sort_expert_tokens|moe_permute|expandInputRows",
-        "moe_prepare",
-        "",
-        "next",
-    ),
-    KernelName(
-        70,
-        r"prepare_moe_input|routingIndices|_routing_(compute|memset)|_combined_routing",
-        "moe_prepare",
-        "",
-        "next",
-    ),
-    KernelName(
-        70,
-        r"moe_sum|moe_unpermute|finalizeMoeRouting|sum_reduce_kernel|ep_scatter|ep_gather",
-        "moe_sum",
-        "",
-        "previous",
-    ),
-    KernelName(70, r"moe::dev::finalize", "moe_sum", "", "previous"),
-    KernelName(
-        70,
-        r"fused_moe_kernel|grouped_gemm|moe_wna16|MoeMarlin|Marlin_moe|moe_gemm|GroupProblemShape|matmul_ogs",
-        ROLE,
-        "triton",
-    ),
-    KernelName(
-        70,
-        r"m_grouped_\w*gemm|deep_gemm::GemmType\)[1-9]|bmm_.*(swiGlu|dynBatch|routeAct)",
-        ROLE,
-        "triton",
-    ),
-)
 
 
 def _read(launched: Launched, _step: Step | None, _given: Given) -> Shaped | None:
@@ -95,13 +55,7 @@ def _dtype(op: Op, index: int, launched: Launched) -> str:
     return "fp8_block" if quantised else op.dtype(index, launched) or "bf16"
 
 
-PROFILE = Profile(NAMES, role=ROLE, group=_read, anchors=(ROLE,))
-
-
-# Measured rows of routed experts: implementations, plans, near duplicates, the corpus table.
-
 SHAPE = ("experts", "topk", "hidden", "inter", "tp")  # experts' weights are laid out once per shape
-_plain = table_case("fused_moe", "tokens", "hidden", "inter", "topk", "experts", "tp", "ep", flags=("gated",))
 
 
 def _work(case: Case) -> tuple[float, float]:
@@ -111,10 +65,6 @@ def _work(case: Case) -> tuple[float, float]:
     weights = 3.0 * inter * case["hidden"]
     activations = routed * (2 * case["hidden"] + 4 * inter + 2 * case["hidden"])
     return 2.0 * routed * weights, 2.0 * (hit * weights + activations)
-
-
-def _case(row: Case) -> dict[str, Any]:
-    return _plain(row) | {"routing": str(row["routing"]), "part": str(row["part"])}
 
 
 ROWS = {
@@ -128,13 +78,8 @@ ROWS = {
         work=_work,
         together=SHAPE,
         group=("hidden", "inter", "topk", "experts"),
-        table="fused_moe",
-        case=_case,
     )
 }
-
-
-# What other rooms need to know of routed experts.
 
 
 def waves(_cols: Columns, _ctx: Context, analysis: Analysis) -> Array:
@@ -145,4 +90,4 @@ def waves(_cols: Columns, _ctx: Context, analysis: Analysis) -> Array:
 PAGE = Page(
     {"experts": 128, "topk": 8, "hidden": 2048, "inter": 768}, {"field": "tokens", "from": 1, "to": 4096}, waves
 )
-FUSED_MOE = FamilyMetadata(PROFILE, ROWS, PAGE)
+FUSED_MOE = FamilyMetadata(Profile(names_of("fused_moe"), role=ROLE, group=_read, anchors=(ROLE,)), ROWS, PAGE)

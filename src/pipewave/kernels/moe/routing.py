@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -93,7 +93,12 @@ def routing(cols: Any, kind: str | tuple[int, ...], leftover: str = SPREAD) -> R
         return _power_law(cols, float(alpha), SPREAD if eplb else leftover, spread=bool(eplb))
     if kind.startswith("alike_"):
         return _alike(cols, float(kind.removeprefix("alike_")))
-    return _balanced(cols) if kind == "balanced" else _random(cols)
+    if kind != "balanced":
+        return _random(cols)
+    # Every expert within one token of every other; with few tokens, one each for evenly spaced experts.
+    mean = cols["tokens"] * cols["topk"] / cols["experts"]
+    pairs = np.maximum(mean * cols["experts"] / cols["ep"], 1.0)
+    return _exact(cols, np.floor(mean[:, None] + _AT), pairs, pairs)
 
 
 def _exact(cols: Any, loads: Array, active: Array, pairs: Array, weight: Array = _WEIGHT) -> Routing:
@@ -114,13 +119,6 @@ def _drawn(cols: Any, loads: Array, active: Array, pairs: Array) -> Routing:
     deviation = np.sqrt(known.active * (1.0 - known.active / known.local))
     fewest = np.where(cols["ep"] > 1, 1.0, cols["topk"])  # every token needs as many experts as it chooses
     return replace(known, sure=np.minimum(np.maximum(known.active - 2.5 * deviation, fewest), known.active))
-
-
-def _balanced(cols: Any) -> Routing:
-    """Every expert within one token of every other; with few tokens, one each for evenly spaced experts."""
-    mean = cols["tokens"] * cols["topk"] / cols["experts"]
-    pairs = np.maximum(mean * cols["experts"] / cols["ep"], 1.0)
-    return _exact(cols, np.floor(mean[:, None] + _AT), pairs, pairs)
 
 
 def _random(cols: Any) -> Routing:
@@ -170,8 +168,7 @@ def _power_law(cols: Any, alpha: float, leftover: str, *, spread: bool) -> Routi
     return _drawn(cols, loads, np.minimum(rank.active, pairs), pairs)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rank:
+class _Rank(NamedTuple):
     """Active experts and pairs of a rank [call]."""
 
     active: Array
@@ -222,16 +219,11 @@ def _given(cols: Any, counts: Array) -> Routing:
 LOCAL = "local"  # of all tokens, those with a choice on the rank enter its kernels (rule `moe_rank_tokens`)
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
+class Product(NamedTuple):
     """One grouped GEMM: every active expert multiplies its tokens by its own [n, k] matrix."""
 
     n: Array
     k: Array
-
-    def flops(self, pairs: Array) -> Array:
-        """Two per multiply-add."""
-        return 2.0 * pairs * self.n * self.k
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,31 +249,21 @@ class Layer:
     @property
     def flops(self) -> Array:
         """Least arithmetic: no padding."""
-        return np.asarray(sum(product.flops(self.routing.pairs) for product in self.products))
+        return np.asarray(2.0 * self.routing.pairs * self.matrices)
 
     @property
     def inputs(self) -> Array:
         """Bytes entering: the hidden states, or for w2 alone the activated pairs."""
-        rows = self.routing.pairs * self.inter if self.part == "w2" else self.entering * self.hidden
-        return np.asarray(ACTIVATION_BYTES * rows)
-
-    @property
-    def entering(self) -> Array:
-        """Tokens with at least one local expert, at least."""
-        return np.asarray(np.minimum(self.tokens, np.ceil(self.routing.pairs / self.topk)))
+        if self.part == "w2":
+            return ACTIVATION_BYTES * self.routing.pairs * self.inter
+        tokens = np.minimum(self.tokens, np.ceil(self.routing.pairs / self.topk))  # with a local expert, at least
+        return np.asarray(ACTIVATION_BYTES * tokens * self.hidden)
 
     @property
     def outputs(self) -> Array:
         """Bytes leaving: hidden states, or the pairs of one product alone."""
         per_pair = {"w13": self.up * self.inter, "w2": self.hidden}.get(self.part)
         return ACTIVATION_BYTES * (self.tokens * self.hidden if per_pair is None else self.routing.pairs * per_pair)
-
-
-def _with_a_choice_here(tokens: Array, topk: Array, pairs: Array, kind: str | tuple[int, ...]) -> Array:
-    """Tokens with an expert on the rank: one choice each where routing is balanced, else as chance has it."""
-    if kind == "balanced":
-        return np.minimum(tokens, np.ceil(pairs))
-    return np.asarray(tokens * (1.0 - (1.0 - np.minimum(pairs / (tokens * topk), 1.0)) ** topk))
 
 
 def layer(cols: Columns, ctx: Context) -> Layer:
@@ -299,7 +281,11 @@ def layer(cols: Columns, ctx: Context) -> Layer:
     sizes = {name: cols[name] for name in ("tokens", "experts", "topk", "hidden")}
     routed = routing(cols, kind, ctx.rule("moe_rounding_remainder"))
     if ctx.rule("moe_rank_tokens") == LOCAL:
-        sizes["tokens"] = _with_a_choice_here(sizes["tokens"], sizes["topk"], routed.pairs, kind)
+        tokens, topk = sizes["tokens"], sizes["topk"]
+        if kind == "balanced":  # one choice each
+            sizes["tokens"] = np.minimum(tokens, np.ceil(routed.pairs))
+        else:
+            sizes["tokens"] = tokens * (1.0 - (1.0 - np.minimum(routed.pairs / (tokens * topk), 1.0)) ** topk)
     carried = sizes["tokens"] * sizes["topk"]
     return Layer(part=part, inter=inter, up=up, routing=routed, products=products, carried=carried, **sizes)
 

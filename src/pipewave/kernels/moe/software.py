@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,32 +45,46 @@ def engine(impl: str) -> str:
     return str(constant("moe_engine", impl=impl))
 
 
-@dataclass(frozen=True, slots=True)
 class MoeMachine:
-    """Rates in FLOP/s and bytes/s, sizes in bytes, times in seconds."""
+    """Everything constant over a batch: rates in FLOP/s and bytes/s, sizes in bytes, times in seconds."""
 
-    sms: float
-    flops_per_sm: float
-    l2_per_sm: float
-    smem_per_sm: float
-    l2: float
-    l2_bytes: float
-    dram: float
-    launch_s: float
-    cycle_s: float
-    tile_s: float
-    sort_s: float
-    weight: float  # bytes an element
-    operand: float  # bytes an element of the activations the products read
-    engine: str
-    costs: MoeCosts
-    remote_pairs: str  # where pairs of other ranks' experts are processed: nowhere, "between" the products, or in them:
-    # "all" as their own experts would, or "packed" as if they were one expert's
-    serial: bool  # a tile's operands are staged and multiplied in turn, not at once
-    warp_mma: bool  # tensor instructions are issued by warps, and a product waits for them
-    untuned: bool  # products take the first configuration of their library: one block for all sizes, no cluster
-    widen_s: float  # an SM's time to widen a weight; 0: the tensor cores multiply it as it is
-    scale_s: float  # an SM's time to scale the sums of an output by block scales, for each step of the inner dimension
+    def __init__(self, ctx: Context) -> None:
+        gpu, dtype = ctx.gpu, product_dtype(ctx)
+        self.engine = engine(ctx.impl)
+        self.cycle_s = cycle = 1e-6 / gpu.sustained_clock_mhz
+        self.launch_s = launch_s(gpu, "grouped")
+        self.tile_s, self.sort_s = TILE_CYCLES * cycle, SORT_CYCLES * cycle
+        self.sms = float(gpu.sms)
+        peak = gpu.peak_flops(dtype) / gpu.sms
+        if self.engine == "marlin":  # it keeps to the tensor instructions of Ampere on every GPU
+            peak = min(peak, WARP_FLOPS * 2.0 / OPERAND_BYTES[dtype] / cycle)
+        self.flops_per_sm = TENSOR_SHARE * peak
+        # Whether products take the first configuration of their library: one block for all sizes, no cluster.
+        self.untuned = ctx.rule("moe_untuned") is not None
+        shared = 1.0 if self.untuned else MULTICAST[gpu.traits.mma]
+        self.l2_per_sm = L2_GAIN * shared * gpu.l2_gbps * 1e9 / gpu.sms
+        self.smem_per_sm = gpu.smem_bytes_per_clk_per_sm / cycle
+        self.l2, self.l2_bytes = gpu.l2_gbps * 1e9, l2_bytes(gpu)
+        self.dram = STREAM_DRAM_SHARE * gpu.dram_gbps * 1e9
+        # Bytes of an element of the weights, and of the activations that the products read.
+        self.weight, self.operand = OPERAND_BYTES[ctx.rule("moe_kept_as") or ctx.dtype], OPERAND_BYTES[dtype]
+        self.costs: MoeCosts = constant("moe_costs", engine=self.engine, dtype=ctx.dtype)
+        # Where pairs of other ranks' experts are processed: nowhere, "between" the products, or in them: "all" as their
+        # own experts would, or "packed" as if they were one expert's.
+        self.remote_pairs: str = ctx.rule("moe_remote_pairs", engine=self.engine)
+        self.serial = self.engine == "triton"  # a tile's operands are staged and multiplied in turn, not at once
+        # Whether tensor instructions are issued by warps, and a product waits for them.
+        self.warp_mma = self.engine == "marlin" or not gpu.traits.asynchronous
+        # Time of an SM to widen a weight (0: the tensor cores multiply it as it is), and to scale the sums of an output
+        # by block scales, for each step of the inner dimension.
+        self.widen_s = cycle / WIDENED if widens(ctx) else 0.0
+        self.scale_s = ctx.rule("moe_scales") * cycle / (gpu.traits.fma_per_clk_per_sm * SCALES_K)
+
+
+@lru_cache(maxsize=4096)
+def machine(ctx: Context) -> MoeMachine:
+    """The machine of a context, worked out once."""
+    return MoeMachine(ctx)
 
 
 def product_dtype(ctx: Context) -> str:
@@ -95,38 +109,6 @@ def narrow_activations(ctx: Context) -> bool:
     return bool(constant("moe_narrow_activations", impl=ctx.impl))
 
 
-@lru_cache(maxsize=4096)
-def machine(ctx: Context) -> MoeMachine:
-    """Everything constant over a batch."""
-    gpu, dtype = ctx.gpu, product_dtype(ctx)
-    cycle = 1e-6 / gpu.sustained_clock_mhz
-    kind, untuned = engine(ctx.impl), ctx.rule("moe_untuned") is not None
-    shared = 1.0 if untuned else MULTICAST[gpu.traits.mma]
-    return MoeMachine(
-        sms=float(gpu.sms),
-        flops_per_sm=TENSOR_SHARE * _flops_per_sm(ctx, kind, dtype, cycle),
-        l2_per_sm=L2_GAIN * shared * gpu.l2_gbps * 1e9 / gpu.sms,
-        smem_per_sm=gpu.smem_bytes_per_clk_per_sm / cycle,
-        l2=gpu.l2_gbps * 1e9,
-        l2_bytes=l2_bytes(gpu),
-        dram=STREAM_DRAM_SHARE * gpu.dram_gbps * 1e9,
-        launch_s=launch_s(gpu, "grouped"),
-        cycle_s=cycle,
-        tile_s=TILE_CYCLES * cycle,
-        sort_s=SORT_CYCLES * cycle,
-        weight=OPERAND_BYTES[ctx.rule("moe_kept_as") or ctx.dtype],
-        operand=OPERAND_BYTES[dtype],
-        engine=kind,
-        costs=constant("moe_costs", engine=kind, dtype=ctx.dtype),
-        remote_pairs=ctx.rule("moe_remote_pairs", engine=kind),
-        serial=kind == "triton",
-        warp_mma=kind == "marlin" or not gpu.traits.asynchronous,
-        untuned=untuned,
-        widen_s=cycle / WIDENED if widens(ctx) else 0.0,
-        scale_s=ctx.rule("moe_scales") * cycle / (gpu.traits.fma_per_clk_per_sm * SCALES_K),
-    )
-
-
 def widens(ctx: Context) -> bool:
     """Do kernels widen the weights that they read? Tensor cores of newer GPUs multiply 4-bit floats by 8-bit ones."""
     if ctx.rule("moe_multiplies"):
@@ -135,20 +117,13 @@ def widens(ctx: Context) -> bool:
     return ctx.dtype in _WEIGHT_ONLY and not ctx.rule("moe_kept_as") and not native
 
 
-def _flops_per_sm(ctx: Context, kind: str, dtype: str, cycle: float) -> float:
-    """Peak of the tensor instructions that an engine issues: Marlin keeps to those of Ampere on every GPU."""
-    peak = ctx.gpu.peak_flops(dtype) / ctx.gpu.sms
-    return min(peak, WARP_FLOPS * 2.0 / OPERAND_BYTES[dtype] / cycle) if kind == "marlin" else peak
-
-
 # The Triton block sizes a call would run with: its own configuration, else the rule of its stack.
 #
 # A stack prefers a tuned file where one exists for the GPU and layer. Which exist is known, what they say is not:
 # such a layer counts as well tiled.
 
 
-@dataclass(frozen=True, slots=True)
-class Blocks:
+class Blocks(NamedTuple):
     """Tokens × output features of a block [call], whether the call said so itself, and where (1.0) the stack has a
     tuned file instead.
     """
@@ -160,28 +135,19 @@ class Blocks:
 
 
 def blocks(cols: Columns, ctx: Context) -> Blocks:
-    """Block sizes of each call."""
-    if one := _one_for_all(ctx):
-        rows, columns = (np.full_like(cols["tokens"], size) for size in one)
-        return Blocks(rows, columns, True, _tuned(cols, ctx))
-    return Blocks(*_ruled(cols, ctx), False, _tuned(cols, ctx))
-
-
-def _one_for_all(ctx: Context) -> tuple[float, float] | None:
-    """Rows and columns of the configuration that the call names, or of the one that untuned kernels keep to."""
-    config = dict(ctx.option("config") or ())
+    """Block sizes of each call: of the configuration that it names or that untuned kernels keep to, or the stack's."""
+    tokens = cols["tokens"]
+    tuned_files = np.zeros_like(tokens)
+    if engine(ctx.impl) == "triton" and ctx.protocol != PROFILER_WARM:
+        asked, width = version(ctx.requested or ctx.stack), cols["inter"] / cols["tp"]
+        tuned_files = tuned(ctx.framework, asked, ctx.gpu.base_gpu, ctx.dtype, cols["experts"] / cols["ep"], width)
+    config, untuned = dict(ctx.option("config") or ()), ctx.rule("moe_untuned")
+    one = (untuned.rows, untuned.columns) if untuned else None
     if "BLOCK_SIZE_M" in config and "BLOCK_SIZE_N" in config:
-        return float(config["BLOCK_SIZE_M"]), float(config["BLOCK_SIZE_N"])
-    untuned = ctx.rule("moe_untuned")
-    return (untuned.rows, untuned.columns) if untuned else None
-
-
-def _tuned(cols: Columns, ctx: Context) -> Array:
-    if engine(ctx.impl) != "triton" or ctx.protocol == PROFILER_WARM:
-        return np.zeros_like(cols["tokens"])
-    asked = version(ctx.requested or ctx.stack)
-    width = cols["inter"] / cols["tp"]
-    return tuned(ctx.framework, asked, ctx.gpu.base_gpu, ctx.dtype, cols["experts"] / cols["ep"], width)
+        one = float(config["BLOCK_SIZE_M"]), float(config["BLOCK_SIZE_N"])
+    if one:
+        return Blocks(np.full_like(tokens, one[0]), np.full_like(tokens, one[1]), True, tuned_files)
+    return Blocks(*_ruled(cols, ctx), False, tuned_files)
 
 
 def _ruled(cols: Columns, ctx: Context) -> tuple[Array, Array]:
@@ -222,8 +188,7 @@ LEAST_MMA_ROWS = 16.0  # a tensor instruction works on this many rows even if fe
 SERIAL_PASSES, SERIAL_TENSOR = 1.5, 0.9
 
 
-@dataclass(frozen=True, slots=True)
-class MoeTile:
+class MoeTile(NamedTuple):
     """One tile size for a batch: seconds of all waves over the products, and tiles of the first product an SM."""
 
     seconds: Array
@@ -231,8 +196,7 @@ class MoeTile:
     padding: Array  # rows multiplied for each real one
 
 
-@dataclass(frozen=True, slots=True)
-class Tiling:
+class Tiling(NamedTuple):
     """The candidates, the tile of the stack's rule (or the call's own configuration), and the estimate."""
 
     candidates: tuple[MoeTile, ...]

@@ -26,20 +26,12 @@ from pipewave.physics.launch import log2
 # studies.kinds`).
 
 FLOAT_PRODUCT = "float_product"
-VALUE_BYTES = 4
 FMA_SHARE = 0.8  # of the peak at the sustained clock
-
-
-def float_product_s(ctx: Context, work: Stream, flops: Any, xp: Arith) -> Any:
-    """Seconds of `work.read` (one operand), `work.fresh` (weights) and `work.written` (the product)."""
-    gpu, moving = ctx.gpu, times(ctx, work, xp)
-    fma = 2.0 * gpu.fma_per_clk_per_sm * gpu.sms * 1e6 * gpu.sustained_clock_mhz
-    return moving.start + xp.maximum(flops / (FMA_SHARE * fma), xp.maximum(moving.dram, moving.through))
 
 
 def operations(work: Stream, xp: Arith = ARRAY) -> Any:
     """Multiplications and additions of m × k by k × n, from the bytes of both and of their product."""
-    return 2.0 * xp.sqrt(work.read * work.fresh * work.written / VALUE_BYTES**3)
+    return 2.0 * xp.sqrt(work.read * work.fresh * work.written / sampling.VALUE_BYTES**3)
 
 
 IN_PLACE = ("rope",)
@@ -66,8 +58,10 @@ def formula(call: Columns, ctx: Context, xp: Arith) -> Sketch:
     if op == sampling.ARGMAX:
         return sketch(least, sampling.argmax_seconds(read, written, gpu, xp), ctx, work, xp)
     if op == FLOAT_PRODUCT:
-        flops = operations(work, xp)
-        return sketch(least | {"fma": flops}, float_product_s(ctx, work, flops, xp), ctx, work, xp)
+        flops, moving = operations(work, xp), times(ctx, work, xp)
+        fma = 2.0 * gpu.fma_per_clk_per_sm * gpu.sms * 1e6 * gpu.sustained_clock_mhz
+        busy = xp.maximum(flops / (FMA_SHARE * fma), xp.maximum(moving.dram, moving.through))
+        return sketch(least | {"fma": flops}, moving.start + busy, ctx, work, xp)
     if op in sampling.LAWS:
         return sketch(least, sampling.seconds(op, read, rounds, gpu, xp), ctx, work, xp)
     if ctx.impl == GENERATED:
@@ -75,17 +69,14 @@ def formula(call: Columns, ctx: Context, xp: Arith) -> Sketch:
     # Slots of a paged cache are scattered and long untouched, so writing them takes what it takes after a flush.
     ctx = replace(ctx, protocol=COLD) if op == "kv_write" and ctx.protocol == SERVING else ctx
     moving = times(ctx, work, xp)
-    features = describe(ctx, work, moving, xp) | {"row_share": _row_share(op, work, xp)}
+    # How short rows are: the share of tables (rope) or slots (kv_write), which come once a row.
+    slots = xp.maximum(read, written) - xp.minimum(read, written)
+    once = {"rope": work.fresh, "kv_write": slots}.get(op, NEUTRAL * work.moved)
+    short = clipped(log2(once / work.moved, xp), LEAST_SHARE, -2.0, xp)
+    features = describe(ctx, work, moving, xp) | {"row_share": short}
     features |= {name: float(op == name) for name in KNOWN}
     picks = rounds * ROUND_CYCLES / (gpu.sustained_clock_mhz * 1e6)
     return sketch(least, moving.base + picks, ctx, work, xp, "elementwise", **features)
-
-
-def _row_share(op: str, work: Stream, xp: Arith) -> Any:
-    """How short rows are: log2 of the share of tables (rope) or slots (kv_write), which come once a row."""
-    slots = xp.maximum(work.read, work.written) - xp.minimum(work.read, work.written)
-    once = {"rope": work.fresh, "kv_write": slots}.get(op, NEUTRAL * work.moved)
-    return clipped(log2(once / work.moved, xp), LEAST_SHARE, -2.0, xp)
 
 
 FAMILY = Family(

@@ -10,13 +10,12 @@ from pipewave.calls.streaming import Elementwise, RmsNorm, SiluAndMul
 from pipewave.kernels.family_metadata import (
     Case,
     FamilyMetadata,
-    KernelName,
     Measurements,
     OperatorReader,
     Page,
     Profile,
     Runner,
-    table_case,
+    names_of,
 )
 from pipewave.kernels.profiler import Given, Launched, Op, Shaped, Step
 from pipewave.kernels.streaming import sampling
@@ -49,24 +48,10 @@ def softmax(op: Op, launched: Launched) -> Call:
     return _call(name, prod(shape[:-1]), shape[-1], written=4 * prod(shape))
 
 
-def exponential(op: Op, _launched: Launched) -> Call:
-    """Random numbers of a law, one a value."""
-    return _call("exponential", 1, prod(op.shape(0)), written=op.bytes(0))
-
-
 def whole(op: Op, _launched: Launched) -> Call | None:
     """Top-k, sort or a draw over rows as long as a vocabulary."""
     shape = op.shape(0)
     return _call(WHOLE[op.name], prod(shape[:-1]), shape[-1]) if shape and shape[-1] >= LEAST else None
-
-
-def by_name(launched: Launched) -> Elementwise | None:
-    """A kernel whose grid says how much it looks at: (requests, tiles)."""
-    law = law_of(launched.head.name)
-    if law is None or not law[1] or len(launched.head.grid) < 2:
-        return None
-    rows, tiles = launched.head.grid[:2]
-    return _call(law[0], rows, tiles * law[1], tile=law[1])
 
 
 def law_of(name: str) -> tuple[str, int] | None:
@@ -89,63 +74,13 @@ def _call(op: str, rows: int, values: int, *, tile: int = 0, written: int | None
     return Elementwise(4 * rows * values, 8 * rows if written is None else written, op=op, rounds=rounds)
 
 
-# How profiles show element-wise work: names of kernels, and operators whose arguments are read and written.
+# Operators of element-wise work, whose arguments are read and written.
 
 BINARY = ("add", "add_", "sub", "sub_", "mul", "mul_", "div", "div_", "maximum")
 UNARY = (
     "pow", "rsqrt", "sqrt", "neg", "abs", "exp", "log", "cos", "sin", "tanh", "sigmoid", "silu", "gelu", "relu",
     "clamp",
 )  # fmt: skip
-ELEMENTWISE_NAMES = (
-    # Fusions of torch.compile carry the operators they fuse, or nothing.
-    KernelName(20, r"^triton_\w*embedding\w*rms_norm|^triton_\w*embedding", "embedding_norm", "triton"),
-    KernelName(23, r"^triton_red_|^triton_per_", "fused_reduction", "triton"),
-    KernelName(23, r"^triton_poi_", "fused", "triton"),
-    KernelName(
-        71,
-        r"topkGating|topk_softmax|moeSoftmax|moeTopK|grouped_topk|topk_sigmoid|biased_topk",
-        "topk",
-    ),
-    KernelName(71, r"moe_fused_gate|fused_topk|^_topk_forward", "topk"),
-    KernelName(91, r"rotary_embedding|ApplyRotary|[Rr]ope(?!rt)|apply_rotary", "rope", "vllm"),
-    KernelName(
-        91,
-        r"reshape_and_cache|concat_and_cache|AppendPagedKVCache|store_kv|set_kv_buffer|set_mla_kv",
-        "kv_write",
-        "vllm",
-    ),
-    KernelName(
-        91,
-        r"scaled_fp8_quant|per_token_group_quant|per_token_quant|quantize_(kernel|with)|cvt_fp16_to_fp4|scaled_quant",
-        "quantize",
-    ),
-    KernelName(
-        91,
-        r"argmax|ArgMax|[Ss]ampling|TopPRenorm|TopKMask|top_k_top_p|_topk_topp|softmax|SoftMax|multinomial|gumbel"
-        r"|_temperature_kernel|_min_p_kernel|mbtopk|sbtopk",
-        "sample",
-    ),
-    KernelName(
-        91,
-        r"^_(apply_write|prepare_|combine_sampled|gather_block|compute_slot|post_update|get_num_sampled)|slot_mapping|_assert_async",
-        "bookkeeping",
-    ),
-    KernelName(
-        91,
-        r"req_to_token|flashinfer_kv_indices|^compute_position|^alloc_(extend|decode)|get_last_loc",
-        "bookkeeping",
-    ),
-    KernelName(91, r"vectorized_gather_kernel|indexSelect|embedding|gather", "gather"),
-    KernelName(91, r"index_elementwise|index_kernel", "index"),
-    KernelName(111, r"^Memcpy|^memcpy\d*_|direct_copy|CatArray|copy_kernel", "copy"),
-    KernelName(111, r"^Memset|FillFunctor|fill_kernel", "fill"),
-    KernelName(111, r"reduce_kernel<.*sum_functor|reduce_kernel<.*Sum", "sum"),
-    KernelName(
-        111,
-        r"elementwise_kernel|reduce_kernel|scan_kernel|arange|distribution_|CompareEq|_cumsum|[Ss]ort|cub::|multi_tensor",
-        "pointwise",
-    ),
-)
 
 
 def _whole_launch(launched: Launched, _step: Step | None, _given: Given) -> Shaped | None:
@@ -153,8 +88,9 @@ def _whole_launch(launched: Launched, _step: Step | None, _given: Given) -> Shap
     if (op := launched.op(*WHOLE)) and op.dims:
         call = whole(op, launched)
         return Shaped(op.name, call) if call else None
-    if (call := by_name(launched)) is not None:
-        return Shaped(call.op, call)
+    law, grid = law_of(launched.head.name), launched.head.grid
+    if law and law[1] and len(grid) > 1:  # (requests, tiles) say how much it looks at
+        return Shaped(law[0], _call(law[0], grid[0], grid[1] * law[1], tile=law[1]))
     role, size = launched.role, launched.head.arg("bytes")
     if not isinstance(size, int) or role not in ("copy", "fill"):
         return None
@@ -176,6 +112,10 @@ def _kv_write(op: Op, _launched: Launched) -> Call:
 def _topk(op: Op, _launched: Launched) -> Call:
     picks = op.shape(0)[-1] if op.shape(0) else 0
     return Elementwise(op.bytes(3), op.bytes(0) + op.bytes(1), op="topk", rounds=picks)
+
+
+def _exponential(op: Op, _launched: Launched) -> Call:
+    return _call("exponential", 1, prod(op.shape(0)), written=op.bytes(0))
 
 
 def _argmax(op: Op, _launched: Launched) -> Call:
@@ -214,7 +154,7 @@ def _quantise(x: int) -> OperatorReader:
 
 
 ELEMENTWISE_PROFILE = Profile(
-    ELEMENTWISE_NAMES,
+    names_of("elementwise"),
     group=_whole_launch,
     whole=tuple(WHOLE),
     anchors=("kv_write",),
@@ -237,15 +177,12 @@ ELEMENTWISE_PROFILE = Profile(
         "aten::argmax": _argmax,
         "aten::_softmax": softmax,
         "aten::_log_softmax": softmax,
-        "aten::exponential_": exponential,
+        "aten::exponential_": _exponential,
         **dict.fromkeys(("aten::sum", "aten::mean", "aten::amax"), _stream((0,), None, "sum")),
         **{f"aten::{name}": _binary for name in BINARY},
         **{f"aten::{name}": _stream((0,), 0, "pointwise") for name in UNARY},
     },
 )
-
-
-# How profiles show norms and gated activations: names of kernels, and operators that hold their sizes.
 
 
 def _norm(x: int, *, fused_add: bool = False) -> OperatorReader:
@@ -263,18 +200,7 @@ def _act(op: Op, launched: Launched) -> Call | None:
 
 
 NORM_PROFILE = Profile(
-    names=(
-        KernelName(
-            21,
-            r"^triton_\w*(fused_add_rms_norm|add\w*rms_norm|rsqrt\w*add|add\w*rsqrt)",
-            "fused_add_norm",
-            "triton",
-        ),
-        KernelName(21, r"^triton_\w*(rms_norm|rsqrt)", "norm", "triton"),
-        KernelName(80, r"fused_add_rms_norm|FusedAddRMSNorm|fused_add_rmsnorm|add_rmsnorm", "fused_add_norm", "vllm"),
-        KernelName(80, r"rms_norm|RMSNormKernel|rmsnorm|RmsNorm", "norm", "vllm"),
-        KernelName(80, r"layer_norm|LayerNorm", "norm", "torch"),  # moves the same bytes
-    ),
+    names_of("rmsnorm"),
     role="norm",
     operators={
         "_C::rms_norm": _norm(1),
@@ -289,10 +215,7 @@ NORM_PROFILE = Profile(
     fusible=True,
 )
 ACTIVATION_PROFILE = Profile(
-    names=(
-        KernelName(22, r"^triton_\w*(silu|swiglu|gelu)", "act", "triton"),
-        KernelName(90, r"act_and_mul|silu_(and_)?mul|swiglu|SiluAndMul|doActivation", "act", "vllm"),
-    ),
+    names_of("silu_and_mul"),
     role="act",
     operators={
         "_C::silu_and_mul": _act,
@@ -305,58 +228,50 @@ ACTIVATION_PROFILE = Profile(
 )
 
 
-# Measured rows of kernels that stream memory: implementations, near duplicates, corpus tables.
-
-
-def _rows(name: str, bytes_of: Callable[[Case], float], group: tuple[str, ...], **public: object) -> Measurements:
+def _rows(name: str, bytes_of: Callable[[Case], float], group: tuple[str, ...]) -> Measurements:
     return Measurements(
         runners={"vllm": Runner("pipewave.measure.impls.vllm_layers", name, "vllm")},
         work=lambda case: (0.0, float(bytes_of(case))),
         group=group,
-        **public,  # type: ignore[arg-type]
     )
 
-
-NORM_ROWS = {
-    "rmsnorm": _rows(
-        "rmsnorm",
-        lambda case: case["rows"] * case["dim"] * (8 if case.get("fused_add") else 4),
-        ("dim",),
-        table="rmsnorm",
-        case=table_case("rmsnorm", "rows", "dim", flags=("fused_add",)),
-    )
-}
-ACTIVATION_ROWS = {
-    "silu_and_mul": _rows(
-        "silu_and_mul",
-        lambda case: case["rows"] * case["dim"] * 6,
-        ("dim",),
-        table="silu_and_mul",
-        case=table_case("silu_and_mul", "rows", "dim"),
-    )
-}
-# Two operations have names of their own among measured rows.
-ELEMENTWISE_ROWS = {
-    "rope": _rows(
-        "rope",
-        lambda case: case["rows"] * (case["heads"] + case["kv_heads"]) * case["head_dim"] * 4,
-        ("heads", "kv_heads", "head_dim"),
-    ),
-    "kv_write": _rows(
-        "kv_write",
-        lambda case: case["rows"] * 2 * case["kv_heads"] * case["head_dim"] * 4,
-        ("kv_heads", "head_dim"),
-    ),
-}
-
-
-# What other rooms need to know of kernels that stream memory.
 
 SWEEP = {"field": "rows", "from": 1, "to": 16384}
-NORM = FamilyMetadata(NORM_PROFILE, NORM_ROWS, Page({"dim": 4096}, SWEEP))
-ACTIVATION = FamilyMetadata(ACTIVATION_PROFILE, ACTIVATION_ROWS, Page({"dim": 14336}, SWEEP))
+NORM = FamilyMetadata(
+    NORM_PROFILE,
+    {
+        "rmsnorm": _rows(
+            "rmsnorm",
+            lambda case: case["rows"] * case["dim"] * (8 if case.get("fused_add") else 4),
+            ("dim",),
+        )
+    },
+    Page({"dim": 4096}, SWEEP),
+)
+ACTIVATION = FamilyMetadata(
+    ACTIVATION_PROFILE,
+    {
+        "silu_and_mul": _rows(
+            "silu_and_mul",
+            lambda case: case["rows"] * case["dim"] * 6,
+            ("dim",),
+        )
+    },
+    Page({"dim": 14336}, SWEEP),
+)
 ELEMENTWISE = FamilyMetadata(
     ELEMENTWISE_PROFILE,
-    ELEMENTWISE_ROWS,
+    {  # two operations have names of their own among measured rows
+        "rope": _rows(
+            "rope",
+            lambda case: case["rows"] * (case["heads"] + case["kv_heads"]) * case["head_dim"] * 4,
+            ("heads", "kv_heads", "head_dim"),
+        ),
+        "kv_write": _rows(
+            "kv_write",
+            lambda case: case["rows"] * 2 * case["kv_heads"] * case["head_dim"] * 4,
+            ("kv_heads", "head_dim"),
+        ),
+    },
     Page({"bytes_written": 1 << 20}, {"field": "bytes_read", "from": 1 << 20, "to": 1 << 28}),
 )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES, STREAMED_DTYPES
 from pipewave.calls.families import RmsNorm, SiluAndMul
@@ -38,8 +37,7 @@ LOOP_CYCLES = 40.0  # each further vector of a thread
 START_ROWS = 100.0  # fewer rows wait for other things
 
 
-@dataclass(frozen=True, slots=True)
-class Blocks:
+class Blocks(NamedTuple):
     """How rows fall onto SMs: threads of a block, vectors a thread walks, blocks an SM holds, rounds of blocks."""
 
     threads: Any
@@ -55,27 +53,19 @@ def blocks(gpu: GPU, rows: Any, dim: Any, smaller: bool, vector: float = VECTOR,
     largest = xp.where(rows >= MANY_ROWS, SMALL_BLOCK, LARGEST_BLOCK) if smaller else LARGEST_BLOCK
     threads = WARP * xp.ceil(xp.minimum(vectors, largest) / WARP)
     per_sm = clipped(xp.floor(gpu.max_threads_per_sm / threads), 1.0, gpu.max_ctas_per_sm, xp)
-    places = per_sm * gpu.sms
-    return Blocks(
-        threads, xp.ceil(vectors / threads), per_sm, waves(rows / places, xp), wave_efficiency(rows / places, xp)
-    )
+    per_place = rows / (per_sm * gpu.sms)
+    return Blocks(threads, xp.ceil(vectors / threads), per_sm, waves(per_place, xp), wave_efficiency(per_place, xp))
 
 
-def rowwise_s(gpu: GPU, shape: Blocks, row_s: float, moving: StreamTimes) -> Any:
-    """Start, then memory or the lives of blocks in each place, whichever is longer; the start covers the first."""
-    life = row_s + shape.loops * LOOP_CYCLES / (gpu.sustained_clock_mhz * 1e6)
-    return moving.start + overlapped(3, moving.base - moving.start, shape.rounds * shape.fill * life)
-
-
-def scalar_s(gpu: GPU, shape: Blocks, rows: Any, loop: ScalarNorm, moving: StreamTimes, missing: Any, xp: Arith) -> Any:
-    """The same of a kernel with one element a thread and loop: blocks wait for memory in each, and the start covers
-    none of them; those that share an SM issue one after another (`norm_scalar` of the stack rules).
+def scalar_s(ctx: Context, shape: Blocks, rows: Any, loop: ScalarNorm, missing: Any, xp: Arith) -> Any:
+    """How long blocks keep each place with one element a thread and loop: they wait for memory in each, and those that
+    share an SM issue one after another (`norm_scalar` of the stack rules). `missing`: share of bytes from DRAM.
     """
+    gpu = ctx.gpu
     beside = clipped(xp.ceil(rows / gpu.sms), 1.0, shape.per_sm, xp)
     cycles = loop.l2_cycles + loop.dram_cycles * missing + loop.issue_cycles * beside
     rounds = xp.maximum(rows / (shape.per_sm * gpu.sms), 1.0)
-    life = rounds * shape.loops * cycles / (gpu.sustained_clock_mhz * 1e6)
-    return moving.start + overlapped(3, moving.base - moving.start, life)
+    return rounds * shape.loops * cycles / (gpu.sustained_clock_mhz * 1e6)
 
 
 def row_start(rows: Any, dim: Any, in_place: bool, protocol: str, xp: Arith = ARRAY) -> Any:
@@ -92,14 +82,18 @@ def row_start(rows: Any, dim: Any, in_place: bool, protocol: str, xp: Arith = AR
 def _timed(
     rows: Any, dim: Any, ctx: Context, net: str, work: Stream, moving: StreamTimes, xp: Arith
 ) -> tuple[Blocks, Any]:
-    """The blocks of a kernel, and its seconds: with a vector or with one element a thread and loop."""
+    """The blocks of a kernel, and its seconds: start, then memory or the lives of blocks in each place, whichever is
+    longer; with a vector a thread and loop, the start covers the first.
+    """
     gpu = ctx.gpu
     if loop := ctx.rule("norm_scalar"):
         shape = blocks(gpu, rows, dim, False, 1.0, xp)
-        missing = dram_bytes(gpu, ctx.protocol, work, xp) / work.moved
-        return shape, scalar_s(gpu, shape, rows, loop, moving, missing, xp)
-    shape = blocks(gpu, rows, dim, net == "rmsnorm", xp=xp)
-    return shape, rowwise_s(gpu, shape, ROW_S[net], moving)
+        held = scalar_s(ctx, shape, rows, loop, dram_bytes(gpu, ctx.protocol, work, xp) / work.moved, xp)
+    else:
+        shape = blocks(gpu, rows, dim, net == "rmsnorm", xp=xp)
+        life = ROW_S[net] + shape.loops * LOOP_CYCLES / (gpu.sustained_clock_mhz * 1e6)
+        held = shape.rounds * shape.fill * life
+    return shape, moving.start + overlapped(3, moving.base - moving.start, held)
 
 
 def _rowwise(call: Columns, ctx: Context, net: str, work: Stream, xu: float, xp: Arith) -> Sketch:

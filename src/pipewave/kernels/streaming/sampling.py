@@ -21,6 +21,10 @@ from typing import Any
 from pipewave.gpus import GPU
 from pipewave.physics.arith import ARRAY, Arith
 
+CHUNK = 1024  # values
+HELD = 0.4  # of the L2: logits and what they are made of
+VALUE_BYTES, INDEX_BYTES = 4, 8  # logits are compared as float32, places are int64
+
 # The greatest of each row, as PyTorch's reduction kernel finds it: few threads look at many values one by one.
 #
 # A block of 512 threads takes a row. Where a thread would look at 256 values or more, several blocks share the row and
@@ -35,8 +39,6 @@ BLOCKS_PER_SM = 4
 START_S, SHARED_START_S = 3.109e-06, 2.489e-06
 CYCLES_A_VALUE, MISSED_CYCLES, DRAM_SHARE = 176.0, 223.5, 0.6288
 VALUES_A_CLOCK = 2.481  # of an SM
-HELD = 0.4  # of the L2
-VALUE_BYTES, INDEX_BYTES = 4, 8  # logits are compared as float32, places are int64
 
 
 def blocks_of_a_row(rows: Any, values: Any, sms: int, xp: Arith = ARRAY) -> Any:
@@ -58,10 +60,6 @@ def argmax_seconds(read: Any, written: Any, gpu: GPU, xp: Arith = ARRAY) -> Any:
     start = START_S + xp.where(shared > 1, SHARED_START_S, 0.0)
     issued = rows * values / (VALUES_A_CLOCK * 1e6 * gpu.sustained_clock_mhz * gpu.sms)
     return start + xp.maximum(xp.maximum(looking, issued), read / (DRAM_SHARE * 1e9 * gpu.dram_gbps))
-
-
-CHUNK, VALUE_BYTES = 1024, 4
-HELD = 0.4  # of the L2: logits and what they are made of
 
 
 @dataclass(frozen=True, slots=True)

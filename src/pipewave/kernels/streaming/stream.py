@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Context, Sketch
@@ -43,8 +43,7 @@ class Stream:
         return xp.maximum(read, self.written) if self.in_place else read + self.written
 
 
-@dataclass(frozen=True, slots=True)
-class StreamTimes:
+class StreamTimes(NamedTuple):
     """Seconds a batch needs for its start, its DRAM traffic and its L2 traffic."""
 
     start: float
@@ -75,16 +74,12 @@ def least_bytes(gpu: GPU, protocol: str, work: Stream, xp: Arith = ARRAY) -> Any
     return least_dram(gpu, protocol, work.fresh, work.read, work.written, xp=xp)
 
 
-def done(ctx: Context, work: Stream, xp: Arith) -> Work:
-    """What such a kernel does: nothing on the tensor cores, all its bytes through the L2."""
-    return Work(0.0 * work.moved, dram_bytes(ctx.gpu, ctx.protocol, work, xp), work.moved)
-
-
 def sketch(
     least: dict[str, Any], base_s: Any, ctx: Context, work: Stream, xp: Arith, net: str = "", **features: Any
 ) -> Sketch:
-    """Physics of a call that moves these bytes; without a net the estimate stands alone."""
-    return Sketch(least, base_s, features, net, done(ctx, work, xp))
+    """Physics of a call that moves these bytes, all through the L2; without a net the estimate stands alone."""
+    done = Work(0.0 * work.moved, dram_bytes(ctx.gpu, ctx.protocol, work, xp), work.moved)
+    return Sketch(least, base_s, features, net, done)
 
 
 def times(ctx: Context, work: Stream, xp: Arith, l2_share: float = L2_SHARE) -> StreamTimes:

@@ -1,1 +1,0 @@
-"""Layers that carry a state from token to token: delta nets, Mamba 2, and the short convolution before them."""
