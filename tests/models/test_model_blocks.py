@@ -8,7 +8,16 @@ from model_families import FAMILIES, expand
 from pipewave.models import load
 from pipewave.models.attention_spec import Gqa
 from pipewave.models.config import parse
-from pipewave.models.shard import Parallel, front_params, kv_bytes_per_token, layer_bytes, parameters, state_bytes
+from pipewave.models.shard import (
+    Parallel,
+    front_params,
+    kv_bytes_per_token,
+    layer_bytes,
+    norms_of,
+    parameters,
+    state_bytes,
+    stream_params,
+)
 from pipewave.models.summary import blocks, pattern
 
 
@@ -16,9 +25,9 @@ from pipewave.models.summary import blocks, pattern
 def test_parts_add_up_to_the_model(name: str) -> None:
     model = parse(expand(FAMILIES[name]["config"]), name)
     found = [(block.count, part) for block in blocks(model).blocks for part in block.parts]
-    outside = model.vocab * model.hidden + front_params(model) + model.norm_params
+    outside = model.vocab * model.hidden + front_params(model) + (norms_of(model) + model.final_norm) * model.norm_width
     outside += (model.lm_head.out if model.lm_head.bias else 0) if model.tied else model.lm_head.params
-    outside += model.hyper_params(len(model.layers)) + (model.hyper.head_params if model.hyper else 0)
+    outside += stream_params(model, len(model.layers)) + (model.hyper.head_params if model.hyper else 0)
     assert sum(count * part.parameters for count, part in found) + outside == parameters(model)
     assert sum(count * part.kv_bytes for count, part in found) == pytest.approx(kv_bytes_per_token(model))
     assert sum(count * part.state_bytes for count, part in found) == state_bytes(model)

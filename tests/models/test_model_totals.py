@@ -62,7 +62,7 @@ def test_active_parameters_of_moe_models() -> None:
 @pytest.mark.parametrize("name", names())
 def test_bytes_of_an_unquantised_model_are_two_a_parameter(name: str) -> None:
     model = load(name)
-    if any(not linear.precision.full for linear in model.linears()):
+    if any(not linear.precision.full for layer in model.layers for linear in layer.linears()):
         pytest.skip("quantised")
     if model.is_moe and any(isinstance(x.ffn, Moe) and not x.ffn.precision.full for x in model.layers):
         pytest.skip("quantised experts")

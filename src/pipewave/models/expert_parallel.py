@@ -23,11 +23,11 @@ from pathlib import Path
 
 import numpy as np
 
-from pipewave.calls.families import all_gather, all_reduce, reduce_scatter
+from pipewave.calls.families import Call, all_gather, all_reduce, reduce_scatter
 from pipewave.calls.operators import MoeAllToAll
 from pipewave.errors import BadInput
 from pipewave.kernels.moe.routing import steady_weights
-from pipewave.models.spec import Layer, ModelSpec, Moe
+from pipewave.models.spec import Ffn, ModelSpec, Moe
 from pipewave.models.stage import ACT, Stage, Use
 from pipewave.physics.demand import Array
 
@@ -56,8 +56,18 @@ class Balance:
 
         Raises BadInput where ranks do not divide slots, or a histogram is of another number of experts.
         """
-        placed = {id(layer): layer for layer in model.layers}  # equal layers stay one object, which is quick to compare
-        placed = {key: _placed(layer, self, ranks) for key, layer in placed.items()}
+
+        def moe(spec: Ffn) -> Ffn:
+            if not isinstance(spec, Moe):
+                return spec
+            slots = spec.experts + (self.redundant or 0)
+            return replace(spec, experts=slots, skew=self.skew(spec.experts, ranks))
+
+        distinct = {id(layer): layer for layer in model.layers}  # equal layers stay one object, quick to compare
+        placed = {
+            key: replace(layer, ffns=tuple(map(moe, layer.ffns))) if layer.moes else layer
+            for key, layer in distinct.items()
+        }
         return replace(model, layers=tuple(placed[id(layer)] for layer in model.layers))
 
 
@@ -88,12 +98,16 @@ def _loads(word: str) -> str | tuple[tuple[float, ...], ...]:
 
 @lru_cache(maxsize=256)
 def _skew(balance: Balance, experts: int, ranks: int) -> float:
-    slots = experts + (balance.redundant or 0)
+    slots, shares = experts + (balance.redundant or 0), []
     if slots % ranks:
         raise _bad(f"{experts} experts and {slots - experts} copies: {ranks} ranks must divide their sum")
     if ranks == 1:
         return 1.0
-    return float(np.mean([_fullest(row, balance.redundant, ranks) for row in _rows(balance.loads, experts)]))
+    for loads in _rows(balance.loads, experts):
+        placed = None if balance.redundant is None else packed(copied(loads, balance.redundant), ranks)
+        held = loads.reshape(ranks, -1).sum(axis=1) if placed is None else placed
+        shares.append(held.max() / held.mean())
+    return float(np.mean(shares))
 
 
 def _rows(loads: str | tuple[tuple[float, ...], ...], experts: int) -> list[Array]:
@@ -103,12 +117,6 @@ def _rows(loads: str | tuple[tuple[float, ...], ...], experts: int) -> list[Arra
     if len(loads[0]) != experts:
         raise _bad(f"loads of {len(loads[0])} experts: the model has {experts}")
     return [np.array(row) for row in loads]
-
-
-def _fullest(loads: Array, redundant: int | None, ranks: int) -> float:
-    """Tokens of the fullest rank over the mean."""
-    held = loads.reshape(ranks, -1).sum(axis=1) if redundant is None else packed(copied(loads, redundant), ranks)
-    return float(held.max() / held.mean())
 
 
 def copied(loads: Array, redundant: int) -> Array:
@@ -127,18 +135,6 @@ def packed(loads: Array, ranks: int) -> Array:
         held[at] += load
         room[at] -= 1
     return held
-
-
-def _placed(layer: Layer, balance: Balance, ranks: int) -> Layer:
-    if not layer.moes:
-        return layer
-    return replace(layer, ffns=tuple(_moe(part, balance, ranks) if isinstance(part, Moe) else part
-                                     for part in layer.ffns))  # fmt: skip
-
-
-def _moe(spec: Moe, balance: Balance, ranks: int) -> Moe:
-    slots = spec.experts + (balance.redundant or 0)
-    return replace(spec, experts=slots, skew=balance.skew(spec.experts, ranks))
 
 
 def report(balance: Balance, experts: int, ranks: int) -> dict[str, float]:
@@ -189,31 +185,23 @@ def exchange_of(word: str) -> str:
     return NAMES[word]
 
 
-def dispatch(stage: Stage, spec: Moe) -> Iterator[Use]:
-    """What brings tokens to experts; nothing where all ranks hold all tokens."""
+def exchange(stage: Stage, spec: Moe, direction: str) -> Iterator[Use]:
+    """What brings tokens to experts (`dispatch`) or results back (`combine`), sums inside the tensor group included;
+    nothing where all ranks hold all tokens.
+    """
     if stage.parallel.dp == 1:
         return
-    way, narrow = _way(stage)
-    if way == GATHER:
-        width = NARROWED.get(spec.precision.dtype, ACT) if narrow else ACT
-        yield Use("moe_dispatch", all_gather(_size(stage, spec, width), **_among(stage)))
-    elif way == ADDED:
-        yield Use("moe_dispatch", all_reduce(_size(stage, spec, ACT), **_among(stage)))
+    (way, quantised), group = _way(stage), {"world": stage.parallel.group, "nodes": stage.layout.group_nodes}
+    narrow = quantised and direction == "dispatch"
+    call: Call
+    if way in (GATHER, ADDED):
+        width = NARROWED.get(spec.precision.dtype, ACT) if narrow and way == GATHER else ACT
+        size = max(round(stage.expert_tokens * spec.hidden * width), 1)
+        gathering = all_gather if direction == "dispatch" else reduce_scatter
+        call = (gathering if way == GATHER else all_reduce)(size, **group)
     else:
-        yield Use("moe_dispatch", _sent(stage, spec, way, "dispatch", narrow=narrow))
-
-
-def combine(stage: Stage, spec: Moe) -> Iterator[Use]:
-    """What brings results back; sums inside the tensor group are part of it."""
-    if stage.parallel.dp == 1:
-        return
-    way, _ = _way(stage)
-    if way == GATHER:
-        yield Use("moe_combine", reduce_scatter(_size(stage, spec, ACT), **_among(stage)))
-    elif way == ADDED:
-        yield Use("moe_combine", all_reduce(_size(stage, spec, ACT), **_among(stage)))
-    else:
-        yield Use("moe_combine", _sent(stage, spec, way, "combine", narrow=False))
+        call = _sent(stage, spec, way, direction, narrow=narrow)
+    yield Use(f"moe_{direction}", call)
 
 
 def is_moved(use: Use) -> bool:
@@ -236,15 +224,6 @@ def _way(stage: Stage) -> tuple[str, bool]:
     return (GATHER if gathers else way), word.endswith(NARROW)
 
 
-def _among(stage: Stage) -> dict[str, int]:
-    group = stage.parallel.group
-    return {"world": group, "nodes": stage.layout.group_nodes}
-
-
-def _size(stage: Stage, spec: Moe, width: float) -> int:
-    return max(round(stage.expert_tokens * spec.hidden * width), 1)
-
-
 def _sent(stage: Stage, spec: Moe, backend: str, direction: str, *, narrow: bool) -> MoeAllToAll:
     """An all-to-all of this rank's share of the tokens: tensor ranks of one request send a part each."""
     tokens = max(round(-(-stage.rows // stage.tp) * spec.skew), 1)  # the fullest rank receives as much
@@ -252,13 +231,9 @@ def _sent(stage: Stage, spec: Moe, backend: str, direction: str, *, narrow: bool
     dtype = SENT.get(own, own) if narrow and own in NARROWED else stage.dtype
     if backend.startswith(DEEPEP) and dtype == "nvfp4":
         dtype = "fp8"  # no rows of DeepEP are of 4-bit tokens, which move no slower
-    return MoeAllToAll(
-        tokens, spec.hidden, spec.topk, spec.experts, stage.parallel.ep, nodes=_hosts(stage, backend),
-        direction=direction, backend=backend, dtype=dtype,
-    )  # fmt: skip
-
-
-def _hosts(stage: Stage, backend: str) -> int:
-    """Hosts that the ranks lie on; one where NVLink joins them all, which is the only place for writes over it."""
+    # On one host where NVLink joins all ranks, which is the only place for writes over it.
     apart = stage.parallel.ep % stage.layout.group_nodes == 0 and not backend.startswith(NVLINK)
-    return stage.layout.group_nodes if apart else 1
+    return MoeAllToAll(
+        tokens, spec.hidden, spec.topk, spec.experts, stage.parallel.ep,
+        nodes=stage.layout.group_nodes if apart else 1, direction=direction, backend=backend, dtype=dtype,
+    )  # fmt: skip

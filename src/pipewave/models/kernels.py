@@ -9,7 +9,7 @@ from pipewave.calls.families import Attention, Call, FusedMoe, Gemm, SiluAndMul,
 from pipewave.calls.operators import HyperConnection
 from pipewave.errors import BadInput
 from pipewave.models.attention_kernels import after, before, lengths
-from pipewave.models.expert_parallel import combine, dispatch
+from pipewave.models.expert_parallel import exchange
 from pipewave.models.lora_and_drafts import Lora, lora_kernels
 from pipewave.models.shard import padded_vocab
 from pipewave.models.spec import Bypass, Ffn, Layer, Mlp, Moe
@@ -196,14 +196,14 @@ def _moe(stage: Stage, spec: Moe) -> Iterator[Use]:
     yield stage.streaming("topk", stage.rows * spec.router.out * ACT, stage.rows * spec.topk * 8, rounds=spec.topk)
     if spec.into:
         yield stage.linear(spec.into)
-    yield from dispatch(stage, spec)
+    yield from exchange(stage, spec, "dispatch")
     met = round(stage.expert_tokens * spec.skew) if stage.parallel.ep > 1 else stage.expert_tokens
     call = FusedMoe(
         met, spec.experts, spec.topk, spec.hidden, spec.inter, gated=spec.gated, tp=stage.parallel.moe_tp,
         ep=stage.parallel.ep, dtype=spec.precision.dtype,
     )  # fmt: skip
     yield Use("fused_moe", call)
-    yield from combine(stage, spec)
+    yield from exchange(stage, spec, "combine")
     if spec.back:
         yield stage.linear(spec.back)
     if spec.shared:

@@ -11,6 +11,8 @@ from pipewave.errors import BadInput, CannotShard
 from pipewave.models.attention_spec import Gqa, Mixer, Recurrent
 from pipewave.models.spec import Layer, ModelSpec
 
+# Norms over the hidden size that a block brings, by where it has them.
+BLOCK_NORMS = {"pre": 1, "post": 1, "sandwich": 2}
 VOCAB_BLOCK = 64  # engines pad the vocabulary to a multiple of this before they cut it
 
 
@@ -117,11 +119,25 @@ def layer_bytes(layer: Layer, parallel: Parallel) -> float:
     return total + 2 * (layer.extra_params - routed)
 
 
+def norms_of(model: ModelSpec, first: int = 0, last: int | None = None) -> int:
+    """Norms over the hidden size in some layers: of their blocks, by the model's style, and those beside."""
+
+    def of_blocks(layer: Layer) -> int:
+        return min(layer.blocks, 1) if model.norms == "parallel" else layer.blocks * BLOCK_NORMS[model.norms]
+
+    return sum((of_blocks(layer) + layer.extra_norms) * count for layer, count in model.grouped(first, last))
+
+
+def stream_params(model: ModelSpec, layers: int) -> int:
+    """Parameters of the residual streams of so many layers, without the final merge; 0 for one stream."""
+    return 2 * layers * model.hyper.params if model.hyper else 0
+
+
 def stage_bytes(model: ModelSpec, parallel: Parallel, stage: int) -> float:
     """Weight bytes of a pipeline stage on one of its ranks: embedding first, final norm and head last."""
     first, last = parallel.stages(len(model.layers))[stage]
     total = sum(layer_bytes(layer, parallel) * count for layer, count in model.grouped(first, last))
-    total += 2 * (model.norm_width * model.norms_of(first, last) + model.hyper_params(last - first))
+    total += 2 * (model.norm_width * norms_of(model, first, last) + stream_params(model, last - first))
     vocab_rows = padded_vocab(model) // parallel.tp
     if stage == 0:
         total += 2 * (vocab_rows * model.hidden + front_params(model) + model.side_params)
@@ -185,9 +201,10 @@ def element_bytes(model: ModelSpec, kv_dtype: str | None = None) -> int:
 def parameters(model: ModelSpec) -> int:
     """All parameters, as the checkpoint counts them (a tied head once, a vision tower included)."""
     layers = sum(n * (sum(m.params for m in layer.linears()) + layer.extra_params) for layer, n in model.grouped())
-    streams = model.hyper_params(len(model.layers)) + (model.hyper.head_params if model.hyper else 0)
+    streams = stream_params(model, len(model.layers)) + (model.hyper.head_params if model.hyper else 0)
     embedding = model.vocab * model.hidden + front_params(model)
-    return layers + streams + model.norm_params + embedding + head_params(model) + model.side_params
+    norms = (norms_of(model) + model.final_norm) * model.norm_width
+    return layers + streams + norms + embedding + head_params(model) + model.side_params
 
 
 def head_params(model: ModelSpec) -> int:

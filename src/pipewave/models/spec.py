@@ -7,7 +7,7 @@ speak of two different models.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -111,8 +111,6 @@ class Moe(LayerPart):
 
 
 Ffn = Mlp | Moe | Bypass
-# Norms over the hidden size that a block brings, by where it has them.
-BLOCK_NORMS = {"pre": 1, "post": 1, "sandwich": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,46 +291,6 @@ class ModelSpec:
         """Parameters of one norm over the hidden size."""
         return self.hidden * (2 if self.norm_bias else 1)
 
-    def layer_norms(self, layer: Layer) -> int:
-        """Norms over the hidden size in one layer.
-
-        Args:
-            layer: one of `layers`.
-
-        Returns:
-            How many.
-        """
-        own = min(layer.blocks, 1) if self.norms == "parallel" else layer.blocks * BLOCK_NORMS[self.norms]
-        return own + layer.extra_norms
-
-    def norms_of(self, first: int = 0, last: int | None = None) -> int:
-        """Norms over the hidden size in some layers.
-
-        Args:
-            first: index of the first layer.
-            last: index after the last one; None for all that follow.
-
-        Returns:
-            How many.
-        """
-        return sum(self.layer_norms(layer) * count for layer, count in self.grouped(first, last))
-
-    @property
-    def norm_params(self) -> int:
-        """Parameters of all norms over the hidden size, the final one included."""
-        return (self.norms_of() + self.final_norm) * self.norm_width
-
-    def hyper_params(self, layers: int) -> int:
-        """Parameters of the residual streams (hyper-connections), without the final merge.
-
-        Args:
-            layers: how many.
-
-        Returns:
-            Parameters; 0 for a model with one residual stream.
-        """
-        return 2 * layers * self.hyper.params if self.hyper else 0
-
     def grouped(self, first: int = 0, last: int | None = None) -> tuple[tuple[Layer, int], ...]:
         """Distinct layers and how often each occurs, in order of first appearance.
 
@@ -344,16 +302,6 @@ class ModelSpec:
             Pairs of a layer and its count.
         """
         return _grouped(_Layers(self.layers), first, last)
-
-    def linears(self) -> Iterator[Linear]:
-        """Every matrix of every layer, then the head.
-
-        Returns:
-            An iterator of matrices, routed experts left out.
-        """
-        for layer in self.layers:
-            yield from layer.linears()
-        yield self.lm_head
 
     def __hash__(self) -> int:
         return hash((self.name, self.hidden, len(self.layers)))  # all layers would take a thousand times as long

@@ -15,6 +15,7 @@ from pipewave.models.shard import (
     active_parameters,
     element_bytes,
     kv_bytes_per_token,
+    norms_of,
     padded_vocab,
     parameters,
     stage_bytes,
@@ -88,7 +89,7 @@ def _layers(model: ModelSpec, parallel: Parallel) -> Iterator[dict[str, Any]]:
             yield from _mixer_rows(where, mixer, count, parallel, model.kv_dtype or model.dtype)
         for ffn in layer.ffns:
             yield from _ffn_rows(where, ffn, count, parallel)
-    norms, width = model.norms_of(), model.norm_width
+    norms, width = norms_of(model), model.norm_width
     yield _row("all", "norms", norms, str(model.hidden), model.dtype, width, 2 * width)
     if model.hyper:
         each = model.hyper.params
