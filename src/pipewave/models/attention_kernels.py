@@ -167,31 +167,17 @@ Step = Callable[[Stage, Any], Iterator[Use]]
 
 def before(stage: Stage, part: Mixer) -> Iterator[Use]:
     """Projections, norms, rotary embedding and the cache write: they depend on the count of tokens alone."""
-    return _STEPS[type(part)][0](stage, part)
+    return iter(()) if is_module(part) else _STEPS[type(part)][0](stage, part)
 
 
 def lengths(stage: Stage, part: Mixer) -> Iterator[Use]:
-    """Kernels whose work depends on each request's lengths."""
-    return _STEPS[type(part)][1](stage, part)
+    """Kernels whose work depends on each request's lengths; the whole of a mixer that is predicted as a module."""
+    return modules(stage, part) if is_module(part) else _STEPS[type(part)][1](stage, part)
 
 
 def after(stage: Stage, part: Mixer) -> Iterator[Use]:
     """What follows, the collective apart."""
-    return _STEPS[type(part)][2](stage, part)
-
-
-def _nothing(_stage: Stage, _part: Mixer) -> Iterator[Use]:
-    yield from ()
-
-
-def _unless(test: Callable[[Any], bool], step: Step) -> Step:
-    """A step of the mixers that are not predicted as one module."""
-    return lambda stage, part: _nothing(stage, part) if test(part) else step(stage, part)
-
-
-def _either(step: Step) -> Step:
-    """The whole module where a mixer is predicted as one, else this step."""
-    return lambda stage, part: modules(stage, part) if is_module(part) else step(stage, part)
+    return iter(()) if is_module(part) else _STEPS[type(part)][2](stage, part)
 
 
 # Grouped attention
@@ -321,8 +307,7 @@ def _mla_after(stage: Stage, spec: Mla) -> Iterator[Use]:
 
 
 _STEPS: dict[type[Mixer], tuple[Step, Step, Step]] = {
-    Gqa: (_unless(is_module, _gqa_before), _either(_gqa_lengths), _unless(is_module, _gqa_after)),
-    Mla: (_unless(is_module, _mla_before), _either(_mla_lengths), _unless(is_module, _mla_after)),
-    Compressed: (_nothing, modules, _nothing),
+    Gqa: (_gqa_before, _gqa_lengths, _gqa_after),
+    Mla: (_mla_before, _mla_lengths, _mla_after),
     Recurrent: (before_recurrence, recurrence, after_recurrence),
 }

@@ -39,38 +39,22 @@ class LayerKind:
 
 FULL = LayerKind()
 LAYER_WORDS: dict[str, LayerKind] = {
-    "full_attention": FULL,
-    "attention": FULL,
-    "global": FULL,
-    "indexed_attention": FULL,
-    "deepseek_sparse_attention": FULL,
-    "sparse_attention": LayerKind(own=(("sparse", True),)),
-    "minimax_m3_sparse": LayerKind(own=(("sparse", True),)),
-    "sliding_attention": LayerKind(full=False),
-    "local": LayerKind(full=False),
-    "hybrid_sliding": LayerKind(full=False),
-    "chunked_attention": LayerKind(full=False),
+    **dict.fromkeys(("full_attention", "attention", "global", "indexed_attention", "deepseek_sparse_attention"), FULL),
+    **dict.fromkeys(("sparse_attention", "minimax_m3_sparse"), LayerKind(own=(("sparse", True),))),
+    **dict.fromkeys(("sliding_attention", "local", "hybrid_sliding", "chunked_attention"), LayerKind(full=False)),
     "linear_attention": LayerKind(("linear",)),
-    "mamba": LayerKind(("mamba",)),
-    "mamba2": LayerKind(("mamba",)),
-    "conv": LayerKind(("conv",)),
-    "short_conv": LayerKind(("conv",)),
+    **dict.fromkeys(("mamba", "mamba2"), LayerKind(("mamba",))),
+    **dict.fromkeys(("conv", "short_conv"), LayerKind(("conv",))),
     "hybrid": LayerKind(("mamba", "attention")),
     "compressed_sparse_attention": LayerKind(ratio=4),
     "heavily_compressed_attention": LayerKind(ratio=128),
 }
 # One part a layer: in lists that hold these words, every word is a layer of that part alone.
 ONE_PART_WORDS: dict[str, LayerKind] = {
-    "M": LayerKind(("linear",), ()),
-    "mamba": LayerKind(("linear",), ()),
-    "linear_attention": LayerKind(("linear",), ()),
-    "*": LayerKind(ffns=()),
-    "attention": LayerKind(ffns=()),
-    "full_attention": LayerKind(ffns=()),
-    "E": LayerKind((), SPARSE),
-    "moe": LayerKind((), SPARSE),
-    "-": LayerKind((), DENSE),
-    "mlp": LayerKind((), DENSE),
+    **dict.fromkeys(("M", "mamba", "linear_attention"), LayerKind(("linear",), ())),
+    **dict.fromkeys(("*", "attention", "full_attention"), LayerKind(ffns=())),
+    **dict.fromkeys(("E", "moe"), LayerKind((), SPARSE)),
+    **dict.fromkeys(("-", "mlp"), LayerKind((), DENSE)),
 }
 
 

@@ -80,19 +80,17 @@ def _in_types_of(gpu: GPU, calls: Sequence[Call]) -> tuple[Sequence[Call], str]:
     """
     if gpu.supports(WIDE):
         return calls, ""
-    changed = [_in_half(call) for call in calls]
+    changed: list[Any] = [replace(call, dtype=HALF) if call.dtype == WIDE else call for call in calls]
     pairs = zip(calls, changed, strict=True)
     said = any(new is not old and not isinstance(old, Elementwise) for old, new in pairs)  # copies have no type
     return changed, f"{gpu.name} has no {WIDE}: answered in {HALF}, to which engines fall back" if said else ""
 
 
-def _in_half(call: Any) -> Any:
-    return replace(call, dtype=HALF) if call.dtype == WIDE else call
-
-
 def _rule(call: Call, rule_of: Callable[[str, str, str], KernelRule | None]) -> KernelRule | None:
     """The engine's rule for a call that names no stack and no implementation."""
-    if not isinstance(call, CHOSEN) or call.stack or call.impl or not _has_choice(call):
+    if not isinstance(call, CHOSEN) or call.stack or call.impl:
+        return None
+    if isinstance(call, DeltaNet) and (call.kind, call.phase) != ("gdn", "context"):  # others have one kernel
         return None
     return rule_of(call.kernel, call.dtype, getattr(call, "phase", ""))
 
@@ -121,11 +119,6 @@ def _notes(calls: Sequence[Call], found: Predictions, rules: Sequence[KernelRule
         for call, group, rule in zip(calls, found.group.tolist(), rules, strict=True)
         for note in (*found.sources[group].notes, *([rule.note] if rule and rule.note else []))
     )
-
-
-def _has_choice(call: Call) -> bool:
-    """Of delta nets, only scans of gated ones have several kernels."""
-    return not isinstance(call, DeltaNet) or (call.kind, call.phase) == ("gdn", "context")
 
 
 def nodes_of(call: Call) -> int:

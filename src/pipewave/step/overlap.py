@@ -89,13 +89,11 @@ def lanes(uses: Sequence[Use], engine: Engine) -> list[int]:
     few = all(use.call.tokens <= engine.kernels.shared_tokens for use in uses if isinstance(use.call, FusedMoe))
     if engine.kernels.shared_experts != "overlapped" or not few:
         return [SIDE] * len(uses)
-    return [_lane(use) for use in uses]
-
-
-def _lane(use: Use) -> int:
-    if isinstance(use.call, FusedMoe):
-        return ROUTED
-    return SHARED if use.name.startswith("shared_") and use.name != "shared_add" else SIDE
+    shared = [use.name.startswith("shared_") and use.name != "shared_add" for use in uses]
+    return [
+        ROUTED if isinstance(use.call, FusedMoe) else SHARED if beside else SIDE
+        for use, beside in zip(uses, shared, strict=True)
+    ]
 
 
 def arranged(uses: Sequence[Use], engine: Engine) -> Sequence[Use]:
@@ -110,7 +108,12 @@ def arranged(uses: Sequence[Use], engine: Engine) -> Sequence[Use]:
     if not any(use.name.startswith("shared_") for use in uses):
         return uses
     kept = [use for use in uses if not use.name.startswith("shared_")]
-    return [replace(use, call=_one_more(use.call)) if isinstance(use.call, FusedMoe) else use for use in kept]
+    return [
+        replace(use, call=replace(call, experts=call.experts + 1, topk=call.topk + 1))
+        if isinstance(call := use.call, FusedMoe)
+        else use
+        for use in kept
+    ]
 
 
 def _floating(use: Use) -> Use:
@@ -120,10 +123,6 @@ def _floating(use: Use) -> Use:
     call = use.call
     sizes = (VALUE_BYTES * call.m * call.k, VALUE_BYTES * call.m * call.n)
     return replace(use, call=Elementwise(*sizes, weight_bytes=VALUE_BYTES * call.n * call.k, op=OP))
-
-
-def _one_more(call: FusedMoe) -> FusedMoe:
-    return replace(call, experts=call.experts + 1, topk=call.topk + 1)
 
 
 def overlapped_us(us: Array, lane: NDArray[np.intp], owner: NDArray[np.intp], size: int) -> Array:
