@@ -6,9 +6,9 @@ import pytest
 
 from pipewave.errors import UnsupportedModel
 from pipewave.models import load
-from pipewave.models.audio import audio_params
 from pipewave.models.config import parse
 from pipewave.models.config_fields import Fields
+from pipewave.models.config_sections import audio_params
 from pipewave.models.shard import parameters, weight_bytes
 from pipewave.models.vision import read_tower
 

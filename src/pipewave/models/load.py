@@ -74,12 +74,15 @@ def load(
     if isinstance(model, Mapping):
         return parse(model, str(model.get("_name_or_path") or model.get("model_type")), ignore=ignore, online=online)
     text = str(model)
-    path = _path(text)
-    if path is None and text not in _catalogue().values() and _stem(text) is None:
+    path, stem = _path(text), _stem(text)
+    if path is None and stem is None:
         path = cached(text)
     if path is None:
-        return _built_in(text, online)
-    return _from_path(path, ignore, online, text if "snapshots" in path.parts else None)
+        return _built_in_file(stem or _tuned(text), online)
+    raw, side = read_json(path, constants=True), path.with_name("hf_quant_config.json")
+    file = path.parent.resolve().name if path.name == "config.json" else path.stem
+    name = text if "snapshots" in path.parts else config_name(raw, file)
+    return parse(raw, name, ignore=ignore, hf_quant=read_json(side) if side.is_file() else None, online=online)
 
 
 def names() -> tuple[str, ...]:
@@ -97,29 +100,23 @@ def _path(text: str) -> Path | None:
         return None
 
 
-def _from_path(path: Path, ignore: tuple[str, ...], online: str | None, named: str | None) -> ModelSpec:
-    side = path.with_name("hf_quant_config.json")
-    raw = read_json(path, constants=True)
-    name = named or config_name(raw, path.parent.resolve().name if path.name == "config.json" else path.stem)
-    return parse(raw, name, ignore=ignore, hf_quant=read_json(side) if side.is_file() else None, online=online)
-
-
 def config_name(config: Mapping[str, Any], file: str) -> str:
     """What a model is called: by its config, else by its file or folder, unless these say nothing of it."""
     stated = config.get("_name_or_path")
     return str(stated or (NAMELESS if file.lower() in NO_NAMES else file))
 
 
-def _built_in(name: str, online: str | None) -> ModelSpec:
-    """A built-in model; an organisation before the name, its case, and the name of a tuned release do not matter."""
-    stem = _stem(name) or (None if _is_checkpoint(name) else _stem(RELEASE.sub("", name)))
+def _tuned(name: str) -> str:
+    """The built-in file of a model by the name of a tuned release, unless that is a checkpoint of its own."""
+    checkpoint = _key(name.rsplit("/", 1)[-1]) in map(_key, _other_names()["checkpoints"])
+    stem = None if checkpoint else _stem(RELEASE.sub("", name))
     if stem is None:
         raise UnknownModel(
             f"unknown model {name!r}:{suggestion(name)} pass a config.json, a directory with one, a repository of the "
             f"local hub cache, or a name that `pipewave model` lists",
             field="model",
         )
-    return _built_in_file(stem, online)
+    return stem
 
 
 def suggestion(name: str) -> str:
@@ -147,11 +144,6 @@ def _stem(name: str) -> str | None:
     return next(
         (known[key] for each in (name, short, short.removeprefix("Meta-")) if (key := _key(each)) in known), None
     )
-
-
-def _is_checkpoint(name: str) -> bool:
-    """Whether a name that reads as a release is a checkpoint of its own."""
-    return _key(name.rsplit("/", 1)[-1]) in map(_key, _other_names()["checkpoints"])
 
 
 @cache
