@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from pipewave.models.attention_spec import Compressed, Gqa, Indexer, Mixer, Mla, Recurrent
+from pipewave.models.attention_spec import Compressed, Gqa, Mixer, Mla, Recurrent
 from pipewave.models.precision import Linear
 from pipewave.models.shard import (
     ALONE,
@@ -85,10 +85,9 @@ def _embedding(model: ModelSpec, parallel: Parallel) -> Iterator[dict[str, Any]]
 def _layers(model: ModelSpec, parallel: Parallel) -> Iterator[dict[str, Any]]:
     for number, (layer, count) in enumerate(model.grouped()):
         where = _span(model, layer) if number or count < len(model.layers) else "all"
-        for mixer in layer.mixers:
-            yield from _mixer_rows(where, mixer, count, parallel, model.kv_dtype or model.dtype)
-        for ffn in layer.ffns:
-            yield from _ffn_rows(where, ffn, count, parallel)
+        for part in layer.parts:
+            yield from (_matrix(where, linear, count, parallel.tp) for linear in part.linears())
+            yield from _beside(where, part, count, parallel, model.kv_dtype or model.dtype)
     norms, width = norms_of(model), model.norm_width
     yield _row("all", "norms", norms, str(model.hidden), model.dtype, width, 2 * width)
     if model.hyper:
@@ -97,22 +96,17 @@ def _layers(model: ModelSpec, parallel: Parallel) -> Iterator[dict[str, Any]]:
                    each, 2 * each)  # fmt: skip
 
 
-def _mixer_rows(where: str, mixer: Mixer, count: int, parallel: Parallel, dtype: str) -> Iterator[dict[str, Any]]:
-    for linear in mixer.linears():
-        yield _matrix(where, linear, count, parallel.tp)
-    extra = mixer.extra_params
-    yield _row(where, kind_of(mixer), count, shape_of(mixer), dtype, extra, 2 * extra, ", ".join(facts_of(mixer)))
-
-
-def _ffn_rows(where: str, ffn: Ffn, count: int, parallel: Parallel) -> Iterator[dict[str, Any]]:
-    for linear in ffn.linears():
-        yield _matrix(where, linear, count, parallel.tp)
-    if isinstance(ffn, Moe):
-        maps = 3 if ffn.gated else 2
-        shape = f"{ffn.experts // parallel.ep} × {maps} × {ffn.inter // parallel.moe_tp} × {ffn.hidden}"
+def _beside(where: str, part: Mixer | Ffn, count: int, parallel: Parallel, dtype: str) -> Iterator[dict[str, Any]]:
+    """What a part has beside its matrices."""
+    extra = part.extra_params
+    if isinstance(part, Mixer):
+        yield _row(where, kind_of(part), count, shape_of(part), dtype, extra, 2 * extra, ", ".join(facts_of(part)))
+    if isinstance(part, Moe):
+        maps = 3 if part.gated else 2
+        shape = f"{part.experts // parallel.ep} × {maps} × {part.inter // parallel.moe_tp} × {part.hidden}"
         yield _row(
-            where, "experts", count, shape, ffn.precision.dtype, ffn.extra_params, ffn.expert_bytes(parallel.group),
-            f"{ffn.topk} of {ffn.experts} a token",
+            where, "experts", count, shape, part.precision.dtype, extra, part.expert_bytes(parallel.group),
+            f"{part.topk} of {part.experts} a token",
         )  # fmt: skip
 
 
@@ -184,12 +178,10 @@ def facts_of(mixer: Mixer) -> list[str]:
         facts += [f"{mixer.ratio} tokens an entry"]
     if isinstance(mixer, Recurrent) and mixer.channels:
         facts += [f"convolution {mixer.kernel} wide over {mixer.channels} channels"]
-    return facts + (_indexer_facts(indexer) if indexer else [])
-
-
-def _indexer_facts(indexer: Indexer) -> list[str]:
-    kept = f"{indexer.topk} blocks of {indexer.block}" if indexer.block > 1 else f"{indexer.topk} keys"
-    return [f"indexer keeps {kept}" + (", as an earlier layer chose" if indexer.reused else "")]
+    if indexer:
+        kept = f"{indexer.topk} blocks of {indexer.block}" if indexer.block > 1 else f"{indexer.topk} keys"
+        facts.append(f"indexer keeps {kept}" + (", as an earlier layer chose" if indexer.reused else ""))
+    return facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +227,9 @@ def blocks(model: ModelSpec, parallel: Parallel = ALONE) -> Blocks:
     letters = {id(layer): _letter(number) for number, (layer, _) in enumerate(model.grouped())}
     order = [letters[id(layer)] for layer in model.layers]
     found = tuple(
-        Block(letters[id(layer)], _span(model, layer), count, tuple(_parts(model, layer, parallel)))
+        Block(
+            letters[id(layer)], _span(model, layer), count, tuple(_part(model, part, parallel) for part in layer.parts)
+        )
         for layer, count in model.grouped()
     )
     return Blocks(pattern(order), found)
@@ -244,13 +238,6 @@ def blocks(model: ModelSpec, parallel: Parallel = ALONE) -> Blocks:
 def _letter(number: int) -> str:
     """A, B, … Z, A1, …"""
     return chr(ord("A") + number % 26) + (str(number // 26) if number >= 26 else "")
-
-
-def _parts(model: ModelSpec, layer: Layer, parallel: Parallel) -> Iterator[Part]:
-    for mixer in layer.mixers:
-        yield _mixer(model, mixer, parallel)
-    for ffn in layer.ffns:
-        yield _ffn(ffn, parallel)
 
 
 def _precision(part: Mixer | Ffn) -> str:
@@ -263,38 +250,37 @@ def _precision(part: Mixer | Ffn) -> str:
     return ", ".join(sorted(sizes, key=lambda name: -sizes[name]))
 
 
-def _mixer(model: ModelSpec, mixer: Mixer, parallel: Parallel) -> Part:
-    params = sum(linear.params for linear in mixer.linears()) + mixer.extra_params
-    weights = sum(linear.weight_bytes(parallel.tp) for linear in mixer.linears()) + 2 * mixer.extra_params
-    kv = mixer.token_bytes(element_bytes(model), parallel.tp)
-    return Part(
-        kind_of(mixer), shape_of(mixer), _precision(mixer), params, params, weights, _flops(mixer), kv,
-        mixer.state_bytes(parallel.tp), ", ".join(facts_of(mixer)),
-    )  # fmt: skip
-
-
 def _flops(part: Mixer | Ffn) -> float:
     """Two a weight that a token meets."""
     flops = sum(2.0 * linear.out * linear.inp / linear.groups for linear in part.linears())
     return flops + (2.0 * part.topk * part.expert_params if isinstance(part, Moe) else 0.0)
 
 
-def _ffn(ffn: Ffn, parallel: Parallel) -> Part:
-    matrices = sum(linear.params for linear in ffn.linears())
-    params, active = matrices + ffn.extra_params, matrices + ffn.extra_params
-    small = ffn.small_params if isinstance(ffn, Moe) else ffn.extra_params
-    weights = sum(linear.weight_bytes(parallel.tp) for linear in ffn.linears()) + 2 * small
-    name, shape, detail = ffn.name if not isinstance(ffn, (Mlp, Moe)) else "dense block", "", ""
-    if isinstance(ffn, Mlp):
-        shape = f"{ffn.inter} wide, {'gated' if ffn.gated else 'plain'}"
-    if isinstance(ffn, Moe):
-        name, shape = "experts", f"{ffn.topk} of {ffn.experts}, {ffn.inter} wide"
-        active -= (ffn.experts - ffn.topk) * ffn.expert_params
-        weights += ffn.expert_bytes(parallel.group)
-        facts = [f"shared {ffn.shared.inter} wide"] if ffn.shared else []
-        facts += [f"at a latent width of {ffn.hidden}"] if ffn.into else []
-        detail = ", ".join(facts + ([f"{ffn.idle} that return their input"] if ffn.idle else []))
-    return Part(name, shape, _precision(ffn), params, active, weights, _flops(ffn), 0.0, 0, detail)
+def _part(model: ModelSpec, part: Mixer | Ffn, parallel: Parallel) -> Part:
+    """One part as one rank holds it."""
+    params = sum(linear.params for linear in part.linears()) + part.extra_params
+    weights = sum(linear.weight_bytes(parallel.tp) for linear in part.linears())
+    precision, flops = _precision(part), _flops(part)
+    if isinstance(part, Mixer):
+        return Part(
+            kind_of(part), shape_of(part), precision, params, params, weights + 2 * part.extra_params, flops,
+            part.token_bytes(element_bytes(model), parallel.tp), part.state_bytes(parallel.tp),
+            ", ".join(facts_of(part)),
+        )  # fmt: skip
+    if isinstance(part, Moe):
+        facts = [f"shared {part.shared.inter} wide"] if part.shared else []
+        facts += [f"at a latent width of {part.hidden}"] if part.into else []
+        facts += [f"{part.idle} that return their input"] if part.idle else []
+        return Part(
+            "experts", f"{part.topk} of {part.experts}, {part.inter} wide", precision, params,
+            params - (part.experts - part.topk) * part.expert_params,
+            weights + 2 * part.small_params + part.expert_bytes(parallel.group), flops, 0.0, 0, ", ".join(facts),
+        )  # fmt: skip
+    if isinstance(part, Mlp):
+        name, shape = "dense block", f"{part.inter} wide, {'gated' if part.gated else 'plain'}"
+    else:
+        name, shape = part.name, ""
+    return Part(name, shape, precision, params, params, weights + 2 * part.extra_params, flops, 0.0, 0, "")
 
 
 def pattern(order: Sequence[str]) -> str:
