@@ -64,6 +64,36 @@ def test_workload_replay_and_serve(tmp_path: Path) -> None:
     )
 
 
+def test_ranks_that_draft_draw_power_while_they_read_prompts() -> None:
+    words = [
+        "serve",
+        "--model",
+        "GLM-4.5-Air",
+        "--gpu",
+        "H200",
+        "--dp",
+        "4",
+        "--ep",
+        "4",
+        "--isl",
+        "3000",
+        "--osl",
+        "20",
+    ]
+    words += [
+        "--speculative",
+        "method=mtp,tokens=1",
+        "--concurrency",
+        "16",
+        "--requests",
+        "24",
+        "--no-interval",
+        "--json",
+    ]
+    done = CliRunner().invoke(build(), words, catch_exceptions=False)
+    assert 200 < json.loads(done.stdout)["power_w"] < 700
+
+
 def test_limits_that_nothing_meets_are_answered_with_what_is_possible() -> None:
     shape = ["--isl", "512", "--osl", "64", "--tpot", "0.001", "--tp", "1"]
     shown = run("plan", "--model", "Llama-3.1-8B", "--gpus", "H100", *shape)

@@ -102,9 +102,12 @@ class Drafted:
         alone = self.verifying.group_seconds([(decoding, cached, ()) for decoding, cached, _ in ranks]) + drafts
         return whole - alone + alone / self.mean
 
-    def watts(self, _seconds: float, decoding: int, cached: float, pieces: Pieces, ranks: int) -> float:
+    def watts(self, seconds: float, decoding: int, cached: float, pieces: Pieces, ranks: int) -> float:
         """Mean watts of one GPU while a step verifies; drafts draw about as much."""
         each, held = -(-decoding // ranks), cached / ranks
+        if pieces and ranks > 1:  # of a step of all ranks, in which tokens of drafts are told at their share
+            drafted = (1 - 1 / self.mean) * self.step_s(each, int(held)) - self._draft_s(each, held) if each else 0.0
+            return self.verifying.watts(seconds + drafted, decoding, cached, pieces, ranks)
         return self.verifying.watts(self.verifying.seconds(each, int(held), pieces), decoding, cached, pieces, ranks)
 
     def step_s(self, decoding: int, cached: int) -> float:
