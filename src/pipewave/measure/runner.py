@@ -18,7 +18,7 @@ from pipewave.measure.device import Device, Outcome
 from pipewave.measure.impls import stack
 from pipewave.measure.job import Job
 from pipewave.measure.plan import BATCH, batches
-from pipewave.measure.protocol import SPIN_CLOCKS, DeviceLostError, Timing
+from pipewave.measure.protocol import SPIN_CLOCKS, DeviceLostError
 
 EXIT_LOST, EXIT_HUNG = 70, 71
 SETUP_S = 180.0
@@ -191,11 +191,17 @@ class RowWriter:
     def _row(self, job: Job, outcome: Outcome, names: list[Row]) -> Row:
         row: Row = {"t": "row", **job.fields(), "stack": stack_version(job, self._environment), "env": self._env}
         row["status"] = outcome.status
-        if outcome.timing is None:
+        timing = outcome.timing
+        if timing is None:
             return row | {"reason": outcome.reason}
-        row |= timing_fields(outcome.timing)
+        row |= {name: round(getattr(timing, name), 3) for name in ("latency_us", "min_us", "max_us")}
+        row |= {"n": timing.n}
+        if timing.spin_us:
+            row |= {"spin_us": round(timing.spin_us, 3), "spin_clocks": SPIN_CLOCKS}
+        if timing.rejected:
+            row["rejected"] = timing.rejected
         row["kernels"] = []
-        for event in outcome.timing.events:
+        for event in timing.events:
             name = digest(event.name)
             if name not in self._names:
                 self._names.add(name)
@@ -204,25 +210,10 @@ class RowWriter:
             row["kernels"].append([name, round(event.duration_us, 3), *shape])
         health = outcome.health
         row |= {"sm_clock_mhz": health.sm_clock_mhz, "power_w": health.power_w, "temp_c": health.temp_c}
-        row["clock_spread"] = round(outcome.timing.spin_spread, 3)
-        if health.slowdown or outcome.timing.spin_spread > CLOCK_SPREAD:
+        row["clock_spread"] = round(timing.spin_spread, 3)
+        if health.slowdown or timing.spin_spread > CLOCK_SPREAD:
             row["throttled"] = True
         return row | dict(outcome.extra or {})
-
-
-def timing_fields(timing: Timing) -> Row:
-    """The latency fields of a row, to a nanosecond."""
-    fields: Row = {
-        "latency_us": round(timing.latency_us, 3),
-        "min_us": round(timing.min_us, 3),
-        "max_us": round(timing.max_us, 3),
-        "n": timing.n,
-    }
-    if timing.spin_us:
-        fields |= {"spin_us": round(timing.spin_us, 3), "spin_clocks": SPIN_CLOCKS}
-    if timing.rejected:
-        fields["rejected"] = timing.rejected
-    return fields
 
 
 def stack_version(job: Job, environment: Mapping[str, Any]) -> str:

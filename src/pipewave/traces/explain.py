@@ -173,8 +173,13 @@ def _from_model(
         roles.append(f"{member.role}:unread" if unread else sized(member.role, shape.call if shape else None))
     engine, placed = find_engine(known.engine), list[tuple[Use, int | None]]()
     counts = _attention_calls(members, lengths, read_off)
+    # A decode step inside a CUDA graph is padded to a captured size; kernels of a graph have no operators.
+    in_graph = any(member.kind.role == "attention" and not member.head.ops for member in members)
     for one, ran in zip(lengths, counts, strict=True):
-        step = parts(deployment, _batch(one, members, engine))
+        batch = Batch.of(one.q_lens, one.kv_lens)
+        if batch.is_decode and in_graph:
+            batch = replace(batch, padded=engine.graphs.padded(batch.requests))
+        step = parts(deployment, batch)
         each = sum(_by_request(use.call.kernel) for use, _ in step)
         placed += [*step] * max(1, round(ran / max(1, each)))
     uses = tuple(use for use, _ in placed)
@@ -199,10 +204,3 @@ def _attention_calls(
 def _by_request(family: str | None) -> bool:
     """Whether a family's time depends on the length of each request."""
     return family is not None and bool(family_of(family).ragged)
-
-
-def _batch(found: Lengths, members: Sequence[Group], engine: Engine) -> Batch:
-    """A decode step inside a CUDA graph is padded to a captured size; kernels of a graph have no operators."""
-    batch = Batch.of(found.q_lens, found.kv_lens)
-    in_graph = any(one.kind.role == "attention" and not one.head.ops for one in members)
-    return replace(batch, padded=engine.graphs.padded(batch.requests)) if batch.is_decode and in_graph else batch

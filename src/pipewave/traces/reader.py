@@ -104,16 +104,12 @@ def unzip(data: bytes, source: str, most_bytes: int) -> Iterator[bytes]:
             except zlib.error as problem:
                 raise bad(source, f"corrupted gzip near byte {at - len(packed)} ({problem})") from problem
             packed, size = stream.unconsumed_tail, size + len(piece)
-            _bounded(size, len(data), source, most_bytes)
+            if size > most_bytes:
+                raise bad(source, f"unpacks to more than {most_bytes >> 20:,} MiB, the limit here")
+            if size > max(FREE_BYTES, MOST_GROWTH * len(data)):
+                raise bad(source, f"unpacks to more than {MOST_GROWTH} times its size: no profile does")
             if piece:
                 yield piece
         if not stream.eof:
             raise bad(source, f"truncated: the gzip stream ends early at byte {len(data)}")
         at -= len(stream.unused_data)
-
-
-def _bounded(size: int, packed: int, source: str, most_bytes: int) -> None:
-    if size > most_bytes:
-        raise bad(source, f"unpacks to more than {most_bytes >> 20:,} MiB, the limit here")
-    if size > max(FREE_BYTES, MOST_GROWTH * packed):
-        raise bad(source, f"unpacks to more than {MOST_GROWTH} times its size: no profile does")

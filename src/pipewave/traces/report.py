@@ -219,6 +219,7 @@ def _entry(shape: Shaped, members: Sequence[Group], found: Prediction) -> Entry:
     first = members[0]
     # Another kernel is predicted in the place of this one, or its ceiling rests on no rows.
     stand_in = isinstance(shape.call, Elementwise) and shape.call.op in STAND_INS
+    caveat = WAITING if isinstance(shape.call, Collective) else CAVEATS.get(getattr(shape.call, "op", ""), "")
     return Entry(
         shape.call.kernel,
         shape.name,
@@ -235,20 +236,13 @@ def _entry(shape: Shaped, members: Sequence[Group], found: Prediction) -> Entry:
         found.bound,
         found.basis,
         shape.read,
-        shape.note or _caveat(shape.call),
+        shape.note or caveat,
         describe(shape.call),
         tuple(dict.fromkeys(short(kernel.name) for one in members for kernel in one.kernels)),
         first.tile,
         first.head.grid,
         shape.read and not stand_in,
     )
-
-
-def _caveat(call: Call) -> str:
-    """What a reader must know of a prediction besides its interval."""
-    if isinstance(call, Elementwise):
-        return CAVEATS.get(call.op, "")
-    return WAITING if isinstance(call, Collective) else ""
 
 
 def describe(call: Call) -> dict[str, Any]:

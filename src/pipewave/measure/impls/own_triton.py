@@ -44,18 +44,15 @@ def attention(case: Case, pools: Pools) -> Prepared:
 
 def configuration(kernel: str, shape: Mapping[str, int], device: str) -> tuple[dict[str, int], str]:
     """The configuration of a shape and where it comes from, `table` or `default`."""
+    import torch
+
     from pipewave.tune import load_table
     from pipewave.tune.defaults import default
     from pipewave.tune.tables import description
 
+    card = str(torch.cuda.get_device_name()) if device == "cuda" else "none"
     try:
-        return dict(load_table(kernel, gpu=_card(device)).select(**shape)), "table"
+        return dict(load_table(kernel, gpu=card).select(**shape)), "table"
     except BadFile:  # no table for this GPU, or one of another kernel source
         names = description(kernel).configs[0]
         return dict(zip(names, default(kernel, shape), strict=True)), "default"
-
-
-def _card(device: str) -> str:
-    import torch
-
-    return str(torch.cuda.get_device_name()) if device == "cuda" else "none"

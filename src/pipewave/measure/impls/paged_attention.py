@@ -23,18 +23,15 @@ def page_table(
     Raises ValueError when `scattered` pages do not fit into the room.
     """
     pages = [-(-n // page) for n in kv_lens]
-    order_of, size = _drawn(sum(pages), np.random.default_rng(seed), order, room)
-    table = np.zeros((len(pages), max(pages)), np.int32)
-    for row, (count, end) in enumerate(zip(pages, itertools.accumulate(pages), strict=True)):
-        table[row, :count] = order_of[end - count : end]
-    return table, size
-
-
-def _drawn(count: int, rng: np.random.Generator, order: str, room: int) -> tuple[Pages, int]:
-    """`count` distinct pages, and the size of the cache that they lie in."""
+    count, rng = sum(pages), np.random.default_rng(seed)
     if order == "scattered":
-        return rng.choice(room, count, replace=False).astype(np.int32), room
-    return (np.arange(count) if order == "in_order" else rng.permutation(count)).astype(np.int32), count
+        order_of = rng.choice(room, count, replace=False)
+    else:
+        order_of = np.arange(count) if order == "in_order" else rng.permutation(count)
+    table = np.zeros((len(pages), max(pages)), np.int32)
+    for row, (held, end) in enumerate(zip(pages, itertools.accumulate(pages), strict=True)):
+        table[row, :held] = order_of[end - held : end]
+    return table, room if order == "scattered" else count
 
 
 def placed(case: Case, pools: Pools, page: int) -> tuple[Pages, int, str]:
