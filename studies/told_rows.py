@@ -26,8 +26,7 @@ from pipewave.published.answers import answer
 from pipewave.published.cases import MEASURED, from_dict
 from pipewave.software.front import Front
 from pipewave.told.figures import RATE, Figures, measured_by, of
-from pipewave.told.posterior import Points, Posterior
-from pipewave.told.prior import NORMAL, PLACES, Prior
+from pipewave.told.posterior import NORMAL, PLACES, Points, Posterior, Prior
 from studies.published import left_out_constants
 from studies.published_rows import OLD, Group, Row, corpus, read
 from train.published_fit import with_constants

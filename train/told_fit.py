@@ -23,8 +23,7 @@ import torch
 
 from pipewave.files import manifest
 from pipewave.physics.demand import Array
-from pipewave.told.posterior import Points, Posterior
-from pipewave.told.prior import FILE, NORMAL, PLACES, Prior
+from pipewave.told.posterior import FILE, NORMAL, PLACES, Points, Posterior, Prior
 from studies.published_rows import corpus, read
 from studies.told_rows import FOLDS, LEFT_OUT, Told, folds, renumbered, siblings, splits, told
 

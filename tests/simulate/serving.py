@@ -12,9 +12,9 @@ from pipewave.simulate.simulation import Record
 from pipewave.simulate.traffic import Traffic
 
 
-def serve(server: Server | Pools, traffic: Traffic, sla: Sla = ANY, *, interval: bool = False) -> Served:
+def serve(server: Server | Pools, traffic: Traffic, sla: Sla = ANY, **how: Any) -> Served:
     """Serve requests."""
-    return served(Deployed(pools(server), traffic, ()), sla, interval=interval)
+    return served(Deployed(pools(server), traffic, ()), sla, **({"interval": False} | how))
 
 
 def recorded(server: Server | Pools, traffic: Traffic, **how: Any) -> Record:

@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipewave.simulate.step_grids import (
+    ROW_SPANS,
     at_every_count,
     at_every_number,
     between,
-    neighbours,
     reader,
     reader_of_two,
-    row_grid,
+    shares,
+    spaced,
 )
 
 GRID = [16.0, 32.0, 64.0, 256.0]
@@ -37,9 +38,9 @@ def test_all_ways_of_reading_say_the_same(first: list[float], second: list[float
 def test_beyond_the_grid_the_last_segment_goes_on_and_one_point_holds_everywhere() -> None:
     assert between(GRID, [0.0, 0.0, 64.0, 256.0], 512.0) == pytest.approx(512.0)
     assert between([7.0], [3.0], 99.0) == reader([7.0], [3.0])(99.0) == 3.0
-    assert neighbours([1, 4, 9], 4) == [4, 9]
-    assert neighbours([1, 4, 9], 99) == [4, 9]
-    assert neighbours([5], 99) == [5]
+    assert shares([1, 4, 9], 4) == ((1, 1.0),)
+    assert shares([1, 4, 9], 14) == ((1, -1.0), (2, 2.0))
+    assert shares([5], 99) == shares([5, 6], 3) == ((0, 1.0),)
 
 
 def test_every_number_and_every_count_keep_the_points() -> None:
@@ -50,6 +51,6 @@ def test_every_number_and_every_count_keep_the_points() -> None:
 
 @pytest.mark.parametrize("most", [1, 7, 8, 300, 5000])
 def test_a_grid_of_rows_rises_to_its_last(most: int) -> None:
-    grid = row_grid(most)
+    grid = spaced(ROW_SPANS, most)
     assert grid[-1] == most
     assert all(low < high for low, high in pairwise(grid))

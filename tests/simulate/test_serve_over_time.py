@@ -10,7 +10,7 @@ import pytest
 from pipewave.errors import BadInput, DoesNotFit
 from pipewave.simulate.latency_breakdown import WAITING, latency_breakdown
 from pipewave.simulate.pools import Pools, Side
-from pipewave.simulate.run_window import middle, over_time, summary_of
+from pipewave.simulate.report import middle, over_time, summary
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.simulation import Record, Simulation
 from pipewave.simulate.traffic import Traffic, synthetic
@@ -57,7 +57,7 @@ def test_middle_leaves_out_the_first_rounds_and_the_last() -> None:
     kept = middle(found, CLOSED)
     assert kept.sum() == 120 - 3 * 16
     assert found.arrival_s[kept].min() >= np.sort(found.arrival_s)[2 * 16]
-    everything, settled = (summary_of(found, CLOSED, 1, kept=one)["ttft_mean_ms"] for one in (None, kept))
+    everything, settled = (summary(found, CLOSED, 1, kept=one)["ttft_mean_ms"] for one in (None, kept))
     assert settled < everything  # the crowd of the start is gone
     with pytest.raises(BadInput, match="at least 49"):
         middle(record(synthetic(48, input_len=64, output_len=8, concurrency=16)), CLOSED_SMALL)
@@ -70,9 +70,9 @@ CLOSED_SMALL = synthetic(48, input_len=64, output_len=8, concurrency=16)
 def test_parts_are_the_means(traffic: Traffic) -> None:
     found = record(traffic, max_num_seqs=8)
     parts = latency_breakdown(server(max_num_seqs=8), found, traffic)
-    summary = summary_of(found, traffic, 1)
+    figures = summary(found, traffic, 1)
     for name in ("ttft", "tpot"):
-        assert sum(parts[f"{name}_ms"].values()) == pytest.approx(summary[f"{name}_mean_ms"], rel=1e-3)
+        assert sum(parts[f"{name}_ms"].values()) == pytest.approx(figures[f"{name}_mean_ms"], rel=1e-3)
     alone = latency_breakdown(server(), record(synthetic(3, input_len=64, output_len=8, concurrency=1)), CLOSED_FEW)
     assert WAITING not in alone["ttft_ms"]  # nobody before it
 

@@ -15,12 +15,12 @@ from pipewave.models.attention_spec import Recurrent
 from pipewave.models.shard import state_bytes
 from pipewave.simulate.kv_budget import KvBudget
 from pipewave.simulate.policies import VllmPolicy
+from pipewave.simulate.prefix_cache import StateCheckpoint
 from pipewave.simulate.replica import Replica
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.shared_tokens import of_hashes
 from pipewave.simulate.speculative import of as speculative_of
-from pipewave.simulate.state_checkpoints import StateCheckpoint
 from pipewave.simulate.traffic import Traffic, synthetic
 from pipewave.step.memory import GIB
 from tests.simulate.serving import serve

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipewave.simulate.run_window import steadiness
+from pipewave.simulate.report import steadiness
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.simulation import Record

@@ -220,7 +220,7 @@ def test_disaggregation_keeps_prompts_out_of_decode_steps() -> None:
 
 
 def test_the_trace_opens_in_perfetto(tmp_path: Path) -> None:
-    run = serve(served(), synthetic(20, input_len=100, output_len=10))
+    run = serve(served(), synthetic(20, input_len=100, output_len=10), keep_steps=True)
     write(tmp_path / "trace.json", run.record, run.traffic)
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     spans = [e for e in events if e["ph"] == "X"]

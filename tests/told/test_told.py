@@ -13,10 +13,9 @@ from pipewave.cli import build
 from pipewave.errors import BadInput, MissingField, UnknownField
 from pipewave.published.answers import answer as untold
 from pipewave.published.cases import from_dict
-from pipewave.simulate.pace import Pace
+from pipewave.simulate.setup import Pace
 from pipewave.told.answers import answer
-from pipewave.told.posterior import Points, Posterior, covariance, variance
-from pipewave.told.prior import CAUSES, LATENTS, PLACES, shipped
+from pipewave.told.posterior import CAUSES, LATENTS, PLACES, Points, Posterior, covariance, shipped, variance
 from tests.command_line import CliRunner
 
 BASE: dict[str, Any] = {"model": "Qwen3-0.6B", "gpu": "H100", "engine": "vllm", "version": "0.12.0"}

@@ -77,7 +77,7 @@ def serve_command(
     traffic = load.traffic if load else requests.traffic(spec)
     with waiting(f"{len(traffic):,} requests to {spec.name}"):
         ready = deploy(stated, traffic)
-        found = served(ready, limits.sla(load), steady=requests.steady, interval=interval)
+        found = served(ready, limits.sla(load), steady=requests.steady, interval=interval, keep_steps=bool(trace_out))
     if trace_out:
         from pipewave.export.perfetto import write
         from pipewave.files.whole import distinct

@@ -18,8 +18,7 @@ from pipewave.published.answers import Deployed, deploy
 from pipewave.published.unstated import Stated
 from pipewave.simulate.interval import interval_ends
 from pipewave.simulate.pools import Side
-from pipewave.simulate.report import Limit
-from pipewave.simulate.run_window import steadiness
+from pipewave.simulate.report import Limit, steadiness
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import of as speculative_of
 from pipewave.step import find_engine

@@ -16,12 +16,11 @@ from pipewave.published.versions import version_of
 from pipewave.simulate.estimate import STEP_TOKENS, static_estimate
 from pipewave.simulate.interval import hull, interval_ends, sides
 from pipewave.simulate.kv_budget import traffic_notes
-from pipewave.simulate.pace import AS_PREDICTED, Pace
 from pipewave.simulate.pools import Pools
 from pipewave.simulate.power import energy_figures, mean_power_w
-from pipewave.simulate.report import ANY, Sla, as_seen
-from pipewave.simulate.run_window import Mask, Steadiness, middle, steadiness, summary_of
+from pipewave.simulate.report import ANY, Mask, Sla, Steadiness, as_seen, middle, steadiness, summary
 from pipewave.simulate.server import Server
+from pipewave.simulate.setup import AS_PREDICTED, Pace
 from pipewave.simulate.simulation import MOST_KEPT, MOST_STEPS, Record
 from pipewave.simulate.static_batch import StaticBatch
 from pipewave.simulate.traffic import Traffic
@@ -56,7 +55,7 @@ class Deployed:
 
     def figures(self, record: Record, window: Mask | None = None, sla: Sla = ANY) -> dict[str, Any]:
         """Latency percentiles and rates of a run."""
-        return summary_of(record, self.traffic, self.engines.gpus, sla, window)
+        return summary(record, self.traffic, self.engines.gpus, sla, window)
 
     def energy(self, record: Record, figures: Mapping[str, Any], window: Mask | None = None) -> Mapping[str, float]:
         """Mean watts of one GPU and joules of an output token, with the ends of their intervals."""
@@ -149,23 +148,31 @@ def _affordable(traffic: Traffic, engines: Pools) -> tuple[Traffic, tuple[str, .
 
 
 def served(
-    deployed: Deployed, sla: Sla = ANY, *, steady: bool = False, interval: bool = True, most_steps: int = MOST_STEPS
+    deployed: Deployed,
+    sla: Sla = ANY,
+    *,
+    steady: bool = False,
+    interval: bool = True,
+    keep_steps: bool = False,
+    most_steps: int = MOST_STEPS,
 ) -> Served:
-    """Percentiles in ms and rates of a deployment, with intervals, and what happened in each step."""
+    """Percentiles in ms and rates of a deployment, with intervals, and on request what happened in each step."""
     engines = deployed.engines
-    record = deployed.run(keep_steps=True, most_steps=most_steps)
+    record = deployed.run(keep_steps=keep_steps, most_steps=most_steps)
     window = deployed.window(record, steady=steady)
     found = deployed.figures(record, window, sla)
-    scales = engines.uncertain.tried(deployed.traffic.concurrency) if interval else ()
-    ends = [deployed.figures(deployed.run(scale=scale, most_steps=most_steps), window, sla) for scale in scales]
-    bounds = interval_ends(found, engines.uncertain, *ends) if interval else {}
+    bounds: dict[str, float] = {}
+    if interval:
+        scales = engines.uncertain.tried(deployed.traffic.concurrency)
+        times = {name: one for name, one in found.items() if name.endswith("_ms")}
+        bounds = interval_ends(found, engines.uncertain, *_tried(deployed, times, scales, most_steps, steady=steady))
     bounds |= deployed.energy(record, found, window)
-    notes: dict[str, Any] = {"traffic": str(deployed.traffic), "notes": deployed.all_notes}
-    version = {"version": engines.decode.runner.engine.version}
     if sla == ANY:  # nothing tells good requests from others
         found = {name: one for name, one in found.items() if not name.startswith("good")}
-    notes["verdict"] = steadiness(record, deployed.traffic).verdict
-    answer = {**engines.about(deployed.traffic), **version, **found, **bounds, **notes}
+    about = engines.about(deployed.traffic) | {"version": engines.decode.runner.engine.version}
+    said = {"traffic": str(deployed.traffic), "notes": deployed.all_notes}
+    verdict = steadiness(record, deployed.traffic).verdict
+    answer = {**about, **found, **bounds, **said, "verdict": verdict}
     return Served(answer, engines.decode.memory, deployed.traffic, record)
 
 
@@ -203,19 +210,20 @@ def answer(case: Case, front: Front | None = None, pace: Pace = AS_PREDICTED) ->
 
 
 def _tried(
-    deployed: Deployed, seen: Mapping[str, float], scales: Sequence[float], *, steady: bool
+    deployed: Deployed, seen: Mapping[str, float], scales: Sequence[float], most: int = MOST_STEPS, *, steady: bool
 ) -> list[dict[str, float]]:
-    """Means with steps at ends of their interval; of a long run, as they change those of its first requests."""
-    part = replace(deployed, traffic=deployed.traffic.first(MOST_TRIED)) if len(deployed.traffic) > MOST_TRIED else None
-    those = part or deployed
+    """Some figures with steps at ends of their interval; of a long run, as they change those of its first requests."""
+    whole = len(deployed.traffic) <= MOST_TRIED
+    those = deployed if whole else replace(deployed, traffic=deployed.traffic.first(MOST_TRIED))
 
-    def means(scale: float) -> dict[str, float]:
-        record = those.run(scale=scale)
-        return _means(those.figures(record, those.window(record, steady=steady)))
+    def figures(scale: float) -> Mapping[str, float]:
+        record = those.run(scale=scale, most_steps=most)
+        found = those.figures(record, those.window(record, steady=steady))
+        return found | _means(found)
 
-    base = means(1.0) if part and scales else seen
-    return [{name: seen[name] * one / base[name] for name, one in means(scale).items()} if part else means(scale)
-            for scale in scales]  # fmt: skip
+    base = seen if whole or not scales else figures(1.0)
+    ends = [figures(scale) for scale in scales]
+    return [{name: one * end[name] / base[name] for name, one in seen.items() if base.get(name)} for end in ends]
 
 
 def _is_static(case: Case, stated: Stated) -> bool:

@@ -18,9 +18,8 @@ from pipewave.physics.demand import Array
 from pipewave.physics.energy import limited
 from pipewave.prediction.jsonl import check_id, json_object
 from pipewave.published.unstated import Stated
-from pipewave.simulate.pace import AS_PREDICTED, Pace
 from pipewave.simulate.pools import Side, side_of
-from pipewave.simulate.setup import MOST, Setup
+from pipewave.simulate.setup import AS_PREDICTED, MOST, Pace, Setup
 from pipewave.simulate.speculative import NONE, Speculative
 from pipewave.simulate.speculative import of as speculative_of
 from pipewave.simulate.traffic import LONGEST, Traffic, synthetic, usual_count

@@ -15,8 +15,7 @@ from typing import Any, ClassVar
 from pipewave.published.answers import Deployed
 from pipewave.results import Shown
 from pipewave.simulate.interval import interval_ends
-from pipewave.simulate.report import Limit
-from pipewave.simulate.run_window import steadiness
+from pipewave.simulate.report import Limit, steadiness
 
 NEAR = 0.01  # how far apart the rates are between which a limit is crossed
 TURNS, FEWEST, MOST = 12, 600, 20_000  # requests of a run for each that is in flight, and at least and at most

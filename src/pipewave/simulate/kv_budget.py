@@ -12,7 +12,7 @@ from pipewave.models.attention_spec import Mixer, Mla, Recurrent
 from pipewave.models.kernels import Deployment
 from pipewave.models.lora_and_drafts import adapter_bytes
 from pipewave.models.shard import element_bytes
-from pipewave.simulate.state_checkpoints import StateCheckpoint
+from pipewave.simulate.prefix_cache import StateCheckpoint
 from pipewave.simulate.traffic import Ints, Traffic
 from pipewave.software.engine import Engine
 from pipewave.software.engine_parts import (

@@ -1,19 +1,33 @@
-"""What a simulated run amounts to: latency percentiles, throughput, goodput under a service level."""
+"""What a simulated run amounts to: latency percentiles, throughput, goodput under a service level; of all requests or
+of its middle, over time, and whether it kept up.
+
+A closed loop begins with all its requests at once, whose prompts wait for one another; no such crowd comes again. What
+`plan` answers is a deployment that has been loaded for long, which is the middle (`python -m studies.plan_steady`).
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipewave.errors import BadInput
 from pipewave.physics.demand import Array
+from pipewave.simulate.replica import Step
 from pipewave.simulate.simulation import Record
 from pipewave.simulate.traffic import Traffic
 
 PERCENTILES = (50, 90, 95, 99)
 TIMES = ("ttft_ms", "tpot_ms", "e2e_ms")
+Mask = NDArray[np.bool_]
+EDGE = 0.1  # of open-loop requests, at either end
+DIGITS = 4
+OVERLOAD, CHANCE = 0.05, 4.0  # growth of requests in the system over arrivals, and in standard deviations of a count
+TURNS = 4.0  # times that the mean request takes, after which the first ones have left
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,39 +102,42 @@ def as_seen(record: Record, traffic: Traffic, first_tokens: int) -> Record:
     return replace(record, first_s=later)
 
 
-def summary(record: Record, traffic: Traffic, gpus: int, sla: Sla = ANY) -> dict[str, Any]:
-    """Percentiles in ms and rates per second over all requests."""
-    ttft = 1e3 * (record.first_s - record.arrival_s)
-    e2e = 1e3 * (record.done_s - record.arrival_s)
-    later = traffic.output_len - 1
-    tpot = 1e3 * (record.done_s - record.first_s) / np.maximum(later, 1)
-    span = float(record.done_s.max() - record.arrival_s.min())
-    good = _meets(ttft, sla.ttft_ms) & _meets(np.where(later > 0, tpot, 0.0), sla.tpot_ms) & _meets(e2e, sla.e2e_ms)
-    rates = {
-        "requests_per_s": len(traffic) / span,
-        "output_tokens_per_s": float(traffic.output_len.sum()) / span,
-        "total_tokens_per_s": float((traffic.output_len + traffic.input_len).sum()) / span,
-        "output_tokens_per_s_per_gpu": float(traffic.output_len.sum()) / span / gpus,
-        "goodput_per_s": float(good.sum()) / span,
-        "good_share": float(good.mean()),
-    }
+def summary(record: Record, traffic: Traffic, gpus: int, sla: Sla = ANY, kept: Mask | None = None) -> dict[str, Any]:
+    """Percentiles in ms and rates per second over the requests kept; None keeps all.
+
+    Rates of a middle are those at which its requests were done. Steps are those that began while it was served.
+    """
+    chosen = slice(None) if kept is None else kept
+    first_s, done_s, come_s = (one[chosen] for one in (record.first_s, record.done_s, record.arrival_s))
+    prompts, outputs = traffic.input_len[chosen], traffic.output_len[chosen]
+    ttft, e2e, later = 1e3 * (first_s - come_s), 1e3 * (done_s - come_s), outputs - 1
+    tpot = np.where(later > 0, 1e3 * (done_s - first_s) / np.maximum(later, 1), 0.0)
+    limits = ((ttft, sla.ttft_ms), (tpot, sla.tpot_ms), (e2e, sla.e2e_ms))
+    good = np.mean(np.all([times <= (math.inf if most is None else most) for times, most in limits], axis=0))
+    begin, end = float(come_s.min()), float(done_s.max())
+    count, span, turns = len(come_s), end - begin, float(np.ptp(done_s))
+    rate = count / span if kept is None or not turns else (count - 1) / turns
+    steps = record.log.within() if kept is None else record.log.within(begin, end)
+    engines = len(np.unique(steps["engine"])) or 1
+    knows_prefixes = traffic.shared is not None or traffic.found_len is not None
     return {
-        "requests": len(traffic),
+        "requests": count,
         "duration_s": span,
         **spread("ttft_ms", ttft),
         **spread("tpot_ms", tpot[later > 0]),
-        **_itl(record),
+        **_itl(steps["seconds"], steps["decoding"]),
         **spread("e2e_ms", e2e),
-        **rates,
-        "preemptions": record.preemptions,
-        "steps": len(record.steps),
-        **_found(record, traffic),
-        "busy_share": _busy(record, span),
+        "requests_per_s": rate,
+        "output_tokens_per_s": rate * float(outputs.mean()),
+        "total_tokens_per_s": rate * float((prompts + outputs).mean()),
+        "output_tokens_per_s_per_gpu": rate * float(outputs.mean()) / gpus,
+        "goodput_per_s": rate * float(good),
+        "good_share": float(good),
+        "preemptions": int(steps["preempted"].sum()),
+        "steps": len(steps["seconds"]),
+        **({"prefix_found_share": found_share(record, traffic, kept)} if knows_prefixes else {}),
+        "busy_share": float(steps["seconds"].sum()) / (span * engines),
     }
-
-
-def _meets(values: Array, limit: float | None) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    return np.ones(len(values), bool) if limit is None else values <= limit
 
 
 def spread(name: str, values: Array) -> dict[str, float]:
@@ -133,34 +150,140 @@ def spread(name: str, values: Array) -> dict[str, float]:
     return out | {f"{stem}_p{p}_{unit}": float(v) for p, v in zip(PERCENTILES, points, strict=True)}
 
 
-def _itl(record: Record) -> dict[str, float]:
+def _itl(seconds: Array, decoding: Array) -> dict[str, float]:
     """Gaps between tokens of a request: the duration of a step, once for each request that decoded in it."""
-    steps = [step for _, step in record.steps if step.decoding]
-    if not steps:
+    if not decoding.any():
         return {}
-    seconds = np.array([step.seconds for step in steps])
-    weight = np.array([step.decoding for step in steps], float)
     order = np.argsort(seconds)
-    reached = np.cumsum(weight[order]) / weight.sum()
+    reached = np.cumsum(decoding[order]) / decoding.sum()
     points = {f"itl_p{p}_ms": 1e3 * float(seconds[order][np.searchsorted(reached, p / 100)]) for p in PERCENTILES}
-    return {"itl_mean_ms": 1e3 * float(seconds @ weight / weight.sum())} | points
+    return {"itl_mean_ms": 1e3 * float(seconds @ decoding / decoding.sum())} | points
 
 
-def _found(record: Record, traffic: Traffic) -> dict[str, float]:
-    return {} if traffic.shared is None and traffic.found_len is None else {
-        "prefix_found_share": found_share(record, traffic)}  # fmt: skip
-
-
-def found_share(record: Record, traffic: Traffic) -> float:
+def found_share(record: Record, traffic: Traffic, kept: Mask | None = None) -> float:
     """Share of the prompts' tokens that a cache of prefixes held when each first ran."""
-    first: dict[int, int] = {}
-    for _, step in record.steps:
-        for request, _, before in step.pieces:
-            first.setdefault(request, before)
-    return sum(first.values()) / float(traffic.input_len.sum())
+    chosen = slice(None) if kept is None else kept
+    return float(np.nansum(record.found[chosen])) / float(traffic.input_len[chosen].sum())
 
 
-def _busy(record: Record, span: float) -> float:
-    """Share of the time engines were running a step."""
-    engines = len({which for which, _ in record.steps}) or 1
-    return sum(step.seconds for _, step in record.steps) / (span * engines)
+def middle(record: Record, traffic: Traffic) -> Mask:
+    """Which requests are in the middle, [request]: all but the first two rounds of a closed loop and its last one, or
+    but the first and last tenth of those that come on their own.
+
+    Raises BadInput where no request is left.
+    """
+    count, held = len(traffic), traffic.concurrency
+    first, last = (2 * held, count - held) if held else (int(EDGE * count), count - int(EDGE * count))
+    if last <= first:
+        most = f"at least {3 * (held or 1) + 1}" if held else "more"
+        raise BadInput(f"requests = {count}: too few for a middle; ask for {most}", field="requests")
+    order = np.argsort(record.arrival_s, kind="stable")
+    kept = np.zeros(count, bool)
+    kept[order[first:last]] = True
+    return kept
+
+
+@dataclass(frozen=True, slots=True)
+class Steadiness:
+    """Whether a run kept up with its requests; rates are over the second half of the time in which requests come."""
+
+    arrivals_per_s: float  # 0 where all come at once
+    completions_per_s: float
+    queue_growth_per_s: float  # requests that wait or run, more each second
+    in_system: float  # requests that wait or run when the last one comes
+    overloaded: bool  # requests come faster than they are done: waits grow as long as they come
+    steady: bool  # it keeps up, and long enough for the first requests to have left
+    requests: int = 0  # of a run that is long enough to tell; 0 where no number of them is
+    served_per_s: float = 0.0  # over the whole run
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        if self.overloaded:
+            rates = f"{self.served_per_s:.3g} requests/s of {self.arrivals_per_s:.3g}"
+            return f"saturated: {rates}; waits grow for as long as requests come"
+        if self.steady:
+            return "steady"
+        enough = (
+            f": the run is too short, ask for {self.requests:,} requests" if self.requests else ": all come at once"
+        )
+        return f"no steady state{enough}"
+
+
+def steadiness(record: Record, traffic: Traffic) -> Steadiness:
+    """Compare arrivals with completions over the second half of the time in which requests come.
+
+    Overloaded is an open loop whose requests in the system grow by more than a twentieth of the arrivals and by more
+    than chance explains (four standard deviations of a Poisson count). A closed loop cannot be; it is steady after
+    two rounds, an open one when requests come for at least four times as long as the mean one takes.
+    """
+    arrived, done = np.sort(record.arrival_s), np.sort(record.done_s)
+    middle, last = 0.5 * (arrived[0] + arrived[-1]), arrived[-1]
+    span = float(last - middle)
+    if not span:
+        return Steadiness(0.0, 0.0, 0.0, float(len(arrived)), overloaded=False, steady=False)
+
+    def within(times: Array) -> float:
+        return float(np.searchsorted(times, last, "right") - np.searchsorted(times, middle, "right"))
+
+    come, gone = within(arrived), within(done)
+    left = len(arrived) - float(np.searchsorted(done, last, "right"))
+    growth = come - gone
+    if held := traffic.concurrency:
+        overloaded, steady, enough = False, len(arrived) > 2 * held, 2 * held + 1
+    else:
+        overloaded = growth > max(OVERLOAD * come, CHANCE * float(np.sqrt(max(left, 1.0))))
+        needed = TURNS * float((record.done_s - record.arrival_s).mean())
+        steady = not overloaded and 2.0 * span >= needed
+        enough = math.ceil(len(arrived) * needed / (2.0 * span))
+    rates, whole = (come / span, gone / span, growth / span), len(done) / float(done[-1] - arrived[0])
+    return Steadiness(*rates, left, overloaded=overloaded, steady=steady, requests=enough, served_per_s=whole)
+
+
+def over_time(record: Record, _traffic: Traffic, pages: int, points: int) -> dict[str, list[float]]:
+    """Means over `points` equal stretches of a run, from its first request to its last token.
+
+    Args:
+        record: a run whose steps were kept.
+        traffic: its requests.
+        pages: of the caches of all engines together.
+        points: stretches at most; no more than there are steps.
+
+    Returns:
+        `time_s`: the end of each stretch; `running`: requests in a step, of all engines; `waiting`: requests in queues;
+        `kv_share`: pages in use over all; `output_tokens_per_s`: first tokens and later ones.
+    """
+    begin = float(record.arrival_s.min())
+    edges = np.linspace(begin, float(record.done_s.max()), max(min(points, len(record.steps)), 1) + 1)
+    width = np.diff(edges)
+    mean = {name: _integral(record, read, edges) / width for name, read in READ.items()}
+    made = _integral(record, lambda step: (step.decoding + len(step.first)) / step.seconds, edges) / width
+    lists = {
+        "time_s": edges[1:] - begin,
+        "running": mean["running"],
+        "waiting": mean["waiting"],
+        "kv_share": mean["pages"] / max(pages, 1),
+        "output_tokens_per_s": made,
+    }
+    return {name: [round(one, DIGITS) for one in values.tolist()] for name, values in lists.items()}
+
+
+READ: dict[str, Callable[[Step], float]] = {
+    "running": lambda step: step.decoding + len({request for request, _, _ in step.pieces}),
+    "waiting": lambda step: step.waiting,
+    "pages": lambda step: step.pages,
+}
+
+
+def _integral(record: Record, read: Callable[[Step], float], edges: Array) -> Array:
+    """Value × seconds of every stretch; between its steps an engine is idle and has nothing."""
+    whole = np.zeros(len(edges))
+    for which in {which for which, _ in record.steps}:
+        steps: list[Any] = [step for engine, step in record.steps if engine == which]
+        start = np.array([step.start_s for step in steps])
+        seconds = np.array([step.seconds for step in steps])
+        area = seconds * np.array([read(step) for step in steps])
+        ends = np.ravel(np.column_stack((start, start + seconds)))
+        before = np.concatenate(([0.0], np.cumsum(area)))
+        whole += np.interp(edges, ends, np.ravel(np.column_stack((before[:-1], before[1:]))))
+    return np.diff(whole)

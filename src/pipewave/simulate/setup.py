@@ -9,7 +9,6 @@ from typing import Any
 from pipewave.errors import BadInput
 from pipewave.models.expert_parallel import Balance, exchange_of
 from pipewave.models.lora_and_drafts import Lora
-from pipewave.simulate.pace import AS_PREDICTED, Pace
 from pipewave.simulate.speculative import Speculative
 from pipewave.software.front import Front
 from pipewave.software.front import of as front_of
@@ -17,6 +16,24 @@ from pipewave.step import Engine, find_engine
 
 # Of requests at once: a table of steps is made for as many, and a call takes no longer list than 65,536.
 MOST = {"replicas": 1 << 20, "max_num_batched_tokens": 1 << 20, "max_num_seqs": 1 << 15}
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How far one machine is from its prediction: times of the parts of a run over predicted ones."""
+
+    decode: float = 1.0  # kernels of steps that only decode: mostly the rate of memory
+    prompt: float = 1.0  # kernels of steps with prompts: mostly the rate of tensor cores
+    host: float = 1.0  # what the engine's host does in a step, launches among it
+    frontend: float = 1.0  # what a request waits for on its way in, and a token on its way out
+
+    def entrance(self, front: Front) -> Front:
+        """A front end at this pace."""
+        slower = {name: self.frontend * getattr(front, name) for name in ("request_us", "token_us", "transit_us")}
+        return replace(front, **slower)
+
+
+AS_PREDICTED = Pace()
 
 
 @dataclass(frozen=True, slots=True)

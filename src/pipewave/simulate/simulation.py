@@ -5,10 +5,12 @@ from __future__ import annotations
 import heapq
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import count
+from operator import sub
 from typing import Any, Protocol
 
 import numpy as np
@@ -57,6 +59,33 @@ class Pool:
         return [RequestInbox(overlaps=overlaps, interval=interval) for _ in range(self.engines)]
 
 
+class StepLog:
+    """Every step of a run in columns: which engine's, when it began, its seconds, requests that decoded, requests that
+    were thrown out of a cache.
+    """
+
+    def __init__(self) -> None:
+        self.engine, self.start_s, self.seconds = array("i"), array("d"), array("d")
+        self.decoding, self.preempted = array("i"), array("i")
+
+    def add(self, which: int, begin: float, ends: Sequence[float], decoding: int, preempted: int = 0) -> None:
+        """Steps of an engine that follow each other from `begin` on and end so."""
+        count = len(ends)
+        starts = [begin, *ends[:-1]] if count > 1 else [begin]
+        self.engine.extend([which] * count)
+        self.start_s.extend(starts)
+        self.seconds.extend(map(sub, ends, starts))
+        self.decoding.extend([decoding] * count)
+        self.preempted.extend([preempted] * count)
+
+    def within(self, begin: float = -math.inf, end: float = math.inf) -> Mapping[str, Array]:
+        """The columns of steps that began in a window."""
+        start = np.array(self.start_s)
+        kept = (begin <= start) & (start < end)
+        names = ("engine", "seconds", "decoding", "preempted")
+        return {name: np.array(getattr(self, name))[kept] for name in names}
+
+
 @dataclass(slots=True)
 class Record:
     """What happened to each request (seconds), and in every step of every engine."""
@@ -64,16 +93,13 @@ class Record:
     first_s: Array  # first token of each request as its client saw it
     done_s: Array  # last token
     arrival_s: Array
-    steps: list[tuple[int, Step]] = field(default_factory=list)  # engine, step
+    steps: list[tuple[int, Step]] = field(default_factory=list)  # engine, step; where each was to be kept
     reached_s: Array = field(default_factory=lambda: np.empty(0))  # when each request reached an engine
     first_made_s: Array = field(default_factory=lambda: np.empty(0))  # when an engine had made its first token
     done_made_s: Array = field(default_factory=lambda: np.empty(0))  # and its last one, before they were streamed
-    stretches: StretchLog = field(default_factory=StretchLog)  # what engines ran
-
-    @property
-    def preemptions(self) -> int:
-        """Requests thrown out of a cache, with repetition."""
-        return sum(step.preempted for _, step in self.steps)
+    found: Array = field(default_factory=lambda: np.empty(0))  # tokens of each prompt that a cache held at first
+    log: StepLog = field(default_factory=StepLog)
+    stretches: StretchLog = field(default_factory=StretchLog)  # what engines ran, a sample
 
 
 MOST = sys.maxsize  # steps of one stretch
@@ -116,8 +142,13 @@ class Simulation:
         self.events: list[tuple[float, int, Handler, int]] = []
         self.serial = count()
         size = len(traffic)
-        first, done, reached, first_made, done_made = (np.full(size, np.nan) for _ in range(5))
-        self.record = Record(first, done, traffic.arrival_s.copy(), [], reached, first_made, done_made)
+        self.arrived_s: list[float] = traffic.arrival_s.tolist()
+        self.reached_s, self.first_s, self.done_s, self.first_made_s, self.done_made_s, self.found = (
+            [math.nan] * size for _ in range(6)
+        )
+        self.steps, self.log, self.stretches = list[tuple[int, Step]](), StepLog(), StretchLog()
+        self.prompt: list[int] = traffic.input_len.tolist()
+        self.output: list[int] = traffic.output_len.tolist()
         self.open = traffic.concurrency is None and traffic.after is None
         self.arrivals = self._reaching() if self.open else self._arrivals()
         after = () if traffic.after is None else traffic.after.tolist()
@@ -131,7 +162,11 @@ class Simulation:
         while self.events:
             now, _, handle, which = heapq.heappop(self.events)
             handle(now, which)
-        return self.record
+        first_s, done_s, arrived_s = (np.array(one) for one in (self.first_s, self.done_s, self.arrived_s))
+        made = (np.array(one) for one in (self.reached_s, self.first_made_s, self.done_made_s, self.found))
+        reached_s, first_made_s, done_made_s, found = made
+        times = (reached_s, first_made_s, done_made_s, found)
+        return Record(first_s, done_s, arrived_s, self.steps, *times, self.log, self.stretches)
 
     def _at(self, time: float, handle: Handler, which: int, *, last: bool = False) -> None:
         """Handle an event then; `last`: after all others of that instant."""
@@ -167,28 +202,23 @@ class Simulation:
             self._enter(now, request)
 
     def _enter(self, now: float, request: int) -> None:
-        self.record.arrival_s[request] = now
-        reached = self.frontend.enter(now, int(self.traffic.input_len[request]))
+        self.arrived_s[request] = now
+        reached = self.frontend.enter(now, self.prompt[request])
         if reached > now:
             self._at(reached, self._reach, request)
         else:
             self._reach(now, request)
 
     def _reach(self, now: float, request: int) -> None:
-        self.record.reached_s[request] = now
+        self.reached_s[request] = now
         self._send(now, request, range(len(self.front)))
 
     def _send(self, now: float, request: int, among: Sequence[int]) -> None:
         """Queue a request at the engine with the fewest."""
-        which = min(among, key=self._load)
+        which = min(among, key=self._load) if len(among) > 1 else among[0]
         self.inboxes[which].put(now, request)
         if self.busy[which] is None:
-            self._at(now, self._wake, which, last=True)  # requests of one instant are all queued before a step starts
-
-    def _wake(self, now: float, which: int) -> None:
-        """Start an idle engine, unless it runs already."""
-        if self.busy[which] is None:
-            self._start(now, which)
+            self._at(now, self._start, which, last=True)  # requests of one instant are all queued before a step starts
 
     def _load(self, which: int) -> int:
         """Requests of an engine, those that end with the step it runs included."""
@@ -196,6 +226,9 @@ class Simulation:
         return self.engines[which].load + len(self.inboxes[which]) + (len(step.done) if step else 0)
 
     def _start(self, now: float, which: int) -> None:
+        """Start the next step of an engine, unless one runs already."""
+        if self.busy[which] is not None:
+            return
         engine, inbox = self.engines[which], self.inboxes[which]
         if not self.keep_steps:
             now = self._decode_until(now, which)
@@ -206,11 +239,15 @@ class Simulation:
         self.began_s[which] = now
         self.busy[which] = step
         self._at(now + step.seconds, self._finish, which)
+        for request, _, before in step.pieces:
+            if self.found[request] != self.found[request]:  # not a number yet
+                self.found[request] = before
         if step.seconds:
             side = int(which >= len(self.front))
-            self.record.stretches.add(Stretch(side, now, step.seconds, 1, step.decoding, step.cached, step.pieces))
-        if self.keep_steps and step.seconds:
-            self.record.steps.append((which, step))
+            self.stretches.add(Stretch(side, now, step.seconds, 1, step.decoding, step.cached, step.pieces))
+            self.log.add(which, now, (now + step.seconds,), step.decoding, step.preempted)
+            if self.keep_steps:
+                self.steps.append((which, step))
 
     def _spend(self, steps: float) -> None:
         """Count work; BadInput when it becomes more than a run may take."""
@@ -234,7 +271,8 @@ class Simulation:
             return now
         self._spend(STRETCHED * len(ends))
         side, middle = int(which >= len(self.front)), engine.cached - 0.5 * count * len(ends)
-        self.record.stretches.add(Stretch(side, now, ends[-1] - now, len(ends), count, middle, ()))
+        self.stretches.add(Stretch(side, now, ends[-1] - now, len(ends), count, middle, ()))
+        self.log.add(which, now, ends, count)
         self.frontend.stream(ends, count)
         inbox.skipped(len(ends))
         self.began_s[which] = ends[-2] if len(ends) > 1 else now
@@ -245,7 +283,7 @@ class Simulation:
         self.busy[which] = None
         if step is not None and not self.handoff_delay[which]:
             self._tokens(now, which, step)
-        if self.busy[which] is None and not (self.engines[which].idle and not self.inboxes[which]):
+        if not (self.engines[which].idle and not self.inboxes[which]):
             self._start(now, which)
         if step is not None and self.handoff_delay[which]:
             self._after(now, which, step)
@@ -257,16 +295,16 @@ class Simulation:
         self._at(now + wait_s, lambda then, engine: self._tokens(then, engine, step), which)
 
     def _tokens(self, now: float, which: int, step: Step) -> None:
-        record, seen = self.record, self.frontend.leave(now, step.decoding + len(step.first))
+        seen = self.frontend.leave(now, step.decoding + len(step.first))
         for request in step.first:
-            if np.isnan(record.first_s[request]) and not self._goes_on(which, request):
-                record.first_s[request], record.first_made_s[request] = seen, now
+            if math.isnan(self.first_s[request]) and not self._goes_on(which, request):
+                self.first_s[request], self.first_made_s[request] = seen, now
         for request in step.done:
             if self._goes_on(which, request):
-                delay = self.transfer_s(int(self.traffic.input_len[request])) if self.transfer_s else 0.0
+                delay = self.transfer_s(self.prompt[request]) if self.transfer_s else 0.0
                 self._at(now + delay, self._received, request)
                 continue
-            record.done_s[request], record.done_made_s[request] = seen, now
+            self.done_s[request], self.done_made_s[request] = seen, now
             if request in self.next_turn:
                 turn = self.next_turn[request]
                 self._at(seen + self.think_s[turn], self._enter, turn)
@@ -277,7 +315,7 @@ class Simulation:
         """Whether a prefill engine hands a request over: its client hears of it from the decode engine, which sends
         the first token once it has taken the request in (Dynamo, SGLang's router and vLLM's proxies stream so).
         """
-        return bool(self.back) and which < len(self.front) and bool(self.traffic.output_len[request] > 1)
+        return bool(self.back) and which < len(self.front) and self.output[request] > 1
 
     def _received(self, now: float, request: int) -> None:
         self._send(now, request, range(len(self.front), len(self.engines)))

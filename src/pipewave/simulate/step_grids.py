@@ -8,6 +8,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +19,7 @@ from pipewave.physics.demand import Array
 from pipewave.step import Runner
 
 Points = Sequence[float]
+Shares = Sequence[tuple[int, float]]
 Pieces = Sequence[tuple[int, int]]  # (tokens, tokens before them) of each prompt
 RankBatch = tuple[int, int, Pieces]  # decoding requests of a rank, tokens they hold together, prompt pieces
 UsesOf = Callable[[Batch, int], list[Use]]
@@ -33,11 +36,6 @@ def spaced(spans: Sequence[tuple[int, int, int]], most: int) -> list[int]:
     return [*(n for low, high, step in spans for n in range(low, min(high, most), step)), most]
 
 
-def row_grid(most: int) -> list[int]:
-    """Numbers of rows: fine where engines pad to graphs and tiles step, coarser beyond."""
-    return spaced(ROW_SPANS, most)
-
-
 def at_every_number(grid: Sequence[int], values: Array) -> list[float]:
     """Values at every whole number up to the last point."""
     return [float(v) for v in np.interp(np.arange(grid[-1] + 1), grid, values)]
@@ -51,20 +49,18 @@ def at_every_count(counts: Sequence[int], lengths: Points, values: Array) -> lis
     return found
 
 
-def neighbours(grid: Sequence[int], at: float) -> list[int]:
-    """The points between which a value is read."""
-    high = min(max(bisect_right(grid, at), 1), len(grid) - 1)
-    return [grid[high - 1], grid[high]] if len(grid) > 1 else [grid[0]]
+def shares(grid: Points, at: float) -> Shares:
+    """The points between which a value is read, by index, and the share of each."""
+    if at <= grid[0] or len(grid) == 1:
+        return ((0, 1.0),)
+    high = min(bisect_right(grid, at), len(grid) - 1)
+    part = (at - grid[high - 1]) / (grid[high] - grid[high - 1])
+    return ((high - 1, 1.0 - part), (high, part)) if part else ((high - 1, 1.0),)
 
 
 def between(grid: Points, values: Points, at: float) -> float:
     """The value read once."""
-    if at <= grid[0] or len(grid) == 1:
-        return values[0]
-    high = min(bisect_right(grid, at), len(grid) - 1)
-    low = high - 1
-    part = (at - grid[low]) / (grid[high] - grid[low])
-    return values[low] + part * (values[high] - values[low])
+    return sum(share * values[index] for index, share in shares(grid, at))
 
 
 def reader(grid: Points, values: Points) -> Callable[[float], float]:
@@ -100,6 +96,16 @@ def _slopes(grid: Points, values: Points) -> list[float]:
     return [(high - low) / (b - a) for a, b, low, high in zip(grid, grid[1:], values, values[1:], strict=False)]
 
 
+class Place(NamedTuple):
+    """Where a step lies on the grids."""
+
+    rows: int
+    heads: int
+    decoding: int
+    held: Shares  # of cache lengths of the decoding requests
+    prompts: Sequence[tuple[tuple[int, int, int], float]]  # shares of points of the prompts
+
+
 @dataclass(frozen=True, slots=True)
 class Axes:
     """Points of the grids."""
@@ -124,8 +130,8 @@ class Axes:
         chunks = [1 << i for i in range(4, 24) if 1 << i < budget] + [budget]
         prefixes = [p for p in PREFIXES if p < longest] or [0]
         return cls(
-            rows=row_grid(max(budget, requests) if verify == 1 else budget + requests * verify),
-            heads=[n for n in row_grid(requests * verify) if n <= requests * verify],
+            rows=spaced(ROW_SPANS, max(budget, requests) if verify == 1 else budget + requests * verify),
+            heads=spaced(ROW_SPANS, requests * verify),
             counts=spaced(COUNT_SPANS, requests),
             caches=[c for c in CACHE_GRID if c < 2 * longest] or CACHE_GRID[:1],
             chunks=chunks,
@@ -161,7 +167,9 @@ class Axes:
         come last, by the mean rows of a rank.
         """
         model, alone = runner.deployment, runner.deployment.parallel.dp == 1
-        rows = [Batch((n,), (n,)) for n in self.rows]
+        rows, verify = [Batch((n,), (n,)) for n in self.rows], self.verify
+        grid = ((n, int(cache)) for n in self.counts for cache in self.caches)
+        decodes = [Batch((verify,) * n, (cache + verify - 1,) * n, verify=verify) for n, cache in grid]
         group = [
             (_only(model.by_rows, lambda use: is_shared(use) and not is_moved(use)), rows),
             (_only(model.by_rows, is_moved), rows),
@@ -169,9 +177,27 @@ class Axes:
         return [
             (model.by_rows if alone else _only(model.by_rows, lambda use: not is_shared(use)), rows),
             (model.by_requests, [Batch((1,) * n, (1,) * n) for n in self.heads]),
-            (model.by_length, [self._decodes(n, int(c)) for n in self.counts for c in self.caches]),
+            (model.by_length, decodes),
             (model.by_length, [Batch((q,) * k, (p + q,) * k) for k, q, p in self.prompts]),
             *([] if alone else group),
+        ]
+
+    def place(self, rows: int, heads: int, decoding: int, cached: float, pieces: Pieces) -> Place:
+        """Where a step lies whose decoding requests hold `cached` tokens together."""
+        held = shares(self.caches, cached / decoding) if decoding else ()
+        return Place(rows, heads, decoding, held, self._prompts(pieces) if pieces else ())
+
+    def _prompts(self, pieces: Pieces) -> list[tuple[tuple[int, int, int], float]]:
+        """Shares of points for pieces of the mean size, behind the mean prefix of a token."""
+        count, tokens = len(pieces), sum(size for size, _ in pieces)
+        before = sum(size * prefix for size, prefix in pieces) / tokens
+        counts = shares(PIECES, count) if count <= PIECES[-1] else ((len(PIECES) - 1, count / PIECES[-1]),)
+        sizes, prefixes = shares(self.chunks, tokens / count), shares(self.prefixes, before)
+        return [
+            ((PIECES[k], self.chunks[q], self.prefixes[p]), of_k * of_q * of_p)
+            for k, of_k in counts
+            for q, of_q in sizes
+            for p, of_p in prefixes
         ]
 
     def mixed(self) -> list[Batch]:
@@ -179,10 +205,6 @@ class Axes:
         grid = [(count, int(cache)) for count in self.counts for cache in self.caches]
         alone = Batch((self.mixed_prompt,), (self.mixed_prompt,))
         return [alone, *(Batch((1,) * n + alone.q_lens, (cache,) * n + alone.kv_lens) for n, cache in grid)]
-
-    def _decodes(self, count: int, cache: int) -> Batch:
-        """Requests that decode, each with the tokens it verifies."""
-        return Batch((self.verify,) * count, (cache + self.verify - 1,) * count, verify=self.verify)
 
 
 class GridSums:
@@ -196,49 +218,25 @@ class GridSums:
         self.decode = at_every_count(axes.counts, axes.caches, decode)
         more = np.maximum(mixed[0][1:] - mixed[0][0], 0.0) if mixed else decode
         self.with_prompts = at_every_count(axes.counts, axes.caches, more)
-        self.prompt = self._filled(dict(zip(axes.prompts, prompt.tolist(), strict=True)))
+        self.prompt: dict[tuple[int, int, int], float] = dict(zip(axes.prompts, prompt.tolist(), strict=True))
+        for k, q, p in product(PIECES, axes.chunks, axes.prefixes):  # beyond twice the budget, which no step reaches
+            self.prompt.setdefault((k, q, p), 2.0 * self.prompt.get((k // 2, q, p), 0.0))
 
-    def _filled(self, known: dict[tuple[int, int, int], float]) -> dict[tuple[int, int, int], float]:
-        """Beyond twice the budget no step reaches; scale so that interpolation next to the edge stays sane."""
-        for k in PIECES:
-            for q in self.axes.chunks:
-                for p in self.axes.prefixes:
-                    known.setdefault((k, q, p), 2.0 * known.get((k // 2, q, p), 0.0))
-        return known
-
-    def at(self, rows: int, requests: int, decoding: int, cached: float, pieces: Pieces) -> float:
+    def at(self, place: Place) -> float:
         """The sum over the kernels of a step."""
-        total = self.body[rows] + self.head[requests]
-        if decoding:
-            table = self.with_prompts if pieces else self.decode
-            total += between(self.axes.caches, table[decoding], cached / decoding)
-        return total + self._prompts(pieces) if pieces else total
+        total = self.body[place.rows] + self.head[place.heads]
+        if place.decoding:
+            values = (self.with_prompts if place.prompts else self.decode)[place.decoding]
+            for index, share in place.held:
+                total += share * values[index]
+        for point, share in place.prompts:
+            total += share * self.prompt[point]
+        return total
 
     def decoding(self, rows: int, requests: int, decoding: int) -> list[float]:
         """The sum over the kernels of a step that only decodes, at each cache length of the grid."""
         always = self.body[rows] + self.head[requests]
         return [always + more for more in self.decode[decoding]] if decoding else [always]
-
-    def _prompts(self, pieces: Pieces) -> float:
-        count = len(pieces)
-        size = sum(tokens for tokens, _ in pieces) / count
-        before = sum(tokens * prefix for tokens, prefix in pieces) / (size * count)
-        return self._at_pieces(count, size, before)
-
-    def _at_pieces(self, count: int, size: float, before: float) -> float:
-        low = PIECES[min(bisect_right(PIECES, count), len(PIECES)) - 1]
-        if count > PIECES[-1]:
-            return self._at_size(PIECES[-1], size, before) * count / PIECES[-1]
-        if low == count:
-            return self._at_size(count, size, before)
-        high = PIECES[bisect_right(PIECES, count)]
-        part = (count - low) / (high - low)
-        return (1 - part) * self._at_size(low, size, before) + part * self._at_size(high, size, before)
-
-    def _at_size(self, count: int, size: float, before: float) -> float:
-        chunks, prefixes = neighbours(self.axes.chunks, size), self.axes.prefixes
-        row = [between(prefixes, [self.prompt[count, q, p] for p in prefixes], before) for q in chunks]
-        return between(chunks, row, size)
 
 
 def _only(uses: UsesOf, wanted: Callable[[Use], bool]) -> UsesOf:

@@ -16,7 +16,7 @@ from pipewave.models.expert_parallel import DEEPEP
 from pipewave.models.kernels import Batch
 from pipewave.physics.power import board_of
 from pipewave.prediction.notes import merged
-from pipewave.simulate.pace import AS_PREDICTED, Pace
+from pipewave.simulate.setup import AS_PREDICTED, Pace
 from pipewave.simulate.step_grids import Axes, GridSums, Pieces, RankBatch, UsesOf, fresh, reader, reader_of_two
 from pipewave.step import Engine, Priced, Runner, StepGaps
 
@@ -123,8 +123,8 @@ class StepTable:
         decoding, cached, pieces = -(-decoding // ranks), cached / ranks, pieces[::ranks]
         _, rows, heads = self._sizes(decoding, pieces)
         rows = min(rows, len(self.joules.body) - 1)  # one rank's pieces stand for those of all
-        sums = (self.joules, self.time)
-        joules, kernel_us = (one.at(rows, heads, decoding, cached, pieces) for one in sums)
+        sums, place = (self.joules, self.time), self.axes.place(rows, heads, decoding, cached, pieces)
+        joules, kernel_us = (one.at(place) for one in sums)
         if ranks > 1:
             joules, kernel_us = (
                 value + one.group[rows] + one.moved[rows] for value, one in zip((joules, kernel_us), sums, strict=True)
@@ -140,7 +140,8 @@ class StepTable:
 
     def _whole(self, decoding: int, cached: float, pieces: Pieces) -> float:
         graph, rows, heads = self._sizes(decoding, pieces)
-        kernels, heat = (table.at(rows, heads, decoding, cached, pieces) for table in (self.time, self.heat))
+        place = self.axes.place(rows, heads, decoding, cached, pieces)
+        kernels, heat = self.time.at(place), self.heat.at(place)
         requests, pace = decoding + len(pieces), self.pace.prompt if pieces else self.pace.decode
         return self.law(self.regime(rows, graph=graph), pace * kernels, pace * heat, requests, fresh(pieces))
 
@@ -242,7 +243,7 @@ def _parts(
     def own(i: int) -> float:
         decoding, cached, pieces = _half(ranks[i]) if halves else ranks[i]
         heads = min(decoding * verify + len(pieces), table.most_requests * verify)
-        return sums.at(-(-rows[i] // parts), heads, decoding, cached, pieces)
+        return sums.at(table.axes.place(-(-rows[i] // parts), heads, decoding, cached, pieces))
 
     return parts * (max(own(i) for i in range(len(ranks))) + sums.group[mean]), parts * sums.moved[mean]
 

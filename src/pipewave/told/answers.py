@@ -14,8 +14,7 @@ from pipewave.published.answers import DIGITS
 from pipewave.published.answers import answer as untold
 from pipewave.published.cases import MEASURED, Case, Measured
 from pipewave.told.figures import Figures, figures
-from pipewave.told.posterior import Points, Posterior
-from pipewave.told.prior import CAUSES, NORMAL, shipped
+from pipewave.told.posterior import CAUSES, NORMAL, Points, Posterior, shipped
 
 LIKELY = 0.5  # that a run is spoiled
 CLEAR = 1.645  # standard deviations that a cause is off by, to be named

@@ -13,8 +13,8 @@ import numpy as np
 from pipewave.physics.demand import Array
 from pipewave.published.answers import answer
 from pipewave.published.cases import MEASURED, Case
-from pipewave.simulate.pace import AS_PREDICTED, Pace
-from pipewave.told.prior import CAUSES, LATENTS
+from pipewave.simulate.setup import AS_PREDICTED, Pace
+from pipewave.told.posterior import CAUSES, LATENTS
 
 Answer = dict[str, Any]
 SLOWER = 1.15  # a pace; below a tenth the drawn order of requests counts as much

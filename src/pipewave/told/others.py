@@ -12,7 +12,7 @@ from pipewave.published.answers import deploy
 from pipewave.published.cases import Case, from_dict
 from pipewave.published.unstated import Stated
 from pipewave.simulate.estimate import Estimate
-from pipewave.simulate.pace import Pace
+from pipewave.simulate.setup import Pace
 from pipewave.simulate.traffic import Traffic
 from pipewave.told.answers import Learned, learn, off_by
 from pipewave.told.figures import RATE, Figures, figures, measured_by
