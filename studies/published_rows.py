@@ -32,7 +32,7 @@ from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import ALONE, active_parameters
-from pipewave.published.versions import releases
+from pipewave.published.unstated import releases
 from pipewave.software.engine import numbered
 from studies.published_series import drafting, series
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pipewave.planning import Owned, Plan
     from pipewave.published.answers import Deployed
     from pipewave.published.find_rate import FoundRate
-    from pipewave.told.serve_answer import ServeAnswer
+    from pipewave.told.answers import ServeAnswer
     from pipewave.told.tell import Told
     from pipewave.traces import Report
 
@@ -82,8 +82,7 @@ def serve(model: str | Path, gpu: str, **case: Any) -> ServeAnswer:
     Source: the engine's scheduler, step by step; time of a step as in docs/how-it-works.md.
     """
     from pipewave.published.cases import from_dict
-    from pipewave.told.answers import answer
-    from pipewave.told.serve_answer import ServeAnswer
+    from pipewave.told.answers import ServeAnswer, answer
 
     return ServeAnswer.of(answer(from_dict({"model": str(model), "gpu": gpu, **case})))
 

@@ -10,7 +10,7 @@ from pipewave.errors import BadInput
 from pipewave.gpus import find as find_gpu
 from pipewave.published import published_pools
 from pipewave.published.published_pools import Launch, Wanted, near
-from pipewave.published.versions import engine_of_dynamo
+from pipewave.published.unstated import engine_of_dynamo
 from pipewave.software.engine_parts import DeploymentFacts
 
 B200_FP4 = DeploymentFacts(gpu="B200", attention="mla", experts=True, dtype="nvfp4", model_type="deepseek_v3")

@@ -17,7 +17,7 @@ from pipewave.published import answers
 from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
 from pipewave.published.infer_pools import HEADROOM, MOST_GPUS, _choices, _prompt_s, matched
-from pipewave.published.versions import is_disaggregated
+from pipewave.published.unstated import is_disaggregated
 from pipewave.simulate.pools import HANDOVER_S, Pools, Sender, Side, side_of
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
 from pipewave.published.recipes import Recipe, Requests, find
-from pipewave.published.unstated import fill
-from pipewave.published.versions import assumed_version, release_after, releases
+from pipewave.published.unstated import assumed_version, fill, release_after, releases
 from pipewave.simulate.frontend_queue import FrontendQueue, RequestInbox
 from pipewave.simulate.kv_budget import KvBudget
 from pipewave.simulate.policies import SchedulingPolicy, SglangPolicy, TrtllmPolicy, VllmPolicy
@@ -233,7 +232,7 @@ def test_a_nightly_build_is_answered_as_the_release_that_it_became(version: str,
             "concurrency": 1,
         }
     )
-    setup, notes = fill(case.stated(), case.traffic())
+    setup, notes, _ = fill(case.stated(), case.traffic())
     assert setup.engine == f"sglang:{release or '0.5.3'}"
     assert any("interval is wider" in note for note in notes)
 

@@ -264,7 +264,7 @@ def test_sglang_runs_48_requests_at_most_while_it_drafts_unless_it_is_told() -> 
     )
     assert replace(drafts, max_num_seqs=200).program().scheduler.max_requests == 200
     case = from_dict(CASE | {"engine": "sglang", "speculative": "mtp"})
-    setup, _ = fill(case.stated(), case.traffic())
+    setup = fill(case.stated(), case.traffic()).setup
     assert setup.program().scheduler.max_requests > 48
     assert find_engine("vllm").drafting() == find_engine("vllm")
 

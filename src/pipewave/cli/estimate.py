@@ -72,7 +72,7 @@ def estimate_command(
     asked |= {"moe_backend": moe_backend, "images": images, "host": host}
     answer = estimate(load(model, ignore=tuple(ignore)), gpu, **asked)
     if told:
-        from pipewave.told.others import corrected_estimate
+        from pipewave.told.answers import corrected_estimate
         from pipewave.told.tell import runs_of
 
         case = {IN_CASES.get(name, name): value for name, value in asked.items() if name not in UNTOLD}

@@ -91,7 +91,7 @@ def serve_command(
     read = [note for one in (deployed, load) if one for note in one.notes]  # out of pasted command lines
     answer: dict[str, Any] = found.to_dict() | {"notes": [*read, *found.answer["notes"]]}
     if told:
-        from pipewave.told.others import corrected_run
+        from pipewave.told.answers import corrected_run
         from pipewave.told.tell import runs_of
 
         case = {"model": model or str(spec.name), "gpu": gpu, "engine": engine.engine, **asdict(split)}

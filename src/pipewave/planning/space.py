@@ -16,8 +16,7 @@ from pipewave.models import ModelSpec
 from pipewave.models.shard import Parallel, stage_bytes
 from pipewave.physics.energy import limited
 from pipewave.planning import platforms
-from pipewave.published.unstated import default_engine
-from pipewave.published.versions import newest
+from pipewave.published.unstated import default_engine, newest
 from pipewave.simulate.report import Limit
 from pipewave.simulate.traffic import Traffic, synthetic
 from pipewave.software.engine_rules import names as engine_names

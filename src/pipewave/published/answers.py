@@ -11,8 +11,7 @@ from pipewave.gpus import find as find_gpu
 from pipewave.published.cases import Case
 from pipewave.published.infer_pools import matched
 from pipewave.published.published_pools import launched
-from pipewave.published.unstated import Stated, fill
-from pipewave.published.versions import version_of
+from pipewave.published.unstated import Stated, fill, version_of
 from pipewave.simulate.estimate import STEP_TOKENS, static_estimate
 from pipewave.simulate.interval import hull, interval_ends, sides
 from pipewave.simulate.kv_budget import traffic_notes
@@ -107,9 +106,9 @@ class Served:
 
 def deploy(stated: Stated, traffic: Traffic) -> Deployed:
     """A deployment for such requests, what it leaves unsaid filled. Raises what a deployment that cannot be raises."""
-    setup, notes = fill(stated, traffic)
+    setup, notes, guessed = fill(stated, traffic)
     model, gpu, group = stated.model, stated.gpu, stated.setup.tp
-    if stated.guessed_pools:
+    if guessed:
         known = launched(model, gpu, setup, stated.named[1] or "", group, traffic)
         engines, note = known or matched(model, gpu, setup, group, traffic)
         notes = (*notes, note)
@@ -234,7 +233,7 @@ def _is_static(case: Case, stated: Stated) -> bool:
 
 def _static_answer(case: Case, stated: Stated, traffic: Traffic) -> dict[str, Any]:
     """What `estimate` says of the batch, in the names of a case's answer."""
-    setup, notes = fill(stated, traffic)
+    setup, notes, _ = fill(stated, traffic)
     budget = case.max_num_batched_tokens or STEP_TOKENS
     batch = StaticBatch(len(traffic), int(traffic.input_len[0]), int(traffic.output_len[0]), budget)
     given = not setup.version_assumed

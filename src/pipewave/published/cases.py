@@ -168,7 +168,7 @@ class Case:
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_num_seqs=self.max_num_seqs,
             gpu_memory_utilization=self.memory_fraction,
-            kv_dtype=cache_type(self.kv_dtype),
+            kv_dtype=self.kv_dtype and cache_type(self.kv_dtype),
             speculative=self.speculative,
             front=front if self.mode == "serve" else INSIDE,
             pace=pace,

@@ -8,29 +8,43 @@ newest version where it names none.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipewave.errors import CannotShard, MissingField
+from pipewave.files import packaged
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
 from pipewave.models import ModelSpec
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import ALONE, Parallel
 from pipewave.published.recipes import Recipe, Requests, find
-from pipewave.published.versions import Version, is_disaggregated, newest, version_of
 from pipewave.simulate.pools import Side
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import NONE, Speculative
 from pipewave.simulate.speculative import of as speculative_of
 from pipewave.simulate.traffic import Traffic
-from pipewave.software.engine import parts
+from pipewave.software.engine import numbered, parts
+from pipewave.software.engine_rules import read as engine_file
 from pipewave.step import find_engine
 
 METHOD = "speculative"  # of a recipe: what drafts; the launch of pools says it for them
 DRAFTS = "drafts"  # of a recipe: tokens that MTP heads draft where a deployment names the method alone
 # Engines whose published rows square dp, square tp, or state the group as tp, too.
 SQUARED, SQUARED_TP, TWICE = ("trtllm",), ("sglang",), ("vllm",)
+UNVERSIONED = Path(__file__).with_name("unversioned.yaml")
+RELEASES, DYNAMO = UNVERSIONED.with_name("releases.yaml"), UNVERSIONED.with_name("dynamo.yaml")
+DAY = re.compile(r"(?<!\d)(20\d\d)(\d\d)(\d\d)(?!\d)")
+V0 = "V0"  # in the words that date runs of vLLM's first engine
+NIM_ENGINE = "0.17.0"  # of TensorRT-LLM: what the NIMs of early 2025 ran, whose own versions are 1.x
+OLD_ENGINES = {"vllm": "0.6.0", "trtllm": "0.12.0"}  # what 2024's runs under that name were
+# Dynamo's versions, as tables of its deployments write them; TensorRT-LLM's own are 0.12 to 1.x and `rc` candidates.
+OF_DYNAMO = {"trtllm": re.compile(r"0\.[5-9]\.\d+(\.post\d+|-rc.*)|1\.\d+\.\d+-dev\.\d+")}
+KEPT = 64  # deployments, filled
 DEFAULT_ENGINE = "vllm"  # at its newest version, where no engine is named
 
 
@@ -87,6 +101,91 @@ class Stated:
         return None
 
 
+class Version(NamedTuple):
+    """A version that answers, whether the deployment named it by number, and notes where it did not."""
+
+    number: str
+    given: bool
+    notes: tuple[str, ...] = ()
+
+
+def version_of(engine: str, named: str | None, model_type: str, *, served: bool) -> Version:
+    """The version for a deployment that says `named`. served: requests come to a server; a static batch of an engine
+    without a version is answered as the newest.
+    """
+    text = named or ""
+    if number := _by_number(engine, text):
+        return Version(number, given=True)
+    if became := release_after(engine, text):
+        note = f"version {text!r} answered as {became}, what it became, and the interval is wider"
+        return Version(became, given=False, notes=(note,))
+    number, why = assumed_version(engine, model_type) if served else ("", "")
+    said = f"version {text!r} has no number" if text else "version not given"
+    return Version(
+        number, given=False, notes=(f"{said}: {why or 'its default is assumed'}, and the interval is wider",)
+    )
+
+
+def newest(engine: str) -> str:
+    """The newest version that is known of an engine."""
+    return str(engine_file(engine)["version"])
+
+
+def _by_number(engine: str, named: str) -> str:
+    """The version of the engine by number, empty where the words hold none."""
+    if is_disaggregated(engine, named):
+        return engine_of_dynamo(named)
+    if named.startswith("NIM"):
+        return NIM_ENGINE
+    return numbered(OLD_ENGINES.get(engine, "") if V0 in named else named)
+
+
+def is_disaggregated(engine: str, version: str | None) -> bool:
+    """Whether a version can only be Dynamo's own, whose published deployments have prefill and decode apart."""
+    return engine in OF_DYNAMO and bool(OF_DYNAMO[engine].fullmatch(version or ""))
+
+
+def assumed_version(engine: str, model_type: str = "") -> tuple[str, str]:
+    """The version of published deployments of an engine that do not tell theirs, and a note: for a model that it does
+    not read yet the first version that does. Empty for an engine whose default version will do.
+    """
+    found = packaged.yaml(UNVERSIONED).get(engine)
+    if found is None:
+        return "", ""
+    if first := found.get("models", {}).get(model_type):
+        return first["version"], f"{first['version']} assumed, the first that reads the model"
+    return found["version"], found["note"]
+
+
+@cache
+def releases(engine: str) -> Mapping[str, str]:
+    """The days on which an engine's versions came out, the oldest first; empty where none is known."""
+    return {version: str(day) for version, day in packaged.yaml(RELEASES).get(engine, {}).items()}
+
+
+def release_after(engine: str, version: str) -> str:
+    """The first release after the day that a nightly build's name holds, which it became; empty where it holds none or
+    no later release is known.
+    """
+    found = DAY.search(version) if "nightly" in version else None
+    built = "-".join(found.groups()) if found else "9"
+    return next((name for name, day in releases(engine).items() if day >= built), "")
+
+
+def engine_of_dynamo(version: str) -> str:
+    """The TensorRT-LLM of a version of Dynamo, the last before it where it has no line; empty below the first."""
+    known = {_order(name): engine for name, engine in packaged.yaml(DYNAMO)["trtllm"].items()}
+    older = [order for order in known if order <= _order(version)]
+    return known[max(older)] if older else ""
+
+
+def _order(version: str) -> tuple[int, ...]:
+    """Numbers of a version; candidates and development builds count as the release they lead to."""
+    base, _, post = version.partition(".post")
+    numbers = re.findall(r"\d+", re.split(r"-|rc", base)[0])
+    return (*map(int, numbers), int(post) if post.isdigit() else 0)
+
+
 class Degrees(NamedTuple):
     """Parallel degrees, and how they were read where that is not as written."""
 
@@ -129,10 +228,17 @@ class Filled(NamedTuple):
 
     setup: Setup
     notes: tuple[str, ...]
+    guessed_pools: bool  # prompts have engines of their own, and nothing says which
 
 
 def fill(stated: Stated, traffic: Traffic) -> Filled:
     """What is stated, and what public launches set for such requests where nothing is."""
+    return _filled(stated, traffic.concurrency, int(traffic.input_len.max()), int(traffic.output_len.max()))
+
+
+@lru_cache(maxsize=KEPT)
+def _filled(stated: Stated, flight: int | None, prompt: int, output: int) -> Filled:
+    """The same for so many requests in flight, and tokens of the longest prompt and output."""
     name, named = stated.named
     version = version_of(name, named, stated.model.model_type, served=stated.mode == "serve")
     said = stated.setup
@@ -140,7 +246,7 @@ def fill(stated: Stated, traffic: Traffic) -> Filled:
     degrees = degrees_of(name, said.tp, said.ep, said.dp, literal)
     engine = f"{name}:{version.number}"
     setup = replace(said, tp=degrees.tp, ep=degrees.ep, dp=degrees.dp, engine=engine, version_assumed=not version.given)
-    recipe = Recipe() if stated.complete else _recipe(stated, setup, version, traffic)
+    recipe = Recipe() if stated.complete else _recipe(stated, setup, version, flight, prompt, output)
     chosen = {name: value for name, value in recipe.settings.items() if name not in (DRAFTS, METHOD)}
     how = _drafting(stated, recipe)
     if how and not stated.complete:
@@ -149,11 +255,11 @@ def fill(stated: Stated, traffic: Traffic) -> Filled:
             chosen = {"max_num_seqs": find_engine(engine).scheduler.max_requests} | chosen
     elif setup.speculative == NONE:
         chosen[METHOD] = None
-    notes = [degrees.note] if degrees.note else []
-    return Filled(replace(setup, **chosen), (*notes, *dict.fromkeys(recipe.notes.values()), *version.notes))
+    notes = (*filter(None, [degrees.note]), *dict.fromkeys(recipe.notes.values()), *version.notes)
+    return Filled(replace(setup, **chosen), notes, stated.guessed_pools)
 
 
-def _recipe(stated: Stated, setup: Setup, version: Version, traffic: Traffic) -> Recipe:
+def _recipe(stated: Stated, setup: Setup, version: Version, flight: int | None, prompt: int, output: int) -> Recipe:
     """What public launches set of what is unsaid."""
     pools = stated.sides()
     setup = pools[1].of(setup) if pools else setup
@@ -163,10 +269,8 @@ def _recipe(stated: Stated, setup: Setup, version: Version, traffic: Traffic) ->
     except CannotShard:
         parallel = ALONE
     facts = Deployment(stated.model, parallel).facts(find_gpu(stated.gpu))
-    flight = traffic.concurrency or engine.scheduler.max_requests
-    longest = int(traffic.input_len.max()), flight, int(traffic.output_len.max())
-    drafting = stated.setup.speculative not in (None, NONE)
-    requests = Requests(stated.mode, *longest, version_given=version.given, drafting=drafting)
+    drafting, flight = stated.setup.speculative not in (None, NONE), flight or engine.scheduler.max_requests
+    requests = Requests(stated.mode, prompt, flight, output, version_given=version.given, drafting=drafting)
     found = find(engine.name, engine.version, facts, requests)
     found = found.without(_said(stated) | ({METHOD} if stated.apart else frozenset()))
     drafts = _drafting(stated, found)

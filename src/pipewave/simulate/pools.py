@@ -166,7 +166,7 @@ class Pools:
     @property
     def uncertain(self) -> Uncertainty:
         """What widens the intervals of this deployment: of kernels, the wider side."""
-        kernels = max(server.spread for server in self.servers)
+        kernels = max(server.uncertain.kernels for server in self.servers)
         return replace(self.decode.uncertain, kernels=kernels, pools=self.pools_open)
 
     @property

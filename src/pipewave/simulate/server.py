@@ -44,6 +44,7 @@ class Server:
     table: StepTable
     policy: SchedulingPolicy
     kv: KvBudget
+    uncertain: Uncertainty  # what widens its intervals
     drafted: Drafted | None = None
 
     def __repr__(self) -> str:
@@ -82,19 +83,6 @@ class Server:
         return Boards(self.drafted or self.table, board, engines * split.pp, self.setup.dp, engines * split.world)
 
     @property
-    def spread(self) -> float:
-        """Half the 90 % interval of a step's logarithm."""
-        return self.table.spread
-
-    @property
-    def uncertain(self) -> Uncertainty:
-        """What widens its intervals."""
-        named = names_version(self.setup.engine) and not self.setup.version_assumed
-        ranks = self.runner.deployment.parallel.dp > 1
-        drafts = self.setup.speculative.spread if self.setup.speculative else 0.0
-        return Uncertainty(self.spread, server_of(self.runner.engine), named, ranks, drafts=drafts)
-
-    @property
     def notes(self) -> tuple[str, ...]:
         """Notes on the model, the drafts, the scheduler and the kernels."""
         model, how = self.runner.deployment.model, self.setup.speculative
@@ -109,8 +97,8 @@ def worked_out(
     spec = setup.balance.placed(spec, setup.ep) if setup.balance else spec
     if not spec.is_moe:  # data-parallel ranks share nothing: they are replicas
         setup = replace(setup, replicas=setup.replicas * setup.dp, dp=1)
-    if setup.speculative:
-        setup = replace(setup, speculative=setup.speculative.by(spec))
+    drafts = setup.speculative.by(spec) if setup.speculative else None
+    setup = replace(setup, speculative=drafts, front=setup.front_end)
     program, parallel = setup.program(), Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
     parallel.check(spec)
     runner = Runner.of(Deployment(spec, parallel, setup.kv_dtype, lora=setup.lora), gpu, program)
@@ -125,7 +113,10 @@ def worked_out(
     if setup.images:
         table = table.encoding(float(plain.price([plain.deployment.images(setup.images)]).us[0]))
     drafted = _drafted(plain, table, setup.speculative, sizes, calibrated, prompt)
-    return Server(runner, setup, memory, table, policy, kv, drafted)
+    named = names_version(setup.engine) and not setup.version_assumed
+    open_drafts = drafts.spread if drafts else 0.0
+    uncertain = Uncertainty(table.spread, server_of(runner.engine), named, setup.dp > 1, drafts=open_drafts)
+    return Server(runner, setup, memory, table, policy, kv, uncertain, drafted)
 
 
 @lru_cache(maxsize=TABLES)

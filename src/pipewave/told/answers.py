@@ -1,20 +1,27 @@
-"""The answer of the contract for cases that are told something of their deployment."""
+"""Answers corrected by what is told of their deployment: of cases, of `pw.serve`, and of `estimate` and `serve`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 
 from pipewave.errors import PipewaveError
-from pipewave.published.answers import DIGITS
+from pipewave.published.answers import DIGITS, deploy
 from pipewave.published.answers import answer as untold
-from pipewave.published.cases import MEASURED, Case, Measured
-from pipewave.told.figures import Figures, figures
+from pipewave.published.cases import MEASURED, Case, Measured, from_dict
+from pipewave.published.unstated import Stated
+from pipewave.results import Named
+from pipewave.simulate.estimate import Estimate
+from pipewave.simulate.setup import Pace
+from pipewave.simulate.traffic import Traffic
+from pipewave.told.figures import RATE, Figures, figures, measured_by
 from pipewave.told.posterior import CAUSES, NORMAL, Points, Posterior, shipped
+from pipewave.told.readers import Run
 
 LIKELY = 0.5  # that a run is spoiled
 CLEAR = 1.645  # standard deviations that a cause is off by, to be named
@@ -25,6 +32,10 @@ CAUSE_NAMES = {
     "host": "the engine's host takes",
     "frontend": "the front end takes",
 }
+TIMES = re.compile(r"(ttft|tpot|itl|e2e)_\w+?_ms(?=$|_low$|_high$)")
+AS = {"itl": "tpot"}  # an interval between two tokens is one of those that TPOT is the mean of
+RATES = (RATE, "total_tokens_per_s", "requests_per_s", "output_tokens_per_s_per_gpu")
+AS_PREDICTED = "steps, goodput and what happened in each step are as predicted"
 SLOWEST = {"ttft_p99_ms": "ttft_ms", "tpot_p99_ms": "tpot_ms"}  # move as their means do
 
 
@@ -110,3 +121,110 @@ def off_by(asked: Figures, learned: Learned) -> dict[str, tuple[float, float]]:
     mean, variance = posterior.at(Points.of([point(asked, name, 0) for name in names]))
     half = NORMAL * float(posterior.prior.width[0]) * np.sqrt(variance)
     return {name: (float(mean[i]), float(half[i])) for i, name in enumerate(names)}
+
+
+def corrected_estimate(found: Estimate, case: Mapping[str, Any], told: Sequence[Run]) -> Estimate:
+    """A static batch, corrected by measured runs. Raises what reading the case raises."""
+    asked, learned, notes = _learned(case, {"mode": "estimate"}, told)
+    if learned is None:
+        return replace(found, notes=(*found.notes, *notes))
+    each = off_by(figures(asked), learned)
+    times: dict[str, Any] = {}
+    for name, ours in (("prefill_ms", "ttft_ms"), ("tpot_ms", "tpot_ms"), ("e2e_ms", "e2e_ms")):
+        for side, end in (("", 0.0), ("_low", -1.0), ("_high", 1.0)):
+            times[name + side] = getattr(found, name) * _factor(each, ours, end)
+    rate = found.output_tokens_per_s * found.e2e_ms / times["e2e_ms"]
+    return replace(found, **times, output_tokens_per_s=rate, notes=(*found.notes, *notes))
+
+
+def corrected_run(
+    found: Mapping[str, Any], stated: Stated, traffic: Traffic, case: Mapping[str, Any], told: Sequence[Run]
+) -> dict[str, Any]:
+    """Percentiles and rates of `serve`, corrected by measured runs; each by what its mean is off by.
+
+    `case`: the deployment in the fields of a case. Raises what reading it raises.
+    """
+    last_s = float(traffic.arrival_s.max())
+    rate = len(traffic) / last_s if last_s else math.inf
+    load = {"concurrency": traffic.concurrency} if traffic.concurrency else {"rate": rate, "requests": len(traffic)}
+    lengths = {"isl": float(traffic.input_len.mean()), "osl": float(traffic.output_len.mean())}
+    asked, learned, sentences = _learned(case, lengths | load, told)
+    notes = [*found["notes"], *sentences]
+    if learned is None:
+        return {**found, "notes": notes}
+
+    def run(pace: Pace) -> dict[str, Any]:
+        ready = deploy(replace(stated, setup=replace(stated.setup, pace=pace)), traffic)
+        summary = ready.figures(ready.run())
+        means = {f"{name}_ms": summary.get(f"{name}_mean_ms", 0.0) for name in ("ttft", "tpot", "e2e")}
+        return means | {RATE: summary[RATE]}
+
+    each = off_by(measured_by(asked, run), learned)
+    out = {name: value * _factor(each, RATE) if name in RATES else value for name, value in found.items()}
+    for name in found:
+        if match := TIMES.match(name):
+            middle, side = match.group(), name[match.end() :]
+            figure = f"{AS.get(match.group(1), match.group(1))}_ms"
+            out[name] = found[middle] * _factor(each, figure, {"_low": -1.0, "_high": 1.0}.get(side, 0.0))
+    return {**out, "notes": [*notes, AS_PREDICTED]}
+
+
+def _learned(
+    case: Mapping[str, Any], load: Mapping[str, Any], told: Sequence[Run]
+) -> tuple[Case, Learned | None, tuple[str, ...]]:
+    """The case without what it is told, what that says, and sentences."""
+    given = {name: value for name, value in case.items() if value is not None}
+    asked = from_dict({**given, **load, "told": [{"mode": "serve"} | one for one in told]})
+    learned, refused = learn(asked.told)
+    return replace(asked, told=()), learned, (*refused, *(learned.sentences() if learned else ()))
+
+
+def _factor(each: Mapping[str, tuple[float, float]], name: str, end: float = 0.0) -> float:
+    """What a figure is multiplied with, or an end of its interval."""
+    mean, half = each.get(name, (0.0, 0.0))
+    return math.exp(mean + end * half)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServeAnswer(Named):
+    """Means over requests as their clients see them; None where nothing tells, as TPOT of outputs of one token.
+
+    It is read like the JSON of `serve --cases`, too: `answer["tpot_ms"]`.
+    """
+
+    ttft_ms: float
+    e2e_ms: float
+    output_tokens_per_s: float
+    tpot_ms: float | None = None
+    ttft_ms_low: float | None = None
+    ttft_ms_high: float | None = None
+    tpot_ms_low: float | None = None
+    tpot_ms_high: float | None = None
+    e2e_ms_low: float | None = None
+    e2e_ms_high: float | None = None
+    output_tokens_per_s_low: float | None = None
+    output_tokens_per_s_high: float | None = None
+    ttft_p99_ms: float | None = None
+    tpot_p99_ms: float | None = None
+    power_w: float | None = None  # mean of one GPU over the run
+    energy_j_per_output_token: float | None = None
+    kv_tokens: int | None = None  # that the cache holds
+    verdict: str | None = None  # steady, saturated, or too short a run to tell
+    traffic: str | None = None
+    basis: Mapping[str, float] | None = None  # shares of step time by evidence
+    notes: tuple[str, ...] = ()
+    more: Mapping[str, Any] = field(default_factory=dict)  # what else the answer says, such as intervals of watts
+
+    @classmethod
+    def of(cls, answer: Mapping[str, Any]) -> ServeAnswer:
+        """From the answer of a case."""
+        known = {one.name for one in fields(cls)} - {"notes", "more"}
+        more = {name: value for name, value in answer.items() if name not in known | {"notes"}}
+        said = {name: value for name, value in answer.items() if name in known}
+        return cls(**said, notes=tuple(answer.get("notes", ())), more=more)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The answer of the contract, less its id."""
+        told = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("notes", "more")}
+        said = {name: value for name, value in told.items() if value is not None}
+        return said | dict(self.more) | {"notes": list(self.notes)}
