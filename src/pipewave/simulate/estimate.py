@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,8 @@ from pipewave.physics.power import Board, board_of
 from pipewave.results import Shown
 from pipewave.simulate.drafting import with_drafter
 from pipewave.simulate.interval import Uncertainty, names_version, server_of
-from pipewave.simulate.kv_budget import kv_budget, requests_at_once
-from pipewave.simulate.policies import policy_of
+from pipewave.simulate.kv_budget import KvBudget, kv_budget, requests_at_once
+from pipewave.simulate.policies import SchedulingPolicy, policy_of
 from pipewave.simulate.power import energy_figures
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import Speculative
@@ -87,65 +86,15 @@ class Estimate(Shown):
     power_w_high: float = 0.0
 
     def __str__(self) -> str:
-        spans = zip(("first tokens", "token", "end to end"), TIMES, strict=True)
-        ms = ", ".join(f"{name} {getattr(self, key):,.4g} ms ({_ends(self, key)})" for name, key in spans)
-        return f"{self.model} on {self.gpus} × {self.gpu}, {self.engine}: {ms}"
+        words = []
+        for name, key in zip(("first tokens", "token", "end to end"), TIMES, strict=True):
+            ms, low, high = (getattr(self, key + side) for side in ("", "_low", "_high"))
+            words.append(f"{name} {ms:,.4g} ms ({low:,.4g} to {high:,.4g})")
+        return f"{self.model} on {self.gpus} × {self.gpu}, {self.engine}: {', '.join(words)}"
 
     def to_dict(self) -> dict[str, Any]:
         """The answer of the contract."""
         return {name: _plain(getattr(self, name)) for name in self.__slots__}
-
-    def queued(self, times: Mapping[str, Any], fits: int, batch: int, output_len: int) -> Estimate:
-        """The same with the times of all of `batch` requests, of which `fits` of a rank run at once."""
-        note = (
-            f"{fits} requests a rank run at once (KV cache, limit of requests): the others wait their turn; "
-            "breakdown and memory are those of a full batch"
-        )
-        rate = 1e3 * batch * output_len / times["e2e_ms"] if self.output_tokens_per_s else 0.0
-        return replace(self, **times, output_tokens_per_s=rate, notes=(*self.notes, note))
-
-    def drafted(self, runner: Runner, how: Speculative, run: StaticBatch, uncertain: Uncertainty) -> Estimate:
-        """The same batch with `how` drafting; nothing changes where at most one token is generated."""
-        later = run.output_len - 1
-        if later < 1 or runner.deployment.model.pooled:
-            return self
-        tpot = drafted_tpot_ms(runner, how, run)
-        changed = bounded({"tpot_ms": tpot, "e2e_ms": self.prefill_ms + later * tpot}, uncertain)
-        rate = self.output_tokens_per_s * self.e2e_ms / changed["e2e_ms"]
-        note = f"drafts by {how.method}: {how.mean:.2f} tokens a step; the breakdown is of a step without them"
-        assumed = draft_notes(runner.deployment.model, how.method)
-        return replace(self, **changed, output_tokens_per_s=rate, notes=(*self.notes, *assumed, note))
-
-    def with_images(self, runner: Runner, batch: int, images: int, uncertain: Uncertainty) -> Estimate:
-        """The same with the images of each prompt encoded before it, one prompt after the other."""
-        if not images:
-            return self
-        priced = runner.price([runner.deployment.images(images)])
-        each = float(priced.us[0]) * batch * 1e-3
-        times = bounded({name: getattr(self, name) + each for name in ("prefill_ms", "e2e_ms")}, uncertain)
-        parts = {**self.breakdown, "prefill_ms": {**self.breakdown["prefill_ms"], "vision_tower": each}}
-        rate = self.output_tokens_per_s * self.e2e_ms / times["e2e_ms"]
-        return replace(self, **times, breakdown=parts, output_tokens_per_s=rate)
-
-    def powered(self, watts: tuple[float, float], tokens: int, board: Board, uncertain: Uncertainty) -> Estimate:
-        """The same with its energy; `watts`: mean of one GPU before the first tokens and after them."""
-        prefill_s, decode_s = 1e-3 * self.prefill_ms, 1e-3 * max(self.e2e_ms - self.prefill_ms, 0.0)
-        spent = [self.gpus * mean * seconds for mean, seconds in zip(watts, (prefill_s, decode_s), strict=True)]
-        power_w = sum(spent) / (self.gpus * (prefill_s + decode_s))
-        rate = tokens / (prefill_s + decode_s)
-        found: dict[str, Any] = dict(energy_figures(power_w, self.gpus, rate, board, uncertain.half("e2e_ms")))
-        each = found.get("energy_j_per_output_token")
-        ends = {
-            side: found[f"energy_j_per_output_token{side}"] / each if each else 1.0 for side in ("", "_low", "_high")
-        }
-        for name, joules in zip(("prefill_energy_j", "decode_energy_j"), spent, strict=True):
-            found |= {name + side: joules * factor for side, factor in ends.items()}
-        return replace(self, **found)
-
-
-def _ends(answer: Estimate, key: str) -> str:
-    low, high = getattr(answer, f"{key}_low"), getattr(answer, f"{key}_high")
-    return f"{low:,.4g} to {high:,.4g}"
 
 
 def bounded(times: Mapping[str, float], uncertain: Uncertainty) -> dict[str, Any]:
@@ -255,7 +204,8 @@ def static_estimate(
     # The fullest rank: the others have as many requests or one less.
     prompt = batch.input_len + image_tokens(spec, setup.images)
     rank = replace(batch, requests=-(-batch.requests // setup.dp), input_len=prompt)
-    memory = with_drafter(_memory(runner, rank.budget), runner, setup.speculative)
+    own = budget(runner.deployment, gpu, runner.engine, max_batched_tokens=rank.budget)
+    memory = with_drafter(own, runner, setup.speculative)
     kv = kv_budget(runner, memory, prompt + rank.output_len, rank.budget)
     policy = policy_of(runner.engine, setup, kv, max_batched_tokens=rank.budget)
     held = requests_at_once(runner.deployment, memory, rank.requests, prompt + rank.output_len, rank.budget)
@@ -263,20 +213,68 @@ def static_estimate(
     run = replace(rank, requests=min(held, policy.max_requests))
     drafts = setup.speculative.spread if setup.speculative else 0.0
     named = names_version(setup.engine) if version_given is None else version_given
-    timeline = _Timeline(runner, Schedule.of(policy, kv, run), batch.requests)
+    timeline = _Timeline(runner, Schedule.of(policy, kv, run))
     uncertain = Uncertainty(runner.usual()[0], server_of(runner.engine), named, setup.dp > 1, drafts=drafts)
-    found = timeline.estimate(memory, uncertain)
-    found = found.drafted(runner, setup.speculative, run, uncertain) if setup.speculative else found
+    times, notes = _times(timeline, policy, kv, rank, setup.speculative)
+    breakdown = timeline.breakdown()
+    if setup.images:  # those of each prompt are encoded before it, one prompt after the other
+        each = float(runner.price([runner.deployment.images(setup.images)]).us[0]) * rank.requests * 1e-3
+        times |= {name: times[name] + each for name in ("prefill_ms", "e2e_ms")}
+        breakdown["prefill_ms"]["vision_tower"] = each
+    lengths = spec.length_notes(rank.input_len + rank.output_len)
+    return Estimate(
+        model=spec.name,
+        gpu=runner.gpu.name,
+        engine=runner.engine.name,
+        gpus=parallel.world,
+        **bounded(times, uncertain),
+        output_tokens_per_s=0.0 if spec.pooled else 1e3 * batch.requests * rank.output_len / times["e2e_ms"],
+        memory_gib=timeline.memory_gib(memory),
+        breakdown=breakdown,
+        basis=timeline.basis(),
+        notes=(*spec.notes, *lengths, *timeline.steps.notes, INSIDE_NOTE, uncertain.note(), *notes),
+        **_energy(times, timeline.watts(), parallel.world, batch.requests * batch.output_len, board_of(gpu), uncertain),
+    )
+
+
+def _times(
+    timeline: _Timeline, policy: SchedulingPolicy, kv: KvBudget, rank: StaticBatch, how: Speculative | None
+) -> tuple[dict[str, float], list[str]]:
+    """Times of all requests of a rank, with what drafts, and notes. A single token is not drafted for."""
+    runner, run, times, notes = timeline.runner, timeline.plan.batch, timeline.times(), list[str]()
+    spec = runner.deployment.model
+    if how and run.output_len > 1 and not spec.pooled:
+        tpot = drafted_tpot_ms(runner, how, run)
+        times |= {"tpot_ms": tpot, "e2e_ms": times["prefill_ms"] + (run.output_len - 1) * tpot}
+        notes += draft_notes(spec, how.method)
+        notes.append(f"drafts by {how.method}: {how.mean:.2f} tokens a step; the breakdown is of a step without them")
     if run.requests < rank.requests:
-        times = bounded(queued_times(runner, policy, kv, rank, setup.speculative), uncertain)
-        found = found.queued(times, run.requests, batch.requests, rank.output_len)
-    found = found.with_images(runner, rank.requests, setup.images, uncertain)
-    return found.powered(timeline.watts(), batch.requests * batch.output_len, board_of(gpu), uncertain)
+        times = dict(queued_times(runner, policy, kv, rank, how))
+        notes.append(
+            f"{run.requests} requests a rank run at once (KV cache, limit of requests): the others wait their turn; "
+            "breakdown and memory are those of a full batch"
+        )
+    return times, notes
 
 
-@lru_cache(maxsize=256)
-def _memory(runner: Runner, tokens: int) -> Budget:
-    return budget(runner.deployment, runner.gpu, runner.engine, max_batched_tokens=tokens)
+def _energy(
+    times: Mapping[str, float],
+    watts: tuple[float, float],
+    gpus: int,
+    tokens: int,
+    board: Board,
+    uncertain: Uncertainty,
+) -> dict[str, Any]:
+    """Joules and watts of all GPUs; `watts`: mean of one before the first tokens and after them."""
+    prefill_s, decode_s = 1e-3 * times["prefill_ms"], 1e-3 * max(times["e2e_ms"] - times["prefill_ms"], 0.0)
+    spent = [gpus * mean * seconds for mean, seconds in zip(watts, (prefill_s, decode_s), strict=True)]
+    power_w, rate = sum(spent) / (gpus * (prefill_s + decode_s)), tokens / (prefill_s + decode_s)
+    found = dict(energy_figures(power_w, gpus, rate, board, uncertain.half("e2e_ms")))
+    each = found.get("energy_j_per_output_token")
+    for side in ("", "_low", "_high"):
+        factor = found[f"energy_j_per_output_token{side}"] / each if each else 1.0
+        found |= {f"prefill_energy_j{side}": spent[0] * factor, f"decode_energy_j{side}": spent[1] * factor}
+    return found
 
 
 def _check(**sizes: tuple[Any, int]) -> None:
@@ -303,8 +301,8 @@ def image_tokens(model: ModelSpec, images: int) -> int:
 class _Timeline:
     """Sampled steps of a plan, predicted at once, and every other step read between them."""
 
-    def __init__(self, runner: Runner, plan: Schedule, batch: int) -> None:
-        self.runner, self.plan, self.total, self.requests = runner, plan, plan.total_steps, batch
+    def __init__(self, runner: Runner, plan: Schedule) -> None:
+        self.runner, self.plan, self.total = runner, plan, plan.total_steps
         first, last = plan.full_range()
         spans = ((first, max(last, first)), (max(last, first), self.total))
         parts = [sample(0, plan.prompt_steps, PROMPT_SAMPLES), *(sample(*span, DECODE_SAMPLES) for span in spans)]
@@ -326,38 +324,14 @@ class _Timeline:
         at, then = values[..., self.before], values[..., self.after]
         return np.asarray(at + (then - at) * self.beyond)
 
-    def estimate(self, memory: Budget, uncertain: Uncertainty) -> Estimate:
-        """Put the answer together."""
-        middle = dict(zip(TIMES, self._times(self.steps.total_us), strict=True))
-        times = bounded(middle, uncertain)
-        spec, run = self.runner.deployment.model, self.plan.batch
-        return Estimate(
-            model=spec.name,
-            gpu=self.runner.gpu.name,
-            engine=self.runner.engine.name,
-            gpus=self.runner.deployment.parallel.world,
-            **times,
-            output_tokens_per_s=0.0 if spec.pooled else 1e3 * self.requests * run.output_len / times["e2e_ms"],
-            memory_gib=self._memory(memory),
-            breakdown=self._breakdown(),
-            basis=self._basis(),
-            notes=(
-                *spec.notes,
-                *spec.length_notes(run.input_len + run.output_len),
-                *self.steps.notes,
-                INSIDE_NOTE,
-                uncertain.note(),
-            ),
-        )
-
-    def _times(self, step_us: Array) -> tuple[float, float, float]:
-        """(prefill, tpot, e2e) in ms when each sampled step takes `step_us`."""
+    def times(self) -> dict[str, float]:
+        """Times in ms by name."""
+        step_us = self.steps.total_us
         done = np.cumsum(self.between(step_us)) * 1e-3
         first, last = self.plan.full_range()
-        if self.runner.deployment.model.pooled:
-            return float(done[self.plan.prompt_steps - 1]), 0.0, float(done[-1])
         tpot = (done[last - 1] - done[first - 1]) / (last - first) if last > first + 1 else step_us[self.full] * 1e-3
-        return float(done[self.plan.prompt_steps - 1]), float(tpot), float(done[-1])
+        tpot = 0.0 if self.runner.deployment.model.pooled else float(tpot)
+        return dict(zip(TIMES, (float(done[self.plan.prompt_steps - 1]), tpot, float(done[-1])), strict=True))
 
     def watts(self) -> tuple[float, float]:
         """Mean watts of one GPU until all requests have their first token, and from then on."""
@@ -367,28 +341,27 @@ class _Timeline:
         later = seconds[prompts:].sum()
         return prefill, float(joules[prompts:].sum() / later) if later else prefill
 
-    def _memory(self, memory: Budget) -> dict[str, float]:
+    def memory_gib(self, memory: Budget) -> dict[str, float]:
+        """Of a GPU, with what the batch holds of the cache at its end."""
         run, deployment = self.plan.batch, self.runner.deployment
         length = run.input_len + run.output_len
         used = held_bytes(deployment, memory, run.requests, length, run.budget) / GIB
         return memory.to_dict() | {"kv_used": round(used, 3)}
 
-    def _breakdown(self) -> dict[str, dict[str, float]]:
-        """ms by family and gap: of the whole prefill, and of one decode step at full batch."""
+    def breakdown(self) -> dict[str, dict[str, float]]:
+        """Times in ms by family and gap: of the whole prefill, and of one decode step at full batch."""
         parts = self.steps.families | self.steps.gaps
-        rows = np.array(list(parts.values()))
-        prefill = 1e-3 * self.between(rows)[:, : self.plan.prompt_steps].sum(axis=1)
-        middle = self.full if self.plan.full_range()[1] <= self.plan.prompt_steps else self._middle()
+        rows, prompts = np.array(list(parts.values())), self.plan.prompt_steps
+        prefill = 1e-3 * self.between(rows)[:, :prompts].sum(axis=1)
+        first, last = self.plan.full_range()
+        middle = int(np.searchsorted(self.points, (first + last) // 2).clip(0, len(self.points) - 1))
+        middle = self.full if last <= prompts else middle
         return {
             "prefill_ms": dict(zip(parts, prefill.tolist(), strict=True)),
             "decode_step_ms": dict(zip(parts, (1e-3 * rows[:, middle]).tolist(), strict=True)),
         }
 
-    def _basis(self) -> dict[str, float]:
+    def basis(self) -> dict[str, float]:
         """Share of the run's time that rests on each kind of evidence."""
         weight = self.between(self.steps.total_us)
         return {n: float(self.between(share) @ weight / weight.sum()) for n, share in self.steps.basis.items()}
-
-    def _middle(self) -> int:
-        first, last = self.plan.full_range()
-        return int(np.searchsorted(self.points, (first + last) // 2).clip(0, len(self.points) - 1))
