@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,82 +36,63 @@ MOST_TOLD = 64  # runs; more say nothing new
 LOAD = ("isl", "osl", "spread", "concurrency", "requests", "rate")  # what a list of arrivals stands for
 
 
-@dataclass(frozen=True, slots=True)
-class _Arrivals:
-    """The rule of a list of [seconds, prompt tokens, output tokens]."""
-
-    def check(self, name: str, value: Any) -> tuple[tuple[float, int, int], ...]:
-        """Rows in order of arrival; BadInput names the first that is none."""
-        if not isinstance(value, list) or not value:
-            raise BadInput(f"{name}: must be a list of [seconds, prompt tokens, output tokens]", field=name)
-        return tuple(sorted(_arrival(f"{name}[{i}]", row) for i, row in enumerate(value)))
-
-
-def _arrival(where: str, row: Any) -> tuple[float, int, int]:
-    if not isinstance(row, list) or len(row) != len(ARRIVAL):
-        raise BadInput(f"{where} = {str(row)[:60]}: must be [seconds, prompt tokens, output tokens]", field=where)
-    seconds, prompt, output = (rule.check(where, item) for rule, item in zip(ARRIVAL, row, strict=True))
-    return seconds, prompt, output
-
-
 MEAN = Rule("float", low=1e-6, high=1e9)
-RATE = Rule("float", low=1e-6, high=1e9)
 ARRIVAL = (Rule("float", low=0, high=1e9), Rule("int", high=LONGEST), Rule("int", high=LONGEST))
 
 
 @dataclass(frozen=True, slots=True)
-class _Rate:
-    """The rule of requests a second: a number, or `inf`: all at once, as clients of benchmarks write it."""
+class _Read:
+    """The rule of a field that is neither number nor word: a function of its value and name, which raises BadInput."""
 
-    def check(self, name: str, value: Any) -> float:
-        """Read it; BadInput where it is neither."""
-        if value == math.inf or (isinstance(value, str) and value.lower() in ("inf", "infinity")):
-            return math.inf
-        try:
-            return float(RATE.check(name, value))
-        except BadInput as wrong:
-            raise BadInput(f"{wrong.message}, or inf", field=name) from wrong
+    read: Callable[[Any, str], Any]
+
+    def check(self, name: str, value: Any) -> Any:
+        """What the field holds."""
+        return self.read(value, name)
 
 
-@dataclass(frozen=True, slots=True)
-class _Speculative:
-    """The rule of drafted tokens: {method, tokens, acceptance}, or the same as text; method none: certainly none."""
-
-    def check(self, name: str, value: Any) -> Speculative:
-        """Read it; BadInput or MissingField where it cannot be."""
-        if value in (NONE.method, {"method": NONE.method}):
-            return NONE
-        try:
-            return speculative_of(value)
-        except BadInput as wrong:
-            raise type(wrong)(f"{wrong.message}; or {NONE.method}: nothing is drafted", field=wrong.field) from wrong
-
-
-@dataclass(frozen=True, slots=True)
-class _Pool:
-    """The rule of a pool of disaggregated engines: {workers, tp, pp, ep, dp, ...}, or the same as text."""
-
-    def check(self, name: str, value: Any) -> Side:
-        """Read it; UnknownField or BadInput where it cannot be."""
-        return side_of(value, name)
+def _arrivals(value: Any, name: str) -> tuple[tuple[float, int, int], ...]:
+    """Rows of [seconds, prompt tokens, output tokens] in order of arrival."""
+    if not isinstance(value, list) or not value:
+        raise BadInput(f"{name}: must be a list of [seconds, prompt tokens, output tokens]", field=name)
+    rows = []
+    for i, row in enumerate(value):
+        where = f"{name}[{i}]"
+        if not isinstance(row, list) or len(row) != len(ARRIVAL):
+            raise BadInput(f"{where} = {str(row)[:60]}: must be [seconds, prompt tokens, output tokens]", field=where)
+        seconds, prompt, output = (rule.check(where, item) for rule, item in zip(ARRIVAL, row, strict=True))
+        rows.append((seconds, prompt, output))
+    return tuple(sorted(rows))
 
 
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """The rule of a list of measured runs, objects that `_told` reads beside the case."""
-
-    def check(self, name: str, value: Any) -> list[Mapping[str, Any]]:
-        """The list; BadInput where it is none."""
-        if not isinstance(value, (list, tuple)) or not 0 < len(value) <= MOST_TOLD:
-            raise BadInput(f"{name}: must be a list of 1 to {MOST_TOLD} measured runs", field=name)
-        for i, row in enumerate(value):
-            if not isinstance(row, Mapping):
-                raise BadInput(f"{name}[{i}] = {str(row)[:60]}: must be an object of fields and means", field=name)
-        return list(value)
+def _rate(value: Any, name: str) -> float:
+    """Requests a second; `inf`: all at once, as clients of benchmarks write it."""
+    if value == math.inf or (isinstance(value, str) and value.lower() in ("inf", "infinity")):
+        return math.inf
+    try:
+        return float(MEAN.check(name, value))
+    except BadInput as wrong:
+        raise BadInput(f"{wrong.message}, or inf", field=name) from wrong
 
 
-def _ruled(rule: Any) -> Any:
-    return field(default=None, metadata={"rule": rule}, kw_only=True)
+def _speculative(value: Any, _name: str) -> Speculative:
+    """{method, tokens, acceptance}, or the same as text; method none: certainly nothing is drafted."""
+    if value in (NONE.method, {"method": NONE.method}):
+        return NONE
+    try:
+        return speculative_of(value)
+    except BadInput as wrong:
+        raise type(wrong)(f"{wrong.message}; or {NONE.method}: nothing is drafted", field=wrong.field) from wrong
+
+
+def _told_runs(value: Any, name: str) -> list[Mapping[str, Any]]:
+    """Objects that `_told` reads beside the case."""
+    if not isinstance(value, (list, tuple)) or not 0 < len(value) <= MOST_TOLD:
+        raise BadInput(f"{name}: must be a list of 1 to {MOST_TOLD} measured runs", field=name)
+    for i, row in enumerate(value):
+        if not isinstance(row, Mapping):
+            raise BadInput(f"{name}[{i}] = {str(row)[:60]}: must be an object of fields and means", field=name)
+    return list(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +114,9 @@ class Case:
     spread: float = of("float", 0.0, low=0, high=0.999)  # lengths are uniform within ± this share
     concurrency: int | None = of("int", None, low=1, high=1 << 20)
     requests: int | None = of("int", None, **COUNT)
-    rate: float | None = field(default=None, metadata={"rule": _Rate()}, kw_only=True)  # a second; inf: all at once
+    rate: float | None = field(
+        default=None, metadata={"rule": _Read(_rate)}, kw_only=True
+    )  # a second; inf: all at once
     steady: bool = of("bool", False)  # means of the middle of the run, where the load neither builds up nor drains
     max_num_seqs: int | None = of("int", None, low=1, high=MOST["max_num_seqs"])
     max_num_batched_tokens: int | None = of("int", None, low=1, high=1 << 20)
@@ -141,12 +124,14 @@ class Case:
     kv_dtype: str | None = of("str", None)
     power_limit_w: float | None = of("float", None, low=1, high=1e5)  # of each board; None: the part's own
     prefix_share: float = of("float", 0.0, low=0, high=1)  # of a prompt, found in the cache
-    arrivals: tuple[tuple[float, int, int], ...] | None = _ruled(_Arrivals())
+    arrivals: tuple[tuple[float, int, int], ...] | None = field(
+        default=None, metadata={"rule": _Read(_arrivals)}, kw_only=True
+    )
     disaggregated: bool | None = of("bool", None)  # prompts have engines of their own, which nothing tells
-    prefill: Side | None = field(default=None, metadata={"rule": _Pool()}, kw_only=True)
-    decode: Side | None = field(default=None, metadata={"rule": _Pool()}, kw_only=True)
-    speculative: Speculative | None = field(default=None, metadata={"rule": _Speculative()}, kw_only=True)
-    told: tuple[Measured, ...] = field(default=(), metadata={"rule": _Told()}, kw_only=True)
+    prefill: Side | None = field(default=None, metadata={"rule": _Read(side_of)}, kw_only=True)
+    decode: Side | None = field(default=None, metadata={"rule": _Read(side_of)}, kw_only=True)
+    speculative: Speculative | None = field(default=None, metadata={"rule": _Read(_speculative)}, kw_only=True)
+    told: tuple[Measured, ...] = field(default=(), metadata={"rule": _Read(_told_runs)}, kw_only=True)
 
     @property
     def deployment(self) -> tuple[Any, ...]:
@@ -188,25 +173,28 @@ class Case:
 
     def traffic(self, seed: int = 0) -> Traffic:
         """The requests: drawn, or as listed. Raises MissingField where nothing says how many or how long they are."""
-        requests = self._drawn(seed) if self.arrivals is None else _listed(self.arrivals, timed=self.mode == "serve")
+        requests = self._drawn(seed) if self.arrivals is None else self._listed(self.arrivals)
         return requests.with_prefix(self.prefix_share) if self.prefix_share else requests
+
+    def _listed(self, arrivals: tuple[tuple[float, int, int], ...]) -> Traffic:
+        """Requests as listed; where their times do not count, all at once."""
+        table = np.array(arrivals, float)
+        times: Array = (table[:, 0] - table[0, 0]) * (self.mode == "serve")
+        return Traffic(times, table[:, 1].astype(np.int64), table[:, 2].astype(np.int64))
 
     def _drawn(self, seed: int) -> Traffic:
         isl, osl = self._said("isl", "mean prompt tokens"), self._said("osl", "mean output tokens")
         sizes = {"input_len": max(round(isl), 1), "output_len": max(round(osl), 1)}
+        pace: dict[str, Any] = {}
         if self.mode == "estimate":
-            count, pace = int(self._said("concurrency", "requests of the batch")), {}
+            count = int(self._said("concurrency", "requests of the batch"))
         else:
             if self.rate is None:
                 self._said("requests" if self.requests else "concurrency", "requests in flight, or give a rate")
-            count, pace = self.requests or usual_count(self.concurrency), self._pace()
+            count = self.requests or usual_count(self.concurrency)
+        if self.mode == "serve":  # a finite rate before a concurrency; with neither, as offline, all come at once
+            pace = {"concurrency": self.concurrency} if self.rate in (None, math.inf) else {"rate": self.rate}
         return synthetic(count, **sizes, **pace, spread=self.spread, seed=seed)
-
-    def _pace(self) -> dict[str, Any]:
-        """How requests are sent; with nothing said, or offline, all at once; a finite rate before a concurrency."""
-        if self.mode == "offline":
-            return {}
-        return {"concurrency": self.concurrency} if self.rate in (None, math.inf) else {"rate": self.rate}
 
     def _said(self, name: str, what: str) -> float:
         value: float | None = getattr(self, name)
@@ -221,13 +209,6 @@ class Measured:
 
     case: Case
     means: tuple[tuple[str, float], ...]
-
-
-def _listed(arrivals: tuple[tuple[float, int, int], ...], *, timed: bool) -> Traffic:
-    """Requests as listed; where their times do not count, all at once."""
-    table = np.array(arrivals, float)
-    times: Array = (table[:, 0] - table[0, 0]) * timed
-    return Traffic(times, table[:, 1].astype(np.int64), table[:, 2].astype(np.int64))
 
 
 def parse(line: str) -> tuple[Any, Case | BadInput]:
