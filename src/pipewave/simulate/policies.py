@@ -44,6 +44,8 @@ class SchedulingPolicy:
 
     def next_batch(self, engine: Replica, step: Step) -> int:
         """Put prompt pieces into `step`; returns how many requests decode in it."""
+        if not (engine.waiting or engine.partial) and engine.opening <= engine.free:
+            return engine.decoding
         engine.preempt_for_decodes(step)
         room = self.max_batched_tokens - (engine.decoding if self.mixes_phases else 0)
         if not step.preempted and not self._holds_prompts(engine, room):

@@ -152,7 +152,8 @@ class Replica:
                 step.seconds -= min(self.hidden_s(decodes, pieces), self.last_s)
             step.seconds *= self.jitter[self.steps % len(self.jitter)]
             self.steps += 1
-            step.seconds += self._compile_s(step)
+            if self.policy.compile_s and pieces:
+                step.seconds += self._compile_s(decodes + sum(tokens for tokens, _ in pieces))
         if self.cache:
             step.seconds += self.cache.loaded() * self.kv.host_load_s
         if decodes:
@@ -274,10 +275,9 @@ class Replica:
 
     # How requests begin, leave and end.
 
-    def _compile_s(self, step: Step) -> float:
-        """Seconds for which a step waits for a kernel that is compiled for its number of tokens."""
-        tokens = step.decoding + sum(tokens for _, tokens, _ in step.pieces)
-        if not (self.policy.compile_s and step.pieces) or tokens in self.compiled:
+    def _compile_s(self, tokens: int) -> float:
+        """Seconds for which a step waits for a kernel that is compiled for so many tokens."""
+        if tokens in self.compiled:
             return 0.0
         self.compiled.add(tokens)
         return self.policy.compile_s

@@ -68,15 +68,22 @@ class StepLog:
         self.engine, self.start_s, self.seconds = array("i"), array("d"), array("d")
         self.decoding, self.preempted = array("i"), array("i")
 
-    def add(self, which: int, begin: float, ends: Sequence[float], decoding: int, preempted: int = 0) -> None:
-        """Steps of an engine that follow each other from `begin` on and end so."""
-        count = len(ends)
-        starts = [begin, *ends[:-1]] if count > 1 else [begin]
+    def add(self, which: int, step: Step) -> None:
+        """A step of an engine."""
+        self.engine.append(which)
+        self.start_s.append(step.start_s)
+        self.seconds.append(step.seconds)
+        self.decoding.append(step.decoding)
+        self.preempted.append(step.preempted)
+
+    def add_decodes(self, which: int, begin: float, ends: list[float], decoding: int) -> None:
+        """Decode steps that follow each other from `begin` on and end so."""
+        count, starts = len(ends), [begin, *ends[:-1]]
         self.engine.extend([which] * count)
         self.start_s.extend(starts)
         self.seconds.extend(map(sub, ends, starts))
         self.decoding.extend([decoding] * count)
-        self.preempted.extend([preempted] * count)
+        self.preempted.extend([0] * count)
 
     def within(self, begin: float = -math.inf, end: float = math.inf) -> Mapping[str, Array]:
         """The columns of steps that began in a window."""
@@ -226,9 +233,23 @@ class Simulation:
         return self.engines[which].load + len(self.inboxes[which]) + (len(step.done) if step else 0)
 
     def _start(self, now: float, which: int) -> None:
-        """Start the next step of an engine, unless one runs already."""
-        if self.busy[which] is not None:
-            return
+        """Start the next step of an engine, unless one runs already, and those after it that end before anything else
+        happens.
+        """
+        engine, inbox = self.engines[which], self.inboxes[which]
+        while self.busy[which] is None:
+            step = self._step(now, which)
+            now = step.start_s + step.seconds
+            if self.handoff_delay[which] or (self.events and self.events[0][0] <= now):
+                self.busy[which] = step
+                self._at(now, self._finish, which)
+                return
+            self._tokens(now, which, step)
+            if engine.idle and not inbox:
+                return
+
+    def _step(self, now: float, which: int) -> Step:
+        """The next step of an engine, after the decode steps that come before anything else."""
         engine, inbox = self.engines[which], self.inboxes[which]
         if not self.keep_steps:
             now = self._decode_until(now, which)
@@ -237,17 +258,16 @@ class Simulation:
         self._spend(1.0)
         inbox.ran(prompts=bool(step.pieces))
         self.began_s[which] = now
-        self.busy[which] = step
-        self._at(now + step.seconds, self._finish, which)
         for request, _, before in step.pieces:
             if self.found[request] != self.found[request]:  # not a number yet
                 self.found[request] = before
         if step.seconds:
             side = int(which >= len(self.front))
             self.stretches.add(Stretch(side, now, step.seconds, 1, step.decoding, step.cached, step.pieces))
-            self.log.add(which, now, (now + step.seconds,), step.decoding, step.preempted)
+            self.log.add(which, step)
             if self.keep_steps:
                 self.steps.append((which, step))
+        return step
 
     def _spend(self, steps: float) -> None:
         """Count work; BadInput when it becomes more than a run may take."""
@@ -272,7 +292,7 @@ class Simulation:
         self._spend(STRETCHED * len(ends))
         side, middle = int(which >= len(self.front)), engine.cached - 0.5 * count * len(ends)
         self.stretches.add(Stretch(side, now, ends[-1] - now, len(ends), count, middle, ()))
-        self.log.add(which, now, ends, count)
+        self.log.add_decodes(which, now, ends, count)
         self.frontend.stream(ends, count)
         inbox.skipped(len(ends))
         self.began_s[which] = ends[-2] if len(ends) > 1 else now
