@@ -10,8 +10,7 @@ import pytest
 
 from pipewave.cli import build
 from pipewave.told.next_loads import PROPOSED, next_loads
-from pipewave.told.posterior import Points, Posterior, left_open
-from pipewave.told.prior import CAUSES, LATENTS, PLACES, shipped
+from pipewave.told.posterior import CAUSES, LATENTS, PLACES, Points, Posterior, left_open, shipped
 from pipewave.told.tell import tell
 from tests.command_line import CliRunner
 

@@ -13,8 +13,7 @@ from pipewave.physics.demand import Array
 from pipewave.published.cases import MEASURED, Case
 from pipewave.told.answers import ENERGY, point
 from pipewave.told.figures import Figures, figures
-from pipewave.told.posterior import Points, left_open
-from pipewave.told.prior import NORMAL
+from pipewave.told.posterior import NORMAL, Points, left_open
 from pipewave.told.tell import Told
 
 PROPOSED = 3
