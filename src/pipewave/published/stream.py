@@ -111,16 +111,16 @@ def _run(
 
 def answer_all(cases: Sequence[Case], ask: Ask = answer) -> list[dict[str, Any]]:
     """The unit of work of an executor: answers, or errors in their place."""
-    return [_answer_or_error(case, ask) for case in cases]
-
-
-def _answer_or_error(case: Case, ask: Ask) -> dict[str, Any]:
-    try:
-        return ask(case)
-    except PipewaveError as problem:
-        return error(problem)
-    except Exception as problem:  # noqa: BLE001 one case must not cost the others their answers
-        return {"error": {"code": "internal", "field": None, "message": f"{type(problem).__name__}: {problem}"}}
+    found: list[dict[str, Any]] = []
+    for case in cases:
+        try:
+            found.append(ask(case))
+        except PipewaveError as problem:
+            found.append(error(problem))
+        except Exception as problem:  # noqa: BLE001 one case must not cost the others their answers
+            what = f"{type(problem).__name__}: {problem}"
+            found.append({"error": {"code": "internal", "field": None, "message": what}})
+    return found
 
 
 def error(problem: PipewaveError) -> dict[str, Any]:

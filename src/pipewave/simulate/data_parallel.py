@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Protocol
 
 from pipewave.simulate.kv_budget import KvBudget
@@ -77,15 +78,19 @@ class DataParallelGroup:
 
     def step(self, now: float) -> Step:
         """Schedule and run one step of every rank."""
-        self._deal()
-        kept = [self._hold(rank) for rank in self.ranks] if self._holds() else []
+        while self.waiting:
+            min(self.ranks, key=attrgetter("load")).waiting.append(self.waiting.popleft())
+        kept = [rank.waiting for rank in self.ranks] if self._holds() else []
+        for rank in self.ranks[: len(kept)]:
+            rank.waiting = deque()
         whole, batches = Step(now, 0.0, 0, []), list[RankBatch]()
         waits_s = 0.0
         for rank, recorder in zip(self.ranks, self.recorders, strict=True):
             recorder.batch = NOTHING
             pages = rank.kv.pages - rank.free
             if rank.advance_decode():
-                _add_quiet(whole, rank, pages)
+                quiet = Step(now, 0.0, rank.decoding, [], cached=rank.cached, waiting=len(rank.waiting), pages=pages)
+                _add(whole, quiet)
                 batches.append((rank.decoding, rank.cached, ()))
             else:
                 step = rank.step(now)
@@ -98,11 +103,6 @@ class DataParallelGroup:
             whole.seconds = self.timer.group_seconds(batches) * self.jitter[self.steps % len(self.jitter)] + waits_s
             self.steps += 1
         return whole
-
-    def _deal(self) -> None:
-        """Give each new request to the rank with the fewest."""
-        while self.waiting:
-            min(self.ranks, key=_load).waiting.append(self.waiting.popleft())
 
     def _holds(self) -> bool:
         """Whether prompts wait for ranks that have none."""
@@ -117,12 +117,6 @@ class DataParallelGroup:
         self.held = 0
         return False
 
-    @staticmethod
-    def _hold(rank: Replica) -> deque[int]:
-        """Take the waiting requests off a rank for one step."""
-        waiting, rank.waiting = rank.waiting, deque()
-        return waiting
-
 
 def _add(whole: Step, step: Step) -> None:
     """One rank's step as part of the group's."""
@@ -134,15 +128,3 @@ def _add(whole: Step, step: Step) -> None:
     whole.cached += step.cached
     whole.waiting += step.waiting
     whole.pages += step.pages
-
-
-def _add_quiet(whole: Step, rank: Replica, pages: int) -> None:
-    """The same of a rank that only decoded; `pages` were in use."""
-    whole.decoding += rank.decoding
-    whole.cached += rank.cached
-    whole.waiting += len(rank.waiting)
-    whole.pages += pages
-
-
-def _load(rank: Replica) -> int:
-    return rank.load

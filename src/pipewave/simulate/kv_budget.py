@@ -85,7 +85,10 @@ def kv_budget(runner: Runner, memory: Budget, longest: int, tokens: int | None =
     most = pages // (1 + state_pages) if state_pages else pages
     if memory.state_pool:
         most, state_pages = min(most, int(states_in(deployment, memory)) // memory.states // lanes), 0
-    return KvBudget(pages, engine.memory.page_size, most, _caches_prefixes(engine, deployment), state_pages, checkpoint)
+    # Prefixes of a model with recurrent states are cached only where these are kept.
+    kept = engine.memory.states.places != NOT_CACHED
+    caches = kept if deployment.model.has(Recurrent) else engine.scheduler.prefix_cache is not False
+    return KvBudget(pages, engine.memory.page_size, most, caches, state_pages, checkpoint)
 
 
 def requests_at_once(deployment: Deployment, memory: Budget, batch: int, length: int, chunk: int) -> int:
@@ -93,23 +96,17 @@ def requests_at_once(deployment: Deployment, memory: Budget, batch: int, length:
 
     Raises DoesNotFit for not one, and for more waiting ones than can be walked through.
     """
-    fits = int(min(max(requests_in(deployment, memory, length, chunk), 0.0), batch))
-    if not fits or (fits < batch and batch > MOST_QUEUED):
-        check_cache(deployment, memory, batch if fits else 1, length, chunk)
-    return fits
-
-
-def check_cache(deployment: Deployment, memory: Budget, batch: int, length: int, chunk: int) -> None:
-    """Raise DoesNotFit unless `batch` requests of `length` tokens fit the KV cache together."""
-    needed = held_bytes(deployment, memory, batch, length, chunk)
-    fits = requests_in(deployment, memory, length, chunk)
-    if batch > fits:
-        most = max(int(fits), 0)
-        raise DoesNotFit(
-            f"batch = {batch}: the KV cache of {batch} requests of {length} tokens takes {needed / GIB:.1f} GiB "
-            f"a GPU, {memory.kv:.1f} GiB are free; at most {most} such requests fit",
-            field="batch",
-        )
+    most = max(requests_in(deployment, memory, length, chunk), 0.0)
+    fits = int(min(most, batch))
+    if fits and (fits == batch or batch <= MOST_QUEUED):
+        return fits
+    asked = batch if fits else 1
+    needed = held_bytes(deployment, memory, asked, length, chunk)
+    raise DoesNotFit(
+        f"batch = {asked}: the KV cache of {asked} requests of {length} tokens takes {needed / GIB:.1f} GiB "
+        f"a GPU, {memory.kv:.1f} GiB are free; at most {int(most)} such requests fit",
+        field="batch",
+    )
 
 
 def with_adapters(memory: Budget, runner: Runner) -> Budget:
@@ -139,27 +136,16 @@ def offloaded(kv: KvBudget, runner: Runner, host_gib: float) -> KvBudget:
 
 def traffic_notes(runner: Runner, kv: KvBudget, traffic: Traffic) -> tuple[str, ...]:
     """Notes on requests too long for the model, or with prefixes that a model with recurrent states may not keep."""
-    told = (*runner.deployment.model.length_notes(traffic.longest), *_prefix_notes(runner, kv, traffic))
-    return (*traffic.notes, *told)
-
-
-def _prefix_notes(runner: Runner, kv: KvBudget, traffic: Traffic) -> tuple[str, ...]:
+    told = (*traffic.notes, *runner.deployment.model.length_notes(traffic.longest))
     known = traffic.shared is not None or traffic.found_len is not None
     if not (known and runner.deployment.model.has(Recurrent)):
-        return ()
+        return told
     name = f"{runner.engine.name} {runner.engine.version}"
     if kv.checkpoint is None:
         unless = " unless prefix caching is asked for" if runner.engine.memory.states.opt_in else ""
-        return (f"prompts are computed whole: {name} keeps no recurrent states for later ones{unless}",)
+        return (*told, f"prompts are computed whole: {name} keeps no recurrent states for later ones{unless}")
     places = CHECKPOINT_PLACES[kv.checkpoint.place]
-    return (f"prefixes are used up to the last recurrent state that {name} keeps ({places})",)
-
-
-def _caches_prefixes(engine: Engine, deployment: Deployment) -> bool:
-    """Whether prefixes of prompts are cached: those of a model with recurrent states, only where these are kept."""
-    if deployment.model.has(Recurrent):
-        return engine.memory.states.places != NOT_CACHED
-    return engine.scheduler.prefix_cache is not False
+    return (*told, f"prefixes are used up to the last recurrent state that {name} keeps ({places})")
 
 
 def _pages(deployment: Deployment, memory: Budget, page_size: int, longest: int, chunk: int) -> tuple[int, int]:

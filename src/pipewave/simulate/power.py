@@ -71,13 +71,12 @@ class Boards(NamedTuple):
         sampled = sum(one.seconds for one in stretches)
         if not sampled:
             return self.board.idle_w
-        joules = sum(one.seconds * self._watts(one) for one in stretches)
+        joules = 0.0
+        for one in stretches:
+            pieces, each_s = [(tokens, before) for _, tokens, before in one.pieces], one.seconds / one.steps
+            joules += one.seconds * self.table.watts(each_s, one.decoding, one.cached, pieces, self.ranks)
         busy = min(busy_s / (self.engines * span_s), 1.0)
         return self.board.idle_w + busy * (joules / sampled - self.board.idle_w)
-
-    def _watts(self, one: Stretch) -> float:
-        pieces = [(tokens, before) for _, tokens, before in one.pieces]
-        return self.table.watts(one.seconds / one.steps, one.decoding, one.cached, pieces, self.ranks)
 
 
 def mean_power_w(sides: Sequence[Boards], log: StretchLog, begin: float, end: float) -> float:

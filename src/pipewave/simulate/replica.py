@@ -126,8 +126,9 @@ class Replica:
         self.partial: dict[int, int] = {}  # requests in the middle of their prompts → tokens done
         self.running = self.held_steps = 0
         self.compiled = set[int]() if compiled is None else compiled
-        if self.cache is None:
-            self._check_longest(traffic)
+        ends = traffic.input_len + traffic.output_len - 1  # the last token is never cached
+        if self.cache is None and kv.held(int(ends.max())) > kv.pages:  # the longest must fit when it is alone
+            self._too_small(int(ends.argmax()))
 
     @property
     def idle(self) -> bool:
@@ -354,12 +355,6 @@ class Replica:
             self.opens[self._opening(self.tick, length)] += 1
             self.decoding += 1
             self.cached += length
-
-    def _check_longest(self, traffic: Traffic) -> None:
-        """Before any step is run: the longest request must fit when it is alone. Its last token is never cached."""
-        ends = traffic.input_len + traffic.output_len - 1
-        if self.kv.held(int(ends.max())) > self.kv.pages:
-            self._too_small(int(ends.argmax()))
 
     def _too_small(self, request: int) -> None:
         tokens = self.tokens(request) + max(self._left(request), 0)

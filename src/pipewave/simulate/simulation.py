@@ -157,8 +157,9 @@ class Simulation:
         self.prompt: list[int] = traffic.input_len.tolist()
         self.output: list[int] = traffic.output_len.tolist()
         self.open = traffic.concurrency is None and traffic.after is None
-        self.arrivals = self._reaching() if self.open else self._arrivals()
-        after = () if traffic.after is None else traffic.after.tolist()
+        after = [-1] * size if traffic.after is None else traffic.after.tolist()
+        told = ((request, sent) for request, sent in enumerate(self.arrived_s) if after[request] < 0)
+        self.arrivals = self._reaching() if self.open else told
         self.next_turn = {earlier: turn for turn, earlier in enumerate(after) if earlier >= 0}
         self.think_s: list[float] = [0.0] * size if traffic.think_s is None else traffic.think_s.tolist()
 
@@ -178,11 +179,6 @@ class Simulation:
     def _at(self, time: float, handle: Handler, which: int, *, last: bool = False) -> None:
         """Handle an event then; `last`: after all others of that instant."""
         heapq.heappush(self.events, (time, next(self.serial) + LAST * last, handle, which))
-
-    def _arrivals(self) -> Iterator[tuple[int, float]]:
-        """Requests that wait for no answer, and their times."""
-        first = enumerate(self.traffic.arrival_s.tolist())
-        return first if self.traffic.after is None else (one for one in first if self.traffic.after[one[0]] < 0)
 
     def _reaching(self) -> Iterator[tuple[int, float]]:
         """Requests that come whatever happens to others, and when they reach an engine, in that order: known from the
@@ -306,13 +302,9 @@ class Simulation:
         if not (self.engines[which].idle and not self.inboxes[which]):
             self._start(now, which)
         if step is not None and self.handoff_delay[which]:
-            self._after(now, which, step)
-
-    def _after(self, now: float, which: int, step: Step) -> None:
-        """Hand on a step's tokens `handoff_delay_share` into the next step."""
-        follows = self.busy[which]
-        wait_s = self.handoff_delay[which] * follows.seconds if follows else 0.0
-        self._at(now + wait_s, lambda then, engine: self._tokens(then, engine, step), which)
+            follows = self.busy[which]
+            wait_s = self.handoff_delay[which] * follows.seconds if follows else 0.0
+            self._at(now + wait_s, lambda then, engine: self._tokens(then, engine, step), which)
 
     def _tokens(self, now: float, which: int, step: Step) -> None:
         seen = self.frontend.leave(now, step.decoding + len(step.first))

@@ -37,7 +37,8 @@ class StepTable:
         self.decoders: dict[int, Callable[[float], float]] = {}
         self.owns: dict[tuple[int, int], Callable[[float], tuple[float, float]]] = {}
         self.most_requests = requests
-        mixed = _one_attention(self.engine) and verify == 1
+        one_attention = self.engine.scheduler.mixes_phases and not self.engine.kernels.separate_attention
+        mixed = one_attention and verify == 1  # prompts and decodes of a step meet in one kernel
         sizes: dict[str, Any] = {"budget": budget, "requests": requests, "longest": longest, "verify": verify}
         self.axes = axes = Axes.coarse(**sizes, mixed=mixed, prompt=prompt) if prompt else Axes.of(**sizes, mixed=mixed)
         self._predict(axes)
@@ -254,11 +255,6 @@ def _half(rank: RankBatch) -> RankBatch:
     several = len(pieces) > 1
     kept = pieces[::2] if several else [(-(-tokens // 2), before) for tokens, before in pieces]
     return -(-decoding // 2), -(-cached // 2), kept
-
-
-def _one_attention(engine: Engine) -> bool:
-    """Whether prompts and decodes of a step meet in one attention kernel."""
-    return engine.scheduler.mixes_phases and not engine.kernels.separate_attention
 
 
 def _launched(*grids: Priced) -> dict[str, float]:

@@ -47,12 +47,9 @@ def measured_by(case: Case, run: Callable[[Pace], Answer]) -> Figures:
     """The same with answers of `run`."""
     usual, *slower = (run(pace) for pace in (AS_PREDICTED, *(Pace(**{name: SLOWER}) for name in CAUSES)))
     names = [name for name in MEASURED if usual.get(name)]
-    return of(case, usual, {name: _slope(name, usual, slower) for name in names})
-
-
-def _slope(name: str, usual: Answer, slower: list[Answer]) -> Array:
-    moved = np.log([one[name] / usual[name] for one in slower]) / math.log(SLOWER)
-    return -np.clip(-moved, *SLOPES) if name == RATE else np.clip(moved, *SLOPES)
+    moved = {name: np.log([one[name] / usual[name] for one in slower]) / math.log(SLOWER) for name in names}
+    signs = {name: -1.0 if name == RATE else 1.0 for name in names}
+    return of(case, usual, {name: sign * np.clip(sign * moved[name], *SLOPES) for name, sign in signs.items()})
 
 
 def of(case: Case, usual: Answer, slopes: Mapping[str, Array]) -> Figures:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from io import StringIO
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,10 @@ def read(path: str | Path, also: Mapping[str, Any] | None = None) -> Results:
     load or every mean.
     """
     whole = _text(Path(path))
-    found = [(_of_tool(one), one) for one in _objects(whole)]
-    known = [(one, held) for one, held in found if one]
+    known: list[tuple[dict[str, Any], Mapping[str, Any]]] = []
+    for held in _objects(whole):
+        forms = (form for form in _formats() if all(name in held for name in form["has"]))
+        known += [(form, held) for form in islice(forms, 1)]
     if not known:
         tools = ", ".join(one["tool"] for one in _formats())
         raise BadFile(f"{path}: no result of a known tool ({tools}) and no list of told runs", field="file")
@@ -114,10 +117,6 @@ def _number(text: str) -> float | None:
         return float(text) if math.isfinite(float(text)) else None
     except ValueError:
         return None
-
-
-def _of_tool(held: Mapping[str, Any]) -> dict[str, Any] | None:
-    return next((form for form in _formats() if all(name in held for name in form["has"])), None)
 
 
 def _run(where: str, form: Mapping[str, Any], held: Mapping[str, Any], also: Mapping[str, Any]) -> Run:
