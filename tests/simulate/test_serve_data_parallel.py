@@ -86,7 +86,7 @@ def test_steps_that_only_decode_read_the_same_table(table: StepTable) -> None:
         engine, most = table.engine, max(decoding for decoding, _, _ in ranks)
         rows = engine.graphs.padded(most)
         parts = [
-            max(sums.at(rows, decoding, decoding, cached, ()) for decoding, cached, _ in ranks)
+            max(sums.at(table.axes.place(rows, n, n, cached, ())) for n, cached, _ in ranks)
             + sums.group[rows]
             + sums.moved[rows]
             for sums in (table.time, table.heat)

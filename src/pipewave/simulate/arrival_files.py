@@ -91,7 +91,11 @@ def _json_rows(path: Path, text: str) -> Iterator[Mapping[str, Any]]:
         if "resourceSpans" in document:
             yield from _spans(document)
         elif "benchmarks" in document:
-            yield from _guidellm(path, document)
+            runs = document["benchmarks"]
+            if len(runs) != 1:
+                why = f"holds {len(runs)} benchmarks; keep one, each is a load of its own"
+                raise BadInput(f"{path}: {why}", field="trace")
+            yield from (dict(_flat(row)) for row in _under(runs[0].get("requests") or {}, "successful"))
         elif "conversations" in document:
             yield from _turns(str(number), document["conversations"])
         elif isinstance(lengths := document.get("input_lens"), list):
@@ -143,14 +147,6 @@ def _under(entry: Mapping[str, Any], name: str, *deeper: str) -> Iterator[Mappin
             yield from _under(each, *deeper) if deeper else (each,)
 
 
-def _guidellm(path: Path, document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    runs = document["benchmarks"]
-    if len(runs) != 1:
-        raise BadInput(f"{path}: holds {len(runs)} benchmarks; keep one, each is a load of its own", field="trace")
-    requests = runs[0].get("requests") or {}
-    yield from (dict(_flat(row)) for row in _under(requests, "successful"))
-
-
 def _turns(session: str, said: list[Mapping[str, str]]) -> Iterator[Mapping[str, Any]]:
     """A ShareGPT conversation: each answer a turn, after all that was said before."""
     before = turn = 0
@@ -173,7 +169,8 @@ def _traffic(
     if rate is not None and not 0 < rate < 1e9 and rate != math.inf:
         raise BadInput(f"rate = {rate!r}: must be above 0 and below 1e9", field="rate")
     kind = kind_of(columns)
-    prompt, answer = (_numbers(columns, _named(columns, names)) for names in (kind.prompt, kind.answer))
+    named = (next(name for name in names if name in columns) for names in (kind.prompt, kind.answer))
+    prompt, answer = (_numbers(columns, name) for name in named)
     clock = next((name for name in kind.times if name in columns), None)
     if clock is None and rate is None and concurrency is None:
         raise MissingField(
@@ -182,11 +179,13 @@ def _traffic(
         )
     times, unit = _times(columns, clock, kind) if clock and rate != math.inf else (np.zeros(len(prompt)), "")
     before, think = _waits(columns, kind, times, waits=concurrency is not None or clock is None)
-    start = _starts(times, before)
-    depth = _depth(before)
+    root, depth = _first_turns(before)
+    start = times[root]
     order = np.lexsort((depth, start))[:requests]
     start = start[order] - start[order].min()
-    traffic = Traffic(start, prompt[order], answer[order], concurrency, notes=_said(kind, clock, unit))
+    said = f"{clock} {unit}" if clock and unit else "its times do not count"
+    notes = (f"read as {kind.name}: {said}", *filter(None, [kind.note]))
+    traffic = Traffic(start, prompt[order], answer[order], concurrency, notes=notes)
     if (before >= 0).any():
         place = {row: at for at, row in enumerate(order.tolist())}
         after = np.array([place.get(row, -1) for row in before[order].tolist()])
@@ -196,12 +195,6 @@ def _traffic(
     return traffic if rate in (None, math.inf) else _rescaled(traffic, float(rate or 0))
 
 
-def _said(kind: ArrivalKind, clock: str | None, unit: str) -> tuple[str, ...]:
-    """How the file was read."""
-    times = f"{clock} {unit}" if clock and unit else "its times do not count"
-    return (f"read as {kind.name}: {times}", *([kind.note] if kind.note else []))
-
-
 def _rescaled(traffic: Traffic, rate: float) -> Traffic:
     """The same requests, or sessions, at another mean rate; without times of their own, evenly spaced."""
     span, first = float(traffic.arrival_s[-1]), traffic.after is None
@@ -209,10 +202,6 @@ def _rescaled(traffic: Traffic, rate: float) -> Traffic:
     even = np.arange(count) if first else np.cumsum(np.asarray(traffic.after) < 0) - 1
     own = traffic.arrival_s / span if span > 0 else even / max(count - 1, 1)
     return replace(traffic, arrival_s=own * ((count - 1) / rate))
-
-
-def _named(columns: Columns, names: tuple[str, ...]) -> str:
-    return next(name for name in names if name in columns)
 
 
 def _numbers(columns: Columns, name: str) -> Ints:
@@ -297,21 +286,13 @@ def _waits(columns: Columns, kind: ArrivalKind, times: Array, *, waits: bool) ->
     return before, np.where((before >= 0) & np.isfinite(think), think, 0.0)
 
 
-def _starts(times: Array, before: Ints) -> Array:
-    """When the session of each row starts, of those that wait for answers; else its own time."""
-    root = np.arange(len(times))
+def _first_turns(before: Ints) -> tuple[Ints, Ints]:
+    """The row that begins the session of each, of those that wait for answers, and how many answers lie between."""
+    root, depth = np.arange(len(before)), np.zeros(len(before), np.int64)
     while (waiting := before[root] >= 0).any():
-        root = np.where(waiting, before[root], root)
-    return times[root]
-
-
-def _depth(before: Ints) -> Ints:
-    """How many answers each row waits for, one after the other."""
-    depth, at = np.zeros(len(before), np.int64), before
-    while (waiting := at >= 0).any():
         depth += waiting
-        at = np.where(waiting, before[at], -1)
-    return depth
+        root = np.where(waiting, before[root], root)
+    return root, depth
 
 
 def _shared(
