@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipewave.errors import BadFile
+from pipewave.published import recipes
 from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
 from pipewave.published.recipes import Recipe, Requests, find
@@ -153,6 +155,15 @@ def test_launches_that_draft_take_as_many_requests_as_are_in_flight() -> None:
     assert plain["gemm_backend"] == drafting["gemm_backend"] == "flashinfer_trtllm"
     assert "gemm_backend" not in recipe("sglang:0.5.10", qwen).settings
     assert plain["overlaps"] and "overlaps" not in drafting  # launched without the radix cache that would forbid it
+
+
+def test_a_recipe_of_another_type_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values are those of `Setup`; numbers may be sums of sizes."""
+    row = {"when": {"engine": "vllm"}, "set": {"max_num_seqs": "many"}, "source": "none"}
+    for wrong in (row, row | {"set": {"seats": 4}}):
+        monkeypatch.setattr(recipes.packaged, "document", lambda _, rows=(wrong,): rows)
+        with pytest.raises(BadFile, match="cannot be read"):
+            recipes.every.__wrapped__()
 
 
 def test_a_recipe_is_of_servers_unless_it_says_so() -> None:

@@ -137,3 +137,14 @@ def test_a_cache_on_its_way_keeps_the_first_token_waiting(monkeypatch: pytest.Mo
     for seen, each in found:
         ttft = 1e3 * float((seen.first_s - seen.arrival_s).mean())
         assert sum(each["ttft_ms"].values()) == pytest.approx(ttft, rel=1e-3)
+
+
+@pytest.mark.parametrize("traffic", [CLOSED, OPEN])
+def test_sums_over_steps_do_not_need_the_steps(traffic: Traffic) -> None:
+    kept, quick = server().record(traffic, keep_steps=True), server().record(traffic)
+    assert kept.steps and not quick.steps
+    for window in (None, middle(kept, traffic)):
+        assert summary(quick, traffic, 1, kept=window) == pytest.approx(
+            summary(kept, traffic, 1, kept=window), rel=1e-6
+        )
+    assert summary(kept, traffic, 1)["steps"] == len(kept.steps)
