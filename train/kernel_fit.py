@@ -91,7 +91,7 @@ def load_of(row: Row) -> Load:
     unit.engine = replace(setting.engine, alone=Alone(1.0, 1.0, 1.0))
     times = prefill.times_of(shape, prefill.work_of(shape, unit), unit)
     launch_s = setting.companions.launches * setting.launch_s
-    return Prompts(name, measured_s, times.compute, times.fixed, times.memory, launch_s, case["head_dim"],
+    return Prompts(name, measured_s, times["compute"], times["fixed"], times["memory"], launch_s, case["head_dim"],
                    bool(case.get("window")))  # fmt: skip
 
 

@@ -91,36 +91,25 @@ class PrefillWork(NamedTuple):
     merges: Amount  # whether a second kernel merges parts, if only parts of one
 
 
-class PrefillTimes(NamedTuple):
-    """Seconds by cause. `span`: steps on the busiest place over the mean."""
-
-    compute: Amount
-    fixed: Amount
-    memory: Amount
-    merge: Amount
-    copies: Amount  # copies of new tokens before the kernel
-    span: Amount
-    waves: Amount
-    rounds: Amount
-
-
 def estimate(shape: Shape, setting: AttentionSetting) -> Estimate:
     """Base seconds and features of calls that bring more than one query a request."""
-    work = work_of(shape, setting)
-    times = times_of(shape, work, setting)
-    memory = times.memory * setting.missing(shape.moved, shape.xp)
-    busy = overlapped(3, times.compute + times.fixed, memory)
-    base = setting.companions.launches * setting.launch_s + busy + times.merge + times.copies
+    work, xp, slots = work_of(shape, setting), shape.xp, setting.sms * setting.engine.prefill.ctas
+    times, waves = times_of(shape, work, setting), work.blocks / slots
+    running, memory = times["compute"] + times["fixed"], times["memory"] * setting.missing(shape.moved, xp)
+    busy = overlapped(3, running, memory)
+    base = setting.companions.launches * setting.launch_s + busy + times["merge"] + times["copies"]
     plain = {
-        "round_off": shape.xp.minimum(times.rounds / times.waves, 4.0),
+        "round_off": xp.minimum(waves_of(waves, xp) / waves, 4.0),
         "even": work.steps / (work.blocks * work.longest),
         **_loads(shape, work, setting),
         **setting.lineages,
     }
-    sizes = _sizes(shape, work, times, setting, base)
+    launches, load = 1.0 / setting.launch_s, work.steps / slots
+    sizes = {"base": 1e6 * base} | {name: took * launches for name, took in times.items()}
+    sizes |= {"waves": waves, "span": xp.maximum(work.span, load) / load} | _sizes(shape, work, setting)
     if not setting.engine.heads_last:
         return Estimate(base, sizes, plain)
-    again = overlapped(3, times.compute + times.fixed, memory + _again(shape, work, setting))
+    again = overlapped(3, running, memory + _again(shape, work, setting))
     return Estimate(base + again - busy, sizes, plain)  # no row a net saw reads again: its features stay
 
 
@@ -219,30 +208,27 @@ def _tile_rows(engine: AttentionKernel, shape: Shape) -> Amount:
     return found
 
 
-def times_of(shape: Shape, work: PrefillWork, setting: AttentionSetting) -> PrefillTimes:
-    """What that work takes, by cause."""
+def times_of(shape: Shape, work: PrefillWork, setting: AttentionSetting) -> dict[str, Amount]:
+    """Seconds by cause, whatever overlaps; `l2_time`: to read every tile's keys and values, `copies`: of new tokens
+    around the kernel.
+    """
     engine, layout, sms, xp = setting.engine, shape.layout, setting.sms, shape.xp
-    slots = sms * engine.prefill.ctas
-    waves, load = work.blocks / slots, work.steps / slots
-    rounds, span = waves_of(waves, xp), xp.maximum(work.span, load)
+    slots, alone = sms * engine.prefill.ctas, engine.alone
     shared = xp.minimum(xp.maximum(work.blocks / sms, 1.0), float(engine.prefill.ctas))
-    alone = engine.alone
     if alone is None:
         step_cycles, wave_cycles = work.rows * setting.row_step_cycles, engine.prefill.fixed_cycles
     else:  # a window masks the values, too
         masked = 1.0 if layout.window is None else 1.0 + (alone.masked - 1.0) * (layout.window > 0)
         step_cycles, wave_cycles = alone.step * masked, alone.wave
     partial = work.parts * shape.tokens * layout.heads * (PARTIAL_BYTES * layout.dim_v / setting.l2_rate)
-    return PrefillTimes(
-        compute=span * shared * step_cycles / setting.hertz,
-        fixed=rounds * (wave_cycles / setting.hertz),
-        memory=shape.moved / (PREFILL_DRAM_SHARE * setting.dram_rate),
-        merge=work.merges * setting.launch_s + (work.parts > 1.0) * partial,
-        copies=_copies_s(shape, setting),
-        span=span / load,
-        waves=waves,
-        rounds=rounds,
-    )
+    return {
+        "compute": xp.maximum(work.span, work.steps / slots) * shared * step_cycles / setting.hertz,
+        "fixed": waves_of(work.blocks / slots, xp) * (wave_cycles / setting.hertz),
+        "memory": shape.moved / (PREFILL_DRAM_SHARE * setting.dram_rate),
+        "l2_time": work.steps * (engine.prefill.keys * layout.cached * layout.kv_bytes / setting.l2_rate),
+        "merge": work.merges * setting.launch_s + (work.parts > 1.0) * partial,
+        "copies": _copies_s(shape, setting),
+    }
 
 
 def _copies_s(shape: Shape, setting: AttentionSetting) -> Amount:
@@ -258,23 +244,11 @@ def _copies_s(shape: Shape, setting: AttentionSetting) -> Amount:
     return moved.bytes(queries, keys) * (copying + 0.5 * missing / (PREFILL_DRAM_SHARE * setting.dram_rate))
 
 
-def _sizes(
-    shape: Shape, work: PrefillWork, times: PrefillTimes, setting: AttentionSetting, base: Amount
-) -> dict[str, Amount]:
-    """What the net sees as logarithms: times in launches, counts, lengths."""
-    layout, keys, xp = shape.layout, setting.engine.prefill.keys, shape.xp
-    launches = 1.0 / setting.launch_s
+def _sizes(shape: Shape, work: PrefillWork, setting: AttentionSetting) -> dict[str, Amount]:
+    """Counts and lengths that the net sees as logarithms, as it sees times in launches."""
+    layout, keys = shape.layout, setting.engine.prefill.keys
     q, kv = shape.tokens / shape.batch, shape.keys / shape.batch
     return {
-        "base": 1e6 * base,
-        "compute": times.compute * launches,
-        "fixed": times.fixed * launches,
-        "memory": times.memory * launches,
-        "l2_time": work.steps * (keys * layout.cached * layout.kv_bytes * launches / setting.l2_rate),
-        "merge": times.merge * launches,
-        "copies": times.copies * launches,
-        "waves": times.waves,
-        "span": times.span,
         "longest": work.longest,
         "parts": work.parts,
         "unshared": work.unshared / work.steps,
@@ -286,7 +260,7 @@ def _sizes(
         "queries": q,
         "keys": kv,
         "uneven": shape.longest / q,
-        "reach": reach(layout, kv, xp),
+        "reach": reach(layout, kv, shape.xp),
         "dim": layout.dim,
     }
 
