@@ -1,6 +1,6 @@
 """`python -m studies.gemm_base [--data DIR]`: how far the GEMM base estimate is from measurement, and how it transfers.
 
-Rates and overheads of `kernels/gemm_machine.py` are one set for all GPUs. This fits a scale for each of them to a
+Rates and overheads of `kernels/gemm/machine.py` are one set for all GPUs. This fits a scale for each of them to a
 sample of the public rows, once with every architecture and once without each, and prints the mean absolute log error
 of the GPUs left out beside that of the constants as shipped. Scales near 1 and small differences mean that nothing of
 a GPU left out has leaked into the base estimate.
