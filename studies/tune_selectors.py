@@ -21,9 +21,8 @@ from lab.own_kernels.recording import ANCHOR, TEST, Recording
 from lab.own_kernels.space import kernels
 from pipewave.tune import tables
 from pipewave.tune.defaults import defaults
-from pipewave.tune.law.anchors import Anchors, Floats, Ints
+from pipewave.tune.law.anchors import Anchors, Floats, Ints, peaks_of
 from pipewave.tune.law.model import fit
-from pipewave.tune.law.peaks import peaks_of
 from studies.tune_evaluate import regrets, summary
 
 RECORDINGS = Path("data/recordings/h200")

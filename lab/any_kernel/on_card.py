@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 
 from pipewave.tune import autotune, patch
-from pipewave.tune.law.peaks import peaks_of
+from pipewave.tune.law.anchors import peaks_of
 from pipewave.tune.user_kernels.device import Built, Launch
 
 TILES = ((64, 64, 64, 4, 3), (128, 64, 64, 4, 3), (128, 128, 64, 8, 3), (64, 128, 64, 4, 4))

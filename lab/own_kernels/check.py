@@ -56,7 +56,7 @@ def gpu_timer(kernel: str, repeats: int = 7) -> Timer:
     from lab.own_kernels import build
     from lab.own_kernels.operands import Operands
     from lab.own_kernels.space import space
-    from pipewave.tune.timing import ColdTimer
+    from pipewave.tune.user_kernels.gpu import ColdTimer
 
     of = space(kernel)
     binaries: dict[tuple[int, ...], Any] = {}

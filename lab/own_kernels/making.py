@@ -18,14 +18,13 @@ from lab.own_kernels.space import space
 from pipewave.tune import store, tables
 from pipewave.tune.choose.chooser import CHUNK, Chooser
 from pipewave.tune.defaults import defaults
-from pipewave.tune.law.anchors import Anchors, Floats
+from pipewave.tune.law.anchors import Anchors, Floats, peaks_of
 from pipewave.tune.law.launch_counts import SHAPE_FIELDS, family
 from pipewave.tune.law.margin import MARGINS
 from pipewave.tune.law.model import Model, fit
-from pipewave.tune.law.peaks import peaks_of
 from pipewave.tune.store import KindTable
 from pipewave.tune.user_kernels.kernel import KernelDescription, Kind, source_hash
-from pipewave.tune.user_kernels.sizes import Sizes
+from pipewave.tune.user_kernels.launch_formulas import Sizes
 
 Rng = np.random.Generator
 Columns = dict[str, NDArray[Any]]
@@ -71,9 +70,8 @@ def _kind(kernel: str, some: Measured, env: Mapping[str, Any], kind: Kind, sampl
     chooser = Chooser(formulas, Sizes(names, {}), model, np.arange(len(model.law)), at[:0],
                       default=lambda columns: _defaults(kernel, some, columns))  # fmt: skip
     drawn = draw(kernel, np.random.default_rng(0), samples, load=load)
-    chooser.sample(drawn, np.stack([drawn[name] for name in names], axis=1), MORE)
-    # Half octaves would only bring corrections of their own.
-    return KindTable(model, noted, names, ({}, *chooser.lists[1:]))
+    chooser.sample(drawn, np.stack([drawn[name] for name in names], axis=1), MORE, kept=0)
+    return KindTable(model, noted, names, chooser.lists)
 
 
 def with_margin_of(kernel: str, model: Model, *, known_load: bool) -> Model:

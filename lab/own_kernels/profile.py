@@ -173,7 +173,7 @@ def _timed(of: Space, built: dict[Any, Any], path: Path, budget: Budget, progres
 
     from lab.own_kernels import build, verify
     from lab.own_kernels.operands import Operands
-    from pipewave.tune.timing import ColdTimer
+    from pipewave.tune.user_kernels.gpu import ColdTimer
 
     loaded = {key: build.compile_binary(of.kernel, key) for key, report in built.items() if not report.error}
     launcher, timer = Operands(of.kernel, of.names, loaded), ColdTimer()

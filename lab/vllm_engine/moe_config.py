@@ -228,7 +228,7 @@ def ttft(options: argparse.Namespace, write: Callable[[Row], None]) -> None:
 
 def kernels(options: argparse.Namespace, write: Callable[[Row], None]) -> None:
     """Time the experts of every layer."""
-    from pipewave.tune.timing import ColdTimer
+    from pipewave.tune.user_kernels.gpu import ColdTimer
 
     timer, deadline = ColdTimer(), time.monotonic() + options.budget_s
     for name, layer in LAYERS.items():

@@ -12,9 +12,8 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from lab.any_kernel.spaces import Space
-from pipewave.tune.law.anchors import Anchors, Floats, Ints
+from pipewave.tune.law.anchors import Anchors, Floats, Ints, Peaks, peaks_of
 from pipewave.tune.law.model import Model, Prior, fit
-from pipewave.tune.law.peaks import Peaks, peaks_of
 from studies.tune_evaluate import regrets, summary
 
 SLOWER = 0.02

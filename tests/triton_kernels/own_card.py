@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from pipewave.tune import autotune
-from pipewave.tune.law.peaks import peaks_of
+from pipewave.tune.law.anchors import peaks_of
 from pipewave.tune.user_kernels.call_sites import named
 from pipewave.tune.user_kernels.device import Built, Launch
 from pipewave.tune.user_kernels.tuned import TunedKernel

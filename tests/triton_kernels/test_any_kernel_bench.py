@@ -19,7 +19,7 @@ from lab.any_kernel import record, spaces  # noqa: E402
 from lab.any_kernel.listed import subjects  # noqa: E402
 from lab.any_kernel.subjects import Subject  # noqa: E402
 from lab.any_kernel.wheels import CACHE  # noqa: E402
-from pipewave.tune.law.peaks import peaks_of  # noqa: E402
+from pipewave.tune.law.anchors import peaks_of  # noqa: E402
 from pipewave.tune.source.formula import inputs_of  # noqa: E402
 from pipewave.tune.user_kernels.device import Built, Launch  # noqa: E402
 from pipewave.tune.user_kernels.kernel import described, jit  # noqa: E402

@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 
 from lab.own_kernels.space import space  # noqa: E402
 from pipewave.errors import BadInput  # noqa: E402
-from pipewave.triton_kernels import moe_experts, moe_few, moe_sort  # noqa: E402
+from pipewave.triton_kernels import moe_experts, moe_sort  # noqa: E402
 from pipewave.tune import moe  # noqa: E402
 
 # The interpreter multiplies bf16 as raw integers; fp16 takes the same path through the kernels.
@@ -100,8 +100,8 @@ def test_few_tokens_path(size: tuple[int, ...]) -> None:
     x, w13, w2, weights, chosen = layer(*size)
     tokens, _, top_k, hidden, inter = size
     config = {"BLOCK_N": 8, "BLOCK_K": 32, "num_warps": 4}
-    y = moe_few.launch_few_up(x, w13, unwritten(tokens * top_k, inter), chosen, config)
-    out = moe_few.launch_few_down(y, w2, unwritten(tokens, hidden), weights, chosen, config)
+    y = moe_experts.launch_few_up(x, w13, unwritten(tokens * top_k, inter), chosen, config)
+    out = moe_experts.launch_few_down(y, w2, unwritten(tokens, hidden), weights, chosen, config)
     assert_close(out, expected(x, w13, w2, weights, chosen))
 
 

@@ -18,7 +18,14 @@ triton = pytest.importorskip("triton")
 from pipewave.triton_kernels import gemm, prefill  # noqa: E402
 from pipewave.tune.choose import compiled as deciding  # noqa: E402
 from pipewave.tune.choose.chooser import Chooser  # noqa: E402
-from pipewave.tune.choose.compiled import CELL_BITS, Candidate, CompiledChooser, law_function, short  # noqa: E402
+from pipewave.tune.choose.compiled import (  # noqa: E402
+    CELL_BITS,
+    Candidate,
+    CompiledChooser,
+    factors_at,
+    law_function,
+    short,
+)
 from pipewave.tune.law import wave  # noqa: E402
 from pipewave.tune.law.anchors import Floats  # noqa: E402
 from pipewave.tune.source.formula import constants_of, formula, inputs_of, values_of  # noqa: E402
@@ -55,7 +62,8 @@ needs_compiler = pytest.mark.skipif(not (shutil.which("gcc") or shutil.which("cl
 def chooser(every: Sequence[Candidate], by: Sequence[float]) -> tuple[tuple[str, ...], Any]:
     """The inputs of a key, and a function of keys: all launches lie in one cell, whose list has all candidates."""
     inputs = tuple(dict.fromkeys(name for one in every for name in one.counted.inputs))
-    return inputs, CompiledChooser(every, inputs, (), (), (0,), SMS).chooser(({0: short(np.arange(len(every)), by)},))
+    lists = {0: short(np.arange(len(every)), np.array([by]))}
+    return inputs, CompiledChooser(every, inputs, (), (1,), SMS).chooser((lists,))
 
 
 @needs_compiler
@@ -103,18 +111,38 @@ def test_the_narrowest_cell_that_has_a_list_answers() -> None:
     inputs = every[0].counted.inputs
     at = [inputs.index(name) for name in ("grid:m", "K")]
     cells: tuple[dict[int, bytes], ...] = ({}, {}, {})
-    choose = CompiledChooser(every, inputs, at[:1], at[1:], (0, 1, 2), SMS).chooser(cells)
+    choose = CompiledChooser(every, inputs, at, (1, 2, 4), SMS).chooser(cells)
 
     def chosen(m: int, k: int) -> Any:
         return choose(tuple(m if name == "grid:m" else k if name == "K" else 4096 for name in inputs))
 
     assert chosen(96, 1000) is None
-    for level, (bits_m, bits_k) in reversed(list(enumerate(((14, 10), (7, 10), (3, 5))))):
-        cells[level][bits_m << CELL_BITS | bits_k] = short(np.array([level]), np.ones(1))
+    for level, (bits_m, bits_k) in reversed(list(enumerate(((7, 10), (3, 5), (1, 2))))):
+        cells[level][bits_m << CELL_BITS | bits_k] = short(np.array([level]), np.ones((1, 1)))
         assert chosen(96, 1000) == level
-    assert chosen(80, 1000) == 1, "another half octave"
-    assert chosen(64, 1000) == 2, "63 has a bit less, and so 6 // 2 = 3"
-    assert chosen(96, 1025) == 2
+    assert chosen(80, 1000) == 0, "of the same octave"
+    assert chosen(64, 1000) == 1, "63 has a bit less, and so 6 // 2 = 3"
+    assert chosen(96, 1025) == 1
+    assert chosen(16, 1000) == 2
+
+
+@needs_compiler
+def test_factors_are_those_of_the_nearest_launches_in_c_as_in_python() -> None:
+    pick = random.Random(3)
+    every = [Candidate(i, formula(gemm.gemm, *dense(64, 64, 64), {f"BLOCK_{name}": 16 for name in "MNK"},
+                                  constants_of(gemm.gemm)), np.ones(len(wave.TERMS)), 1) for i in range(3)]  # fmt: skip
+    inputs = every[0].counted.inputs
+    at = [inputs.index(name) for name in ("grid:m", "K")]
+    logs = np.log([[pick.randint(65, 128), pick.randint(513, 1024)] for _ in range(9)])
+    listed = short(np.arange(3), np.array([[pick.uniform(0.5, 2.0) for _ in range(3)] for _ in logs]), logs)
+    choose = CompiledChooser(every, inputs, at, (1,), SMS).chooser(({7 << CELL_BITS | 10: listed},))
+    for _ in range(50):
+        m, k = pick.randint(65, 128), pick.randint(513, 1024)
+        _, factors = factors_at(listed, np.log([m, k]))
+        key = tuple(m if name == "grid:m" else k if name == "K" else 4096 for name in inputs)
+        assert choose(key) == factors.argmin(), "their laws are alike"
+    exact = factors_at(listed, logs[4])[1]
+    assert abs(np.log(exact / np.frombuffer(listed)[5 + 3 * 4 : 5 + 3 * 5])).max() < 0.7, "mostly its own"
 
 
 def test_where_nothing_compiles_there_is_no_function(monkeypatch: pytest.MonkeyPatch) -> None:

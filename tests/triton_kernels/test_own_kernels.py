@@ -18,7 +18,7 @@ import triton.language as tl  # noqa: E402
 from own_card import CONFIGS, Device, at_size, best, matmul, product, tuned  # noqa: E402
 
 from pipewave.tune import autotune  # noqa: E402
-from pipewave.tune.law.peaks import Peaks  # noqa: E402
+from pipewave.tune.law.anchors import Peaks  # noqa: E402
 from pipewave.tune.user_kernels import launch_log as log  # noqa: E402
 from pipewave.tune.user_kernels.device import Launch  # noqa: E402
 from pipewave.tune.user_kernels.kind_state import KindState  # noqa: E402

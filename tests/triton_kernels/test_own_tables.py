@@ -17,7 +17,7 @@ from own_card import Device, at_size, best, tuned  # noqa: E402
 
 from pipewave.errors import BadFile  # noqa: E402
 from pipewave.tune import store  # noqa: E402
-from pipewave.tune.law.peaks import peaks_of  # noqa: E402
+from pipewave.tune.law.anchors import peaks_of  # noqa: E402
 from pipewave.tune.store import TableMismatch  # noqa: E402
 from pipewave.tune.user_kernels import launch_log as log  # noqa: E402
 from pipewave.tune.user_kernels import offline  # noqa: E402

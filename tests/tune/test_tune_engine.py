@@ -18,10 +18,9 @@ import pytest
 from pipewave.cli import build
 from pipewave.errors import BadInput
 from pipewave.models import load
-from pipewave.tune.engine.deploying import write_all
 from pipewave.tune.engine.lookups import Lookup, file_name, lookups, path_of
-from pipewave.tune.engine.profiling import ANCHORS, candidates, counts, profile
-from pipewave.tune.law.peaks import peaks_of
+from pipewave.tune.engine.profiling import ANCHORS, candidates, counts, profile, write_all
+from pipewave.tune.law.anchors import peaks_of
 from tests.command_line import CliRunner
 
 DENSE = {"vllm": "N={},K={},device_name={},dtype=fp8_w8a8,block_shape=[128,128].json",

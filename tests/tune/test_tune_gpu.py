@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from pipewave.tune.user_kernels.device import Built, Launch
-from pipewave.tune.user_kernels.gpu import Gpu
+from pipewave.tune.user_kernels.gpu import built
 
 
 class Kernel:
@@ -26,5 +26,5 @@ def test_a_configurations_hook_runs_before_it_is_compiled() -> None:
         descriptor.block_shape = [configs[index]["BLOCK"]]
 
     launch = Launch(Kernel(), (1,), (descriptor,), {}, configs, prepare=hook)
-    assert [Gpu._one(launch, index) for index in (0, 1)] == [Built(1024, 40), Built(2048, 40)]
-    assert Gpu._one(Launch(Kernel(), (1,), (descriptor,), {}, configs), 0).error.startswith("ValueError")
+    assert [built(launch, index) for index in (0, 1)] == [Built(1024, 40), Built(2048, 40)]
+    assert built(Launch(Kernel(), (1,), (descriptor,), {}, configs), 0).error.startswith("ValueError")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipewave.errors import BadFile, BadInput, MissingExtra
-from pipewave.tune.imported import kernel_file
+from pipewave.tune.source.inspect import kernel_file
 
 
 def test_the_module_and_the_name_of_a_kernel(tmp_path: Path) -> None:

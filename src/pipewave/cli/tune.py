@@ -176,8 +176,8 @@ def engine(
                  "found by": rules()[of.engine][of.kind]["found_by"]} for of in wanted]  # fmt: skip
     else:
         need_gpu()
-        from pipewave.tune.engine.deploying import write_all
         from pipewave.tune.engine.gpu import GpuTimer
+        from pipewave.tune.engine.profiling import write_all
 
         with redirect_stdout(sys.stderr):  # engines print there, too
             rows = write_all(wanted, GpuTimer(name), out, most, say)

@@ -2,7 +2,7 @@
 
     out = fused_moe(x, w13, w2, weights, chosen)
 
-A few tokens stream the weights of their experts (`moe_few`); more are sorted by expert and multiplied on the tensor
+A few tokens stream the weights of their experts ; more are sorted by expert and multiplied on the tensor
 cores (`moe_sort`, `moe_experts`), with configurations from the tables `moe_up` and `moe_down` of this GPU.
 """
 
@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from pipewave.errors import BadInput
-from pipewave.triton_kernels import moe_experts, moe_few, moe_sort
+from pipewave.triton_kernels import moe_experts, moe_sort
 from pipewave.tune.tables import load_table
 
 REREAD = 32e6  # bytes of weights that few tokens may read again before sorting, two launches more, is quicker
@@ -21,17 +21,6 @@ FEW_DOWN = {"BLOCK_N": 4, "BLOCK_K": 256, "num_warps": 1}
 FEW_DOWN_LONG = {"BLOCK_N": 2, "BLOCK_K": 1024, "num_warps": 1}  # for rows of weights of LONG and more
 LONG = 2048
 Config = dict[str, int]
-
-
-def is_few(tokens: int, experts: int, top_k: int, hidden: int, inter: int) -> bool:
-    """Whether the path for few tokens is the quicker one: what it reads more than once is little."""
-    hit = experts * (1.0 - (1.0 - top_k / experts) ** tokens)
-    return (tokens * top_k - hit) * 6 * hidden * inter <= REREAD
-
-
-def few_configs(inter: int) -> tuple[Config, Config]:
-    """Configurations of the two kernels for few tokens."""
-    return FEW_UP, FEW_DOWN_LONG if inter >= LONG else FEW_DOWN
 
 
 def fused_moe(
@@ -52,9 +41,22 @@ def fused_moe(
     """
     _check(x, w13, w2, weights, chosen)
     (tokens, hidden), (experts, _, inter), top_k = x.shape, w2.shape, chosen.shape[1]
-    if configs is None and is_few(tokens, experts, top_k, hidden, inter):
-        return _few(x, w13, w2, weights, chosen)
-    return _sorted(x, w13, w2, weights, chosen, configs or select(tokens, experts, top_k, hidden, inter))
+    hit = experts * (1.0 - (1.0 - top_k / experts) ** tokens)
+    y = x.new_empty(chosen.numel(), inter)
+    if configs is None and (tokens * top_k - hit) * 6 * hidden * inter <= REREAD:
+        moe_experts.launch_few_up(x, w13, y, chosen, FEW_UP)
+        down = FEW_DOWN_LONG if inter >= LONG else FEW_DOWN
+        return moe_experts.launch_few_down(y, w2, x.new_empty(x.shape), weights, chosen, down)
+    up, down = configs or select(tokens, experts, top_k, hidden, inter)
+    order = moe_sort.sort(chosen, experts, up["BLOCK_M"], down["BLOCK_M"])
+    sms = multiprocessors(x.device)
+    moe_experts.launch_up(x, w13, y, order, top_k, up, sms)
+    adds = bool(down["ADD"])
+    out = (x.new_zeros if adds else x.new_empty)(x.shape)
+    # One expert a token: its row is the sum.
+    part = out if adds or top_k == 1 else x.new_empty(chosen.numel(), hidden)
+    moe_experts.launch_down(y, w2, part, weights, order, top_k, down, sms)
+    return out if part is out else moe_experts.launch_total(part, out, top_k)
 
 
 def select(tokens: int, experts: int, top_k: int, hidden: int, inter: int) -> tuple[Config, Config]:
@@ -71,25 +73,6 @@ def select(tokens: int, experts: int, top_k: int, hidden: int, inter: int) -> tu
 @cache
 def _table(kernel: str) -> Any:
     return load_table(kernel)
-
-
-def _few(x: Any, w13: Any, w2: Any, weights: Any, chosen: Any) -> Any:
-    first, second = few_configs(w2.shape[2])
-    y = moe_few.launch_few_up(x, w13, x.new_empty(chosen.numel(), w2.shape[2]), chosen, first)
-    return moe_few.launch_few_down(y, w2, x.new_empty(x.shape), weights, chosen, second)
-
-
-def _sorted(x: Any, w13: Any, w2: Any, weights: Any, chosen: Any, configs: tuple[Config, Config]) -> Any:
-    (up, down), top_k = configs, chosen.shape[1]
-    order = moe_sort.sort(chosen, len(w2), up["BLOCK_M"], down["BLOCK_M"])
-    sms = multiprocessors(x.device)
-    y = moe_experts.launch_up(x, w13, x.new_empty(chosen.numel(), w2.shape[2]), order, top_k, up, sms)
-    adds = bool(down["ADD"])
-    out = (x.new_zeros if adds else x.new_empty)(x.shape)
-    # One expert a token: its row is the sum.
-    part = out if adds or top_k == 1 else x.new_empty(chosen.numel(), x.shape[1])
-    moe_experts.launch_down(y, w2, part, weights, order, top_k, down, sms)
-    return out if part is out else moe_experts.launch_total(part, out, top_k)
 
 
 @cache

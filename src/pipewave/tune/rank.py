@@ -22,12 +22,10 @@ import numpy as np
 
 from pipewave.errors import BadInput, MissingExtra
 from pipewave.gpus import find
-from pipewave.tune.imported import kernel_file
-from pipewave.tune.law.anchors import Floats, Ints
+from pipewave.tune.law.anchors import Floats, Ints, Peaks, peaks_of
 from pipewave.tune.law.model import physics_us
-from pipewave.tune.law.peaks import Peaks, peaks_of
 from pipewave.tune.source.formula import formula
-from pipewave.tune.source.inspect import complete
+from pipewave.tune.source.inspect import complete, kernel_file
 from pipewave.tune.source.launch import tensor_of
 from pipewave.tune.source.traced import plain
 from pipewave.tune.user_kernels.device import Built

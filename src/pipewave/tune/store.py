@@ -7,8 +7,8 @@ what was measured otherwise is not read. Several processes append to one file; a
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -20,25 +20,25 @@ from pipewave.errors import BadFile
 from pipewave.files import sealed
 from pipewave.files.store import Store, read
 from pipewave.tune.choose.chooser import Lists
-from pipewave.tune.law.anchors import Floats
+from pipewave.tune.choose.compiled import short
+from pipewave.tune.law.anchors import Floats, Peaks
 from pipewave.tune.law.gp_correction import GpCorrection
 from pipewave.tune.law.margin import Base
 from pipewave.tune.law.model import Model, Pooled, PooledPrediction
-from pipewave.tune.law.peaks import Peaks
 from pipewave.tune.law.smooth import Smoother
 from pipewave.tune.machine import flat
 from pipewave.tune.user_kernels.device import Built
 from pipewave.tune.user_kernels.kernel import KernelDescription, Kind, config_hash
 
-LAUNCHES, TABLE = 1, 7  # schemas; tables: 7 is one format for shipped and user kernels
+LAUNCHES, TABLE = 1, 8  # schemas
 NOT_BUILT = 2  # in place of an error
-GP_ARRAYS = "mean", "spread", "alike", "sizes", "marks", "config", "weights", "twos"
+PARTS = {"peaks": Peaks, "smooth": Smoother, "beside": PooledPrediction, "pooled": Pooled, "base": Base,
+         "gp_correction": GpCorrection, "there": Model}  # of a model, by the fields that hold them  # fmt: skip
 PACKAGED = Path(str(files("pipewave").joinpath("data", "tables")))
 ENVIRONMENT = ("gpu", "driver", "triton")  # of a measured launch
 HARD, SOFT = ("gpu", "sm_count", "cc"), ("triton", "cuda", "driver")  # of a table: refused, warned about once
 NARROW = {"weights": np.float16, "alike": np.float16, "at": np.float32, "law": np.float32, "sizes": np.float32,
           "marks": np.float32, "sigma": np.float32, "config": np.int16}  # fmt: skip
-Record = Mapping[str, Any]
 Arrays = dict[str, Any]
 _warned: set[str] = set()
 
@@ -57,6 +57,20 @@ class KindTable:
     launches: Sequence[Mapping[str, Any]]  # numbers of launches like those to choose for
     sizes: Sequence[str]  # the numbers that launches are placed by
     lists: Lists | None = None  # short lists by cell, where they were worked out ahead
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A launch that was measured: `counts` [c, 6]; `us` [c], NaN where not timed; `built`: what the compiler said of
+    the configurations that were compiled by then; `seconds` of timing.
+    """
+
+    kind: Kind
+    numbers: Mapping[str, Any]
+    counts: Floats
+    us: Floats
+    built: Mapping[int, Built]
+    seconds: float
 
 
 Kinds = Mapping[Kind, KindTable]
@@ -103,25 +117,15 @@ def _environment(env: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(env.get(name, "")) for name in ENVIRONMENT}
 
 
-def launches(path: Path, of: KernelDescription, env: Mapping[str, Any] | None) -> list[Record]:
-    """Launches measured with these configurations, driver and Triton; `env` None takes any GPU's."""
-    wanted = config_hash(of.configs), None if env is None else _environment(env)
-    return [record for record in read(path.with_suffix(".launches")).of("launch")
-            if record["schema"] == LAUNCHES and record["configs"] == wanted[0]
-            and wanted[1] in (None, record["env"])]  # fmt: skip
-
-
-def numbers_of(record: Record) -> tuple[Kind, Mapping[str, Any], Floats, Floats]:
-    """Kind, numbers, counts [c, 6] and µs [c] of a record."""
-    us = np.array([np.nan if value is None else value for value in record["us"]], float)
-    return _kind(record), record["numbers"], np.array(record["counts"], float), us
-
-
-def built_of(record: Record) -> dict[int, Built]:
-    """What the compiler said of the configurations that were compiled by then."""
-    errors = "", "did not compile"
-    return {i: Built(smem, registers, errors[error]) for i, (smem, registers, error) in enumerate(record["built"])
-            if error < NOT_BUILT}  # fmt: skip
+def launches(path: Path, of: KernelDescription, env: Mapping[str, Any]) -> Iterator[Measured]:
+    """Launches measured with these configurations on this GPU, with this driver and Triton."""
+    errors, wanted = ("", "did not compile"), (LAUNCHES, config_hash(of.configs), _environment(env))
+    for one in read(path.with_suffix(".launches")).of("launch"):
+        if (one["schema"], one["configs"], one["env"]) == wanted:
+            us = np.array([np.nan if value is None else value for value in one["us"]], float)
+            built = {i: Built(smem, registers, errors[error]) for i, (smem, registers, error) in enumerate(one["built"])
+                     if error < NOT_BUILT}  # fmt: skip
+            yield Measured(_kind(one), one["numbers"], np.array(one["counts"], float), us, built, float(one["seconds"]))
 
 
 def write_table(path: Path, of: KernelDescription, env: Mapping[str, Any], kinds: Kinds,
@@ -133,21 +137,14 @@ def write_table(path: Path, of: KernelDescription, env: Mapping[str, Any], kinds
                             "env": flat(env), "kinds": [], "canary": list(canary)}  # fmt: skip
     arrays: Arrays = {}
     for i, (kind, one) in enumerate(kinds.items()):
-        arrays |= _arrays(str(i), one.model)
         for level, lists in enumerate(one.lists or ()):
             arrays |= _list_arrays(f"{i}_cells{level}", lists)
         card["kinds"].append({"kind": [list(pair) for pair in kind], "launches": [dict(each) for each in one.launches],
-                              "sizes": list(one.sizes), "levels": len(one.lists or ())} | _card(one.model))  # fmt: skip
+                              "sizes": list(one.sizes), "levels": len(one.lists or ()),
+                              "model": _packed(str(i), one.model, arrays)})  # fmt: skip
     target = path.with_suffix(".safetensors")
-    sealed.write(target, card, {name: _narrowed(name, array) for name, array in arrays.items()})
+    sealed.write(target, card, arrays)
     return target
-
-
-def _narrowed(name: str, array: Any) -> Any:
-    narrow = (
-        np.float32 if "_gp_" in name and array.dtype.kind == "f" else NARROW.get(name.rpartition("_")[2], array.dtype)
-    )
-    return array.astype(narrow)
 
 
 def read_table(path: Path, of: KernelDescription) -> tuple[dict[str, Any], dict[Kind, KindTable]]:
@@ -167,7 +164,10 @@ def read_table(path: Path, of: KernelDescription) -> tuple[dict[str, Any], dict[
         if meta["kernel"][what] != wanted:
             raise TableMismatch(f"{path} was made for another {what.partition('_')[0]} of {of.name}; measure anew",
                                 field="table")  # fmt: skip
-    return meta, {_kind(each): _kind_table(str(i), each, arrays) for i, each in enumerate(meta["kinds"])}
+    return meta, {_kind(each): KindTable(
+        _unpacked(each["model"], arrays, Model), each["launches"], each["sizes"],
+        tuple(_read_lists(f"{i}_cells{level}", arrays) for level in range(each["levels"])) or None,
+    ) for i, each in enumerate(meta["kinds"])}  # fmt: skip
 
 
 def card(path: Path) -> dict[str, Any]:
@@ -189,80 +189,49 @@ def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
             for name, value in config.items()}  # fmt: skip
 
 
-def _kind_table(name: str, of: Mapping[str, Any], arrays: Arrays) -> KindTable:
-    wide = {key: value.astype(np.float64) if value.dtype.kind == "f" else value.astype(np.int64)
-            for key, value in arrays.items() if key.startswith(f"{name}_")}  # fmt: skip
-    lists = tuple(_read_lists(f"{name}_cells{level}", wide) for level in range(of["levels"])) or None
-    return KindTable(_model(name, of, wide), list(of["launches"]), list(of["sizes"]), lists)
-
-
 def _kind(of: Mapping[str, Any]) -> Kind:
     return tuple((name, text) for name, text in of["kind"])
 
 
 def _list_arrays(name: str, lists: Mapping[int, bytes]) -> Arrays:
-    pairs = [np.frombuffer(one).reshape(-1, 2) for one in lists.values()]
+    """Short lists with one factor for each configuration, as those of shipped tables are."""
+    pairs = [np.frombuffer(one)[2:].reshape(2, -1).T for one in lists.values()]
     every = np.concatenate([np.zeros((0, 2)), *pairs])
-    return {f"{name}_key": np.array(list(lists), np.int64), f"{name}_config": every[:, 0],
+    return {f"{name}_key": np.array(list(lists), np.int64), f"{name}_config": every[:, 0].astype(np.int16),
             f"{name}_length": np.array([len(one) for one in pairs], np.uint8),
             f"{name}_factor": every[:, 1].astype(np.float16)}  # fmt: skip
 
 
 def _read_lists(name: str, a: Arrays) -> dict[int, bytes]:
-    pairs = np.stack([a[f"{name}_config"].astype(float), a[f"{name}_factor"]], axis=1)
+    configs, factors = a[f"{name}_config"].astype(float), a[f"{name}_factor"].astype(float)
     ends = [0, *np.cumsum(a[f"{name}_length"]).tolist()]
-    return {key: pairs[start:end].tobytes()
+    return {key: short(configs[start:end], factors[None, start:end])
             for key, start, end in zip(a[f"{name}_key"].tolist(), ends[:-1], ends[1:], strict=True)}  # fmt: skip
 
 
-def _card(model: Model) -> dict[str, Any]:
-    """What of a model is no array."""
-    found: dict[str, Any] = {"margin": model.margin, "measured": model.launches, "card": asdict(model.peaks),
-                             "lengths": [each.length for each in model.smooth]}  # fmt: skip
-    if model.base is not None:
-        found["based"] = True
-    if (beside := model.beside) is not None:
-        found |= {"beside_length": beside.smooth.length, "beside_share": beside.share}
-    if model.gp_correction is not None:
-        found |= {"gp_level": model.gp_correction.level}
-    return found if model.there is None else found | {"there": _card(model.there)}
+def _packed(name: str, value: Any, arrays: Arrays) -> Any:
+    """A part of a model as JSON has it; its arrays stand in `arrays` under the names of their fields."""
+    if isinstance(value, np.ndarray):
+        wide = "_gp_correction_" in name and value.dtype.kind == "f"
+        arrays[name] = value.astype(np.float32 if wide else NARROW.get(name.rpartition("_")[2], value.dtype))
+        return {"array": name}
+    if is_dataclass(value):
+        return {one.name: _packed(f"{name}_{one.name}", getattr(value, one.name), arrays) for one in fields(value)}
+    if isinstance(value, tuple):
+        return [_packed(f"{name}_{i}", one, arrays) for i, one in enumerate(value)]
+    return value
 
 
-def _arrays(name: str, model: Model) -> Arrays:
-    found = {f"{name}_law": model.law, f"{name}_sigma": model.sigma, f"{name}_resident": model.resident}
-    for j, each in enumerate(model.smooth):
-        found |= _smooth_arrays(f"{name}_{j}", each)
-    if (other := model.beside) is not None:
-        found |= _smooth_arrays(f"{name}_beside", other.smooth)
-        found |= {f"{name}_beside_pooled": other.pooled.law, f"{name}_beside_offset": other.pooled.offset}
-    if (base := model.base) is not None:
-        found |= {f"{name}_base_at": base.at, f"{name}_base_best": base.best}
-    if (alike := model.gp_correction) is not None:
-        found |= {f"{name}_gp_{part}": getattr(alike, part) for part in GP_ARRAYS}
-    return found if model.there is None else found | _arrays(f"{name}_there", model.there)
-
-
-def _model(name: str, of: Mapping[str, Any], a: Mapping[str, Any]) -> Model:
-    smooth = tuple(_smoother(f"{name}_{j}", length, a) for j, length in enumerate(of["lengths"]))
-    peaks, beside, alike = Peaks(**of["card"]), None, None
-    if "beside_length" in of:
-        pooled = Pooled(peaks, a[f"{name}_beside_pooled"], a[f"{name}_beside_offset"])
-        smoothed = _smoother(f"{name}_beside", of["beside_length"], a)
-        beside = PooledPrediction(pooled, smoothed, of["beside_share"])
-    if "gp_level" in of:
-        alike = GpCorrection(**{part: a[f"{name}_gp_{part}"] for part in GP_ARRAYS}, level=of["gp_level"])
-    there = _model(f"{name}_there", of["there"], a) if "there" in of else None
-    base = Base(a[f"{name}_base_at"], a[f"{name}_base_best"]) if of.get("based") else None
-    return Model(peaks, a[f"{name}_resident"], a[f"{name}_law"], smooth, a[f"{name}_sigma"], of["margin"],
-                 of["measured"], beside, alike, there, base)  # fmt: skip
-
-
-def _smooth_arrays(name: str, of: Smoother) -> Arrays:
-    return {f"{name}_{part}": getattr(of, part) for part in ("mean", "spread", "at", "weights")}
-
-
-def _smoother(name: str, length: float, a: Mapping[str, Any]) -> Smoother:
-    return Smoother(a[f"{name}_mean"], a[f"{name}_spread"], length, a[f"{name}_at"], a[f"{name}_weights"])
+def _unpacked(value: Any, arrays: Arrays, kind: Any = None) -> Any:
+    """The part of a model again; `kind`: its class, where it is no number or array."""
+    if isinstance(value, list):
+        return tuple(_unpacked(one, arrays, kind) for one in value)
+    if not isinstance(value, dict):
+        return value
+    if "array" in value:
+        found = arrays[value["array"]]
+        return found.astype(np.float64 if found.dtype.kind == "f" else np.int64)
+    return kind(**{name: _unpacked(one, arrays, PARTS.get(name)) for name, one in value.items()})
 
 
 def check_environment(meta: Mapping[str, Any], env: Mapping[str, Any]) -> list[str]:

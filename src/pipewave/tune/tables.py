@@ -20,14 +20,12 @@ from pipewave.gpus import find
 from pipewave.tune import machine, store
 from pipewave.tune.choose.chooser import MEMO, Chooser, Key
 from pipewave.tune.defaults import defaults
-from pipewave.tune.law.anchors import Floats, Ints, columns
+from pipewave.tune.law.anchors import Floats, Ints, columns, peaks_of
 from pipewave.tune.law.launch_counts import LINE, LOAD_FIELDS, SHAPE_FIELDS, check_shape, family, flops, routed, stated
 from pipewave.tune.law.model import Model, moved
-from pipewave.tune.law.peaks import peaks_of
 from pipewave.tune.store import KindTable
 from pipewave.tune.user_kernels.kernel import KernelDescription, Kind
-from pipewave.tune.user_kernels.launch_formulas import LaunchFormulas
-from pipewave.tune.user_kernels.sizes import Sizes
+from pipewave.tune.user_kernels.launch_formulas import LaunchFormulas, Sizes
 
 FROM = "H200"  # the GPU whose tables are shipped
 KERNELS = ("gemm", "gemm_fp8", "moe_w13", "moe_w2", "prefill_causal_128", "prefill_full_128", "prefill_causal_64",

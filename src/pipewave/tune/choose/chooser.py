@@ -1,9 +1,9 @@
 """Choosing for launches of one kind: a dictionary hit where a launch came before, else the few laws of its cell.
 
 No GPU call, no lock. Short lists and the C function are worked out aside: until they are there, the best of the nearest
-launch measured answers, and is not remembered. A cell is the bit lengths of the sizes less one, the leading sizes in
-half octaves; where no launch was drawn into it, wider cells answer. Candidates are those of whole octaves or more, so
-that they hold for several ways to fill the last wave; their corrections are the cell's own.
+launch measured answers, and is not remembered. A cell is the bit lengths of the sizes less one; where no launch was
+drawn into it, wider cells answer. What predictions are above the laws differs within a cell, by how a binary or the
+last wave is filled: it is taken from the launches drawn there that are nearest in size.
 """
 
 from __future__ import annotations
@@ -16,28 +16,34 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.tune.choose.compiled import CELL_BITS, IDLE, Candidate, CompiledChooser, Short, law_function, short
+from pipewave.tune.choose.compiled import (
+    CELL_BITS,
+    IDLE,
+    Candidate,
+    CompiledChooser,
+    Short,
+    factors_at,
+    law_function,
+    short,
+)
 from pipewave.tune.law.anchors import Floats, Ints
 from pipewave.tune.law.model import Model
 from pipewave.tune.user_kernels.aside import ASIDE
-from pipewave.tune.user_kernels.launch_formulas import LaunchFormulas
-from pipewave.tune.user_kernels.sizes import Sizes, drawn
+from pipewave.tune.user_kernels.launch_formulas import LaunchFormulas, Sizes, drawn
 
 SAMPLES, BEYOND = 4096, 2048  # launches drawn to work out short lists: within the sizes seen, and around them
 CHUNK = 512  # of them at once
-LEAST = 4  # of them that a short list is worked out from
-WIDTHS = (1, 2, 4)  # octaves of the cells that answer where no launch was drawn into a narrower one
+LEAST, KEPT = 4, 64  # of them in a cell: that a short list is worked out from, and that it keeps
+WIDTHS = (1, 2, 4)  # octaves of the cells: wider ones answer where no launch was drawn into a narrower one
 MOST = 16  # candidates of a cell that win at its samples: each costs a twentieth of a microsecond
 ENOUGH, WORST = 0.002, 0.03  # mean and worst loss at which a short list ends
 FEW = 8  # samples that are hardly enough
 KEEP_DEFAULT = 1.1  # the default stays a candidate wherever it is predicted within this factor
 BOUNDED = 32  # candidates more, that would win if they filled every SM alike
-SHARED = 2  # samples that the mean correction of a wider cell counts for in a narrower one
-HALVED = 2  # leading sizes that cells take in half octaves
 CELLED = 8  # leading sizes that cells are distinguished by
 MEMO = 1 << 16
 Key = tuple[Any, ...]
-Lists = tuple[dict[int, Short], ...]  # of cells in half octaves, then of those of `WIDTHS`
+Lists = tuple[dict[int, Short], ...]  # of cells, by `WIDTHS`
 Default = Callable[[Mapping[str, Floats]], Ints]  # numbers of launches as columns → the default of each
 
 
@@ -89,7 +95,7 @@ class Chooser:
         self._size_at = tuple(self.inputs.index(name) for name in sizes.names)
         self.memo = Memo(self.decide)
         self.choose: Callable[[Key], int] = self.memo.__getitem__
-        self.lists: Lists = lists or tuple({} for _ in (0, *WIDTHS))
+        self.lists: Lists = lists or tuple({} for _ in WIDTHS)
         self._compiled: Callable[[Key], int | None] | None = None
         self._seen: Floats = seen
         self._best = best  # [s] the fastest of launches seen
@@ -97,7 +103,7 @@ class Chooser:
         self._grows = lists is None  # lists of a table are whole: choices do not depend on what was asked before
         self.is_ready = lists is not None or not len(seen)
         self._asked = 0  # the generation of `ASIDE` that works on lists and function
-        self._rows: dict[Short, list[Any]] = {}
+        self._rows: dict[int, Any] = {}
         self._law = law_function(model.peaks.sms)
 
     def remember(self, key: Key, config: int) -> int:
@@ -108,16 +114,14 @@ class Chooser:
     def decide(self, key: Key) -> int:
         """Evaluate the short list of the cell; waits for what is worked out aside, if that is not done."""
         index = None if self._compiled is None else self._compiled(key)
-        return self._uncompiled(key) if index is None else index
-
-    def _uncompiled(self, key: Key) -> int:
-        """The same without the C function, or where that has no answer."""
+        if index is not None:
+            return index
         self.begin()
         if not self.is_ready:
             ASIDE.settle()
         listed = self._listed(key)
         if listed is None and self._grows:
-            listed = self.lists[0][self._cell(key)] = self._new(key)
+            listed = self.lists[0][self._cell(key, WIDTHS[0])] = self._new(key)
         return self._whole(key) if listed is None else self._evaluated(key, listed)
 
     def meanwhile(self, key: Key) -> int:
@@ -143,58 +147,51 @@ class Chooser:
             finally:
                 self.is_ready = True
         if self._compiled is None and "triton" in sys.modules:
-            self._compile()
+            every = [Candidate(i, self._formula(i), self.model.law[i], int(self.model.resident[i]))
+                     for i in self.usable.tolist()]  # fmt: skip
+            made = CompiledChooser(every, self.inputs, self._size_at[:CELLED], WIDTHS, self.model.peaks.sms)
+            self._compiled = made.chooser(self.lists)
 
-    def _compile(self) -> None:
-        every = [self._candidate(index) for index in self.usable.tolist()]
-        celled = self._size_at[:CELLED]
-        made = CompiledChooser(every, self.inputs, celled[:HALVED], celled[HALVED:], (0, *WIDTHS), self.model.peaks.sms)
-        self._compiled = made.chooser(self.lists)
+    def _formula(self, index: int) -> Any:
+        return self.formulas.formulas[int(self.formulas.group[index])][0]
 
     def _listed(self, key: Key) -> Short | None:
-        for octaves, lists in zip((0, *WIDTHS), self.lists, strict=True):
-            found = lists.get(self._cell(key, octaves))
-            if found is not None:
-                return found
-        return None
+        every = (lists.get(self._cell(key, octaves)) for octaves, lists in zip(WIDTHS, self.lists, strict=True))
+        return next((found for found in every if found is not None), None)
 
     def is_listed(self, key: Key) -> bool:
         """Whether launches like this one were foreseen: within the sizes measured, or near them."""
         return self._listed(key) is not None
 
-    def _cell(self, key: Key, octaves: int = 0) -> int:
-        """As `_packed(_bits(...))` of one launch."""
+    def _cell(self, key: Key, octaves: int) -> int:
+        """As `_cells` of one launch."""
         packed = 0
-        for i, at in enumerate(self._size_at[:CELLED]):
-            less = float(key[at]) - 1.0
-            bits = math.frexp(less * less if not octaves and i < HALVED else less)[1]
-            packed = packed << CELL_BITS | bits // (octaves or 1)
+        for at in self._size_at[:CELLED]:
+            packed = packed << CELL_BITS | math.frexp(float(key[at]) - 1.0)[1] // octaves
         return packed
 
     def _evaluated(self, key: Key, listed: Short) -> int:
         """The least of a short list."""
-        rows = self._rows.get(listed) or self._rows.setdefault(listed, self._rows_of(listed))
-        best, least = rows[0][0], math.inf
-        for index, factor, count, at, law in rows if len(rows) > 1 else ():
-            found = count(*(key[i] for i in at))
+        index, factors = factors_at(listed, self._logs(key)[0, :CELLED])
+        best, least = int(index[0]), math.inf
+        for one, factor in zip(index.tolist(), factors.tolist(), strict=True) if len(index) > 1 else ():
+            count, at, law = self._rows.get(one) or self._row(one)
+            found = count(*[key[i] for i in at])
             if found is None:
                 return self._whole(key)
             blocks, trips = max(found[0], 1.0), found[1]
             idle = found[IDLE] if len(found) > IDLE else 0.0
             us = factor * self._law(blocks, trips, max(found[2], trips), found[3], found[4], idle, *law)[0]
             if us < least:
-                best, least = index, us
-        return int(best)
+                best, least = one, us
+        return best
 
-    def _rows_of(self, listed: Short) -> list[tuple[int, float, Any, tuple[int, ...], tuple[float, ...]]]:
-        """A short list with what counts its launches and what a law needs."""
-        found = []
-        for index, factor in np.frombuffer(listed).reshape(-1, 2).tolist():
-            formula = self.formulas.formulas[int(self.formulas.group[int(index)])][0]
-            law = (float(self.model.resident[int(index)]), *self.model.law[int(index)].tolist())
-            at = tuple(self.inputs.index(name) for name in formula.inputs)
-            found.append((int(index), factor, formula.one, at, law))
-        return found
+    def _row(self, index: int) -> Any:
+        """What counts launches of a configuration, places of its inputs in a key, and its law."""
+        formula = self._formula(index)
+        law = float(self.model.resident[index]), *self.model.law[index].tolist()
+        self._rows[index] = formula.one, tuple(self.inputs.index(name) for name in formula.inputs), law
+        return self._rows[index]
 
     def _whole(self, key: Key) -> int:
         """Choose by the whole model, for a launch that nobody foresaw."""
@@ -215,33 +212,35 @@ class Chooser:
         numbers = dict(zip(self.inputs, key, strict=True))
         ranked, factor = self._judged_at(key)
         default = self.default({name: np.array([value], float) for name, value in numbers.items()})
-        return self._decide(self._short(ranked, self.formulas.counts(numbers)[None], default), factor)
+        listed = self._short(ranked, self.formulas.counts(numbers)[None], default)
+        return short(listed, np.exp(factor[:, listed]))
 
-    def sample(self, numbers: Mapping[str, Floats], at: Floats, bounded: int = BOUNDED) -> None:
-        """Keep of each cell the few configurations that lose nothing at launches given as columns, of sizes [s, d]."""
+    def sample(self, numbers: Mapping[str, Floats], at: Floats, bounded: int = BOUNDED, kept: int = KEPT) -> None:
+        """Keep of each cell the few configurations that lose nothing at launches given as columns, of sizes [s, d].
+
+        The narrowest cells keep so many of their launches, with the corrections there; wider ones, or all where none
+        are kept, the mean correction.
+        """
         counts, logs, default = self.formulas.many(numbers), np.log(np.maximum(at, 1.0)), self.default(numbers)
         parts = [self._judged(counts[i : i + CHUNK], logs[i : i + CHUNK],
                               {name: column[i : i + CHUNK] for name, column in numbers.items()})
                  for i in range(0, len(at), CHUNK)]  # fmt: skip
         ranked, factor = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
-        fine = _packed(_bits(at))
-        wider: dict[int, tuple[int, ...]] = {}
-        for octaves, wide in zip(reversed(WIDTHS), reversed(self.lists[1:]), strict=True):
-            for name, index in _grouped(_packed(_bits(at, octaves))):
+        wider: dict[int, Ints] = {}  # by cell, so that few samples need not tell what else may win near them
+        for octaves, lists in zip(reversed(WIDTHS), reversed(self.lists), strict=True):
+            for cell, index in _grouped(_cells(at, octaves)):
                 if len(index) < LEAST:
                     continue
-                beyond = wider.get(int(_packed(_bits(at[index[:1]], 2 * octaves))[0]), ())
-                listed = self._with(self._short(ranked[index], counts[index], default[index], bounded), beyond)
-                wider[name] = tuple(listed)
-                wide[name] = self._decide(listed, factor[index])
-                shared = np.repeat(factor[index].mean(axis=0, keepdims=True), SHARED, axis=0)
-                for cell, inside in _grouped(fine[index]) if octaves == 1 else ():
-                    self.lists[0][cell] = self._decide(listed, np.concatenate([factor[index[inside]], shared]))
-
-    def _with(self, listed: Ints, beyond: tuple[int, ...]) -> Ints:
-        """A short list with what wins in the wider cell around it: few samples of a cell do not tell what else does."""
-        more = [one for one in beyond if one not in listed][: max(MOST - len(listed), 0)]
-        return np.array([*listed, *more], np.int64)
+                listed = self._short(ranked[index], counts[index], default[index], bounded)
+                beyond = wider.get(int(_cells(at[index[:1]], 2 * octaves)[0]), listed[:0])
+                more = [one for one in beyond.tolist() if one not in listed][: max(MOST - len(listed), 0)]
+                listed = np.sort(np.array([*listed, *more], np.int64))
+                wider[cell] = listed
+                if octaves > WIDTHS[0] or not kept:
+                    lists[cell] = short(listed, np.exp(factor[index][:, listed].mean(axis=0, keepdims=True)))
+                else:
+                    some = index[:kept]
+                    lists[cell] = short(listed, np.exp(factor[some][:, listed]), logs[some, :CELLED])
 
     def _judged(self, counts: Floats, logs: Floats, numbers: Mapping[str, Floats]) -> tuple[Floats, Floats]:
         """What choices go by (log µs), and how far it is above the laws alone: each [s, c]."""
@@ -268,15 +267,6 @@ class Chooser:
         order = np.argsort(bound.mean(axis=0), kind="stable")
         return [int(one) for one in self.usable[order[(bound.min(axis=0) <= 0.0)[order]]]]
 
-    def _decide(self, chosen: Ints, factor: Floats) -> Short:
-        """The choice among these with their mean correction [s, c] over some launches."""
-        chosen = np.sort(chosen)
-        return short(chosen, np.exp(factor[:, chosen].mean(axis=0)))
-
-    def _candidate(self, index: int) -> Candidate:
-        counted = self.formulas.formulas[int(self.formulas.group[index])][0]
-        return Candidate(index, counted, self.model.law[index], int(self.model.resident[index]))
-
     def expected_us(self, key: Key) -> Floats:
         """Predicted µs [c] of every configuration at a launch."""
         counts = self.formulas.counts(dict(zip(self.inputs, key, strict=True)))[None]
@@ -301,19 +291,11 @@ def shortlist(lost: Floats, default: Ints, most: int, keep_default: float = KEEP
     return np.array(chosen + [config for config in kept if config not in chosen], np.int64)
 
 
-def _bits(at: Floats, octaves: int = 0) -> Ints:
-    """Bit lengths [s, d] of sizes [s, d] less one, in so many octaves; by default of the leading ones' squares."""
-    less = at[:, :CELLED] - 1
-    if not octaves:
-        less[:, :HALVED] **= 2
-    return np.frexp(less)[1].astype(np.int64) // max(octaves, 1)
-
-
-def _packed(bits: Ints) -> Ints:
-    """Cells [s] by bit lengths [s, d]."""
-    packed = np.zeros(len(bits), np.int64)
-    for column in bits.T:
-        packed = packed << CELL_BITS | column
+def _cells(at: Floats, octaves: int) -> Ints:
+    """Cells [s] of sizes [s, d], of so many octaves: bit lengths of sizes less one, packed."""
+    packed = np.zeros(len(at), np.int64)
+    for bits in np.frexp(at[:, :CELLED] - 1)[1].T:
+        packed = packed << CELL_BITS | bits.astype(np.int64) // octaves
     return packed
 
 

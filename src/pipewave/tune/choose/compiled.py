@@ -2,8 +2,9 @@
 
 The same sums as `wave.terms` · law over `Formula.one`: both are written from those very functions, by what they compute
 of traced numbers. Configurations whose counts are worked out by the same steps share a function, with tiles and laws as
-data, so that the text depends on the kernel alone and is compiled once. In Python a candidate took a fifth of a
-microsecond, and two to three times as long where other work had come in between.
+data, so that the text depends on the kernel alone and is compiled once, by the compiler that Triton itself calls for
+its launchers. In Python a candidate took a fifth of a microsecond, and two to three times as long where other work had
+come in between.
 """
 
 from __future__ import annotations
@@ -18,19 +19,36 @@ import numpy as np
 from pipewave.tune.law import wave
 from pipewave.tune.law.anchors import Floats, Ints
 from pipewave.tune.law.launch_counts import LaunchCounts
-from pipewave.tune.source.emitted import SCALARS, Emitted, function, identifier
+from pipewave.tune.source.emitted import HEAD, SCALARS, Emitted, Known, Native, counted, function, identifier, plain
 from pipewave.tune.source.formula import Formula
-from pipewave.tune.source.native import HEAD, Native, counted, module, plain, unpacked
 from pipewave.tune.source.traced import Trace
 
 COUNTED = ("blocks", "trips", "longest", "least", "moved", "idle")  # of a launch, in the order of `formula.OUTPUTS`
+LAW_INPUTS = (*COUNTED, "resident")
 IDLE = 6  # place of idle blocks among the outputs of a formula, where it has them
-RECORD = 3 + len(wave.TERMS)  # numbers of a configuration before its tile
 CELL_BITS = 7  # of a size in a cell
-Short = bytes  # pairs of doubles: number of a configuration, factor on its µs
+NEAREST = 3  # launches of a short list that its factors are taken from, by how near they are in size
+AWAY = 0.05  # of log sizes, added to a distance: a launch that is met exactly does not decide alone
+# Doubles: how many configurations n and launches s; numbers of the configurations [n]; factors on their µs at the
+# launches [s, n]; log sizes of the launches [s, d], if there are several.
+Short = bytes
 Key = tuple[Any, ...]
 # A record of a configuration: number of its function, of its tile, blocks that an SM holds, then law and tile.
-CHOOSE = """static PyObject *choose(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+CHOOSE = """static int nearest(const double *v, const double *sizes, int s, int *near, double *share) {
+  double x[SIZES + 1], total = 0;
+  int found = 0;
+  placed(v, x);
+  for (int i = 0; i < s; i++) {
+    double away = AWAY;
+    for (int j = 0; j < SIZES; j++) away += fabs(x[j] - sizes[i * SIZES + j]);
+    if (found == NEAREST && away >= share[found - 1]) continue;
+    int at = found < NEAREST ? found++ : found - 1;
+    for (; at > 0 && share[at - 1] > away; at--) { share[at] = share[at - 1]; near[at] = near[at - 1]; }
+    share[at] = away; near[at] = i; }
+  for (int i = 0; i < found; i++) total += share[i] = 1 / share[i];
+  for (int i = 0; i < found; i++) share[i] /= total;
+  return found; }
+static PyObject *choose(PyObject *self, PyObject *const *args, Py_ssize_t given) {
   if (given != 3 || !PyTuple_Check(args[2]) || PyTuple_GET_SIZE(args[2]) != INPUTS) Py_RETURN_NONE;
   double v[INPUTS + 1], w[6], best = INFINITY, tile = -1;
   for (int i = 0; i < INPUTS; i++) {
@@ -44,15 +62,20 @@ CHOOSE = """static PyObject *choose(PyObject *self, PyObject *const *args, Py_ss
   if (!listed) Py_RETURN_NONE;
   const double *records = (const double *)PyBytes_AS_STRING(args[1]);
   const double *at = (const double *)PyBytes_AS_STRING(listed);
-  const double *end = at + PyBytes_GET_SIZE(listed) / 8;
-  long index = (long)at[0];
-  if (end - at > 2) for (; at < end; at += 2) {
-    const double *of = records + (long)at[0] * RECORD;
+  int n = (int)at[0], s = (int)at[1], near[NEAREST] = {0}, several = 1;
+  const double *configs = at + 2, *factors = configs + n;
+  double share[NEAREST] = {1};
+  if (s > 1) several = nearest(v, factors + (long)s * n, s, near, share);
+  long index = (long)configs[0];
+  if (n > 1) for (int i = 0; i < n; i++) {
+    const double *of = records + (long)configs[i] * RECORD;
     if (of[1] != tile) {
       if (!counts[(int)of[0]](v, of + 3 + LAW, w)) Py_RETURN_NONE;
       tile = of[1]; }
-    double us = at[1] * law_us(w, of[2], of + 3);
-    if (us < best) { best = us; index = (long)at[0]; } }
+    double factor = 0;
+    for (int j = 0; j < several; j++) factor += share[j] * factors[(long)near[j] * n + i];
+    double us = factor * law_us(w, of[2], of + 3);
+    if (us < best) { best = us; index = (long)configs[i]; } }
   return PyLong_FromLong(index); }
 static PyMethodDef methods[] = {{"choose", (PyCFunction)(void *)choose, METH_FASTCALL, ""}, {0}};
 static struct PyModuleDef decide = {PyModuleDef_HEAD_INIT, "pipewave_decide", 0, -1, methods};
@@ -69,39 +92,35 @@ class Candidate:
     law: Floats
     resident: int
 
+    def text(self, known: Known) -> tuple[list[str], list[float]]:
+        """Lines of C that count its launches, and the known numbers in them."""
+        trace, outputs = self.counted.traced
+        return counted(trace, [*outputs[: IDLE - 1], outputs[IDLE] if len(outputs) > IDLE else 0.0], known)
+
 
 class CompiledChooser:
-    """The C function of a kernel's configurations. `halved`, `whole`: places among the inputs of the sizes that cells
-    are told by, in order; cells take sizes in so many `octaves` (0: in one, those `halved` in half of one).
+    """The C function of a kernel's configurations. `celled`: places among the inputs of the sizes that cells are told
+    by, in order; cells take sizes in so many `octaves`.
     """
 
-    def __init__(self, candidates: Sequence[Candidate], inputs: Sequence[str], halved: Sequence[int],
-                 whole: Sequence[int], octaves: Sequence[int], sms: int) -> None:  # fmt: skip
-        functions, self._parts = _functions(candidates, inputs)
-        tiles = max(len(tile) for _, tile in self._parts.values())
-        sizes = {
-            "INPUTS": len(inputs),
-            "LEVELS": len(octaves),
-            "LAW": len(wave.TERMS),
-            "RECORD": 3 + len(wave.TERMS) + tiles,
-        }
+    def __init__(self, candidates: Sequence[Candidate], inputs: Sequence[str], celled: Sequence[int],
+                 octaves: Sequence[int], sms: int) -> None:  # fmt: skip
+        functions, parts = _functions(candidates, inputs)
+        width = 3 + len(wave.TERMS) + max(len(tile) for _, tile in parts.values())
+        sizes = {"INPUTS": len(inputs), "LEVELS": len(octaves), "LAW": len(wave.TERMS), "RECORD": width,
+                 "SIZES": len(celled), "NEAREST": NEAREST, "AWAY": AWAY}  # fmt: skip
         names = ", ".join(f"counts_{at}" for at in range(len(functions)))
         self._source = "\n".join([
             HEAD, *(f"#define {name} {value}" for name, value in sizes.items()), _law_text(sms),
             *functions, f"static int (*const counts[])(const double *, const double *, double *) = {{{names}}};",
-            f"static const int octaves[] = {{{', '.join(map(str, octaves))}}};", _cell_text(halved, whole), CHOOSE,
+            f"static const int octaves[] = {{{', '.join(map(str, octaves))}}};", _cell_text(celled), CHOOSE,
         ])  # fmt: skip
-        self._records = self._recorded(candidates, sizes["RECORD"])
-
-    def _recorded(self, candidates: Sequence[Candidate], width: int) -> bytes:
-        records = np.zeros((max(one.index for one in candidates) + 1, width))
-        tiles: dict[Any, int] = {}
+        records, tiles = np.zeros((max(one.index for one in candidates) + 1, width)), dict[Any, int]()
         for one in candidates:
-            function, tile = self._parts[one.index]
-            number = tiles.setdefault((function, tile), len(tiles))
-            row = [function, number, one.resident, *one.law, *tile]
+            at, tile = parts[one.index]
+            row = [at, tiles.setdefault((at, tile), len(tiles)), one.resident, *one.law, *tile]
             records[one.index, : len(row)] = row
-        return records.tobytes()
+        self._records = records.tobytes()
 
     def chooser(self, cells: tuple[Mapping[int, Short], ...]) -> Any:
         """A function of a key: the fastest on the short list of its cell, the first of those that have one; None where
@@ -111,56 +130,61 @@ class CompiledChooser:
         return None if made is None else partial(made.choose, cells, self._records)
 
 
-def short(listed: Ints, by: Floats) -> Short:
-    """A short list of configurations [n], each with a factor [n] on its µs."""
-    return np.stack([listed, by], axis=1).astype(np.float64).tobytes()
+def short(listed: Ints, factors: Floats, logs: Floats | None = None) -> Short:
+    """A short list of configurations [n] with factors on their µs at some launches [s, n], of log sizes [s, d]."""
+    head = [len(listed), len(factors), *listed]
+    return np.concatenate([head, factors.ravel(), [] if logs is None or len(logs) < 2 else logs.ravel()]).tobytes()
+
+
+def factors_at(listed: Short, logs: Floats) -> tuple[Ints, Floats]:
+    """Configurations [n] of a short list, and the factors [n] at a launch of log sizes [d]."""
+    values = np.frombuffer(listed)
+    n, s = int(values[0]), int(values[1])
+    configs, factors = values[2 : 2 + n].astype(np.int64), values[2 + n : 2 + n + s * n].reshape(s, n)
+    if s == 1:
+        return configs, factors[0]
+    away = AWAY + np.abs(values[2 + n + s * n :].reshape(s, -1) - logs).sum(axis=1)
+    near = np.argsort(away, kind="stable")[:NEAREST]
+    share = 1.0 / away[near]
+    return configs, np.asarray(share / share.sum() @ factors[near])
 
 
 def _functions(candidates: Sequence[Candidate], inputs: Sequence[str]) -> tuple[list[str], dict[int, Any]]:
     """Text of the functions that count, one for all configurations that count alike; the number of the function of
-    each configuration, and the known numbers that it gets.
+    each configuration, and the known numbers that it gets: one for places that always hold the same.
     """
     alike: dict[tuple[str, ...], list[tuple[Candidate, list[float]]]] = {}
     for one in candidates:
-        lines, values = _counted(one, lambda place, _: f"c[{place}]")
+        lines, values = one.text(lambda place, _: f"c[{place}]")
         alike.setdefault(tuple(lines), []).append((one, values))
+    unpacked = [f"const double {identifier(name)} = v[{at}];" for at, name in enumerate(inputs)]
     texts, parts = [], dict[int, tuple[int, tuple[float, ...]]]()
     for at, some in enumerate(alike.values()):
-        names, pick = _parameters([values for _, values in some])
-        lines, _ = _counted(some[0][0], lambda place, number, names=names: names[place] or plain(number))
-        texts.append(_function(f"int counts_{at}(const double *v, const double *c, double *w)",
-                               [*unpacked(inputs, "v"), *lines]))  # fmt: skip
+        columns = list(zip(*(values for _, values in some), strict=True))
+        varied = list(dict.fromkeys(column for column in columns if len(set(column)) > 1))
+        names = [f"c[{varied.index(column)}]" if column in varied else "" for column in columns]
+        lines, _ = some[0][0].text(lambda place, number, names=names: names[place] or plain(number))  # type: ignore[misc]
+        texts.append(_c_function(f"int counts_{at}(const double *v, const double *c, double *w)", [*unpacked, *lines]))
+        pick = [columns.index(column) for column in varied]
         parts |= {one.index: (at, tuple(values[place] for place in pick)) for one, values in some}
     return texts, parts
 
 
-def _counted(one: Candidate, known: Any) -> tuple[list[str], list[float]]:
-    trace, outputs = one.counted.traced
-    idle = outputs[IDLE] if len(outputs) > IDLE else 0.0
-    return counted(trace, [*outputs[: IDLE - 1], idle], known)
-
-
-def _parameters(values: Sequence[Sequence[float]]) -> tuple[list[str], list[int]]:
-    """Names of known numbers by their place, empty where all configurations [n] share them; one name for places that
-    always hold the same; and the place that each name is taken from.
-    """
-    columns = list(zip(*values, strict=True))
-    varied = list(dict.fromkeys(column for column in columns if len(set(column)) > 1))
-    names = [f"c[{varied.index(column)}]" if column in varied else "" for column in columns]
-    return names, [columns.index(column) for column in varied]
+def _law_terms(sms: int) -> tuple[Trace, tuple[Any, ...]]:
+    trace = Trace()
+    *counts, resident = (trace.symbol(name, 1.0) for name in LAW_INPUTS)
+    return trace, wave.terms(LaunchCounts(*counts), sms, resident)
 
 
 @cache
 def law_function(sms: int) -> Callable[..., Any]:
     """`wave.terms` times a law as a Python function of counts, resident blocks and the law: (µs,)."""
-    trace = Trace()
-    *counts, resident = (trace.symbol(name, 1.0) for name in (*COUNTED, "resident"))
-    law = [trace.symbol(f"law{i}", 1.0) for i in range(len(wave.TERMS))]
-    terms = wave.terms(LaunchCounts(*counts), sms, resident)
+    trace, terms = _law_terms(sms)
+    law = [trace.symbol(f"law{i}", 1.0) for i in range(len(terms))]
     total = sum(by * term for by, term in zip(law, terms, strict=True))
     text = Emitted(trace, [total])
     answer = text.number(total)
-    names = [identifier(name) for name in (*COUNTED, "resident", *(f"law{i}" for i in range(len(law))))]
+    names = [identifier(name) for name in (*LAW_INPUTS, *(f"law{i}" for i in range(len(law))))]
     return function(names, [*text.lines, f"return ({answer},)"], {"abs": abs, **SCALARS})
 
 
@@ -168,25 +192,36 @@ def _law_text(sms: int) -> str:
     """`wave.terms` times a law, of counts `w` of a launch: the busiest SM has a block at least, and no block takes
     fewer trips than the mean.
     """
-    trace = Trace()
-    *counts, resident = (trace.symbol(name, 1.0) for name in (*COUNTED, "resident"))
-    terms = wave.terms(LaunchCounts(*counts), sms, resident)
+    trace, terms = _law_terms(sms)
     text = Native(trace, terms)
     sums = [f"law[{at}] * {text.number(term)}" for at, term in enumerate(terms)]
-    body = [*(f"const double {line};" for line in text.lines), f"return {' + '.join(sums)};"]
-    given = [f"const double {identifier(name)} = {value};" for name, value in zip(COUNTED, (
-        "greatest(w[0], 1)", "w[1]", "greatest(w[2], w[1])", "w[3]", "w[4]", "w[5]"), strict=True)]  # fmt: skip
-    head = f"double law_us(const double *w, double {identifier('resident')}, const double *law)"
-    return _function(head, ["int bad = 0;", *given, *body])
+    values = "greatest(w[0], 1)", "w[1]", "greatest(w[2], w[1])", "w[3]", "w[4]", "w[5]"
+    given = [f"const double {identifier(name)} = {value};" for name, value in zip(COUNTED, values, strict=True)]
+    body = ["int bad = 0;", *given, *(f"const double {line};" for line in text.lines), f"return {' + '.join(sums)};"]
+    return _c_function(f"double law_us(const double *w, double {identifier('resident')}, const double *law)", body)
 
 
-def _cell_text(halved: Sequence[int], whole: Sequence[int]) -> str:
-    """Packs the bits of sizes less one, as `chooser` does for many at once."""
-    sizes = [*(f"bits((v[{at}] - 1) * (octaves ? 1 : v[{at}] - 1))" for at in halved),
-             *(f"bits(v[{at}] - 1)" for at in whole)]  # fmt: skip
-    lines = [f"cell = cell << {CELL_BITS} | {one} / (octaves ? octaves : 1);" for one in sizes]
-    return _function("long long cell_of(const double *v, int octaves)", ["long long cell = 0;", *lines, "return cell;"])
+def _cell_text(celled: Sequence[int]) -> str:
+    """Packs the bits of sizes less one, as `chooser` does for many at once; and their logarithms."""
+    cell = [f"cell = cell << {CELL_BITS} | bits(v[{at}] - 1) / octaves;" for at in celled]
+    logs = [f"x[{i}] = log(greatest(v[{at}], 1));" for i, at in enumerate(celled)]
+    return "\n".join([_c_function("long long cell_of(const double *v, int octaves)",
+                                  ["long long cell = 0;", *cell, "return cell;"]),
+                      _c_function("void placed(const double *v, double *x)", logs)])  # fmt: skip
 
 
-def _function(head: str, lines: Sequence[str]) -> str:
+def _c_function(head: str, lines: Sequence[str]) -> str:
     return "\n".join([f"static {head} {{", *(f"  {line}" for line in lines), "}"])
+
+
+@cache
+def module(source: str) -> Any:
+    """The Python module of a C source, None where nothing can be compiled. Triton keeps the binary in its cache."""
+    try:
+        try:
+            from triton.runtime.build import compile_module_from_src as made
+        except ImportError:  # Triton 3.3
+            from triton.backends.nvidia.driver import compile_module_from_src as made
+        return made(source, "pipewave_decide")
+    except Exception:  # noqa: BLE001  a compiler fails in many ways, none of which may stop a launch
+        return None

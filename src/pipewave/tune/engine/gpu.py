@@ -15,8 +15,8 @@ from pipewave.errors import MissingExtra
 from pipewave.tune import machine
 from pipewave.tune.engine.installed import INSTALLED, KEYS
 from pipewave.tune.engine.lookups import BLOCK, Lookup
-from pipewave.tune.law.peaks import peaks_of
-from pipewave.tune.user_kernels.gpu import Gpu
+from pipewave.tune.law.anchors import peaks_of
+from pipewave.tune.user_kernels.gpu import FEW, ColdTimer, async_mode
 
 
 class GpuTimer:
@@ -31,8 +31,6 @@ class GpuTimer:
         except ImportError as problem:
             raise MissingExtra(f"{problem.name} is not installed: profiling runs the engine's own kernels",
                                field="engine") from None  # fmt: skip
-        from pipewave.tune.timing import FEW, ColdTimer
-
         self._torch, self._engine = torch, INSTALLED[engine]
         torch.cuda.init()
         self._engine.prepare()
@@ -53,7 +51,8 @@ class GpuTimer:
     def time(self, of: Lookup, m: int, configs: Sequence[Mapping[str, int]]) -> list[tuple[float, ...]]:
         """µs of each configuration in this order, NaN where it does not run."""
         call = self._call(of, m)
-        launches = {_values(config): self._launch(of, m, dict(config), call) for config in configs}
+        launches = {_values(config): partial(_under, self._engine.override(of, m, dict(config)), call)
+                    for config in configs}  # fmt: skip
         new = [each for each in launches if each not in self._runs]
         compile_ahead([launches[each] for each in new])
         self._runs |= {each: self._recorded(launches[each]) for each in new}
@@ -82,9 +81,6 @@ class GpuTimer:
             return launch
         replay: Callable[[], Any] = graph.replay
         return replay
-
-    def _launch(self, of: Lookup, m: int, config: dict[str, int], call: Callable[[], Any]) -> Callable[[], Any]:
-        return partial(_under, self._engine.override(of, m, config), call)
 
     def _call(self, of: Lookup, m: int) -> Callable[[], Any]:
         """The engine's call for m tokens, on random values."""
@@ -136,7 +132,7 @@ class GpuTimer:
 
 def compile_ahead(launches: Sequence[Callable[[], Any]]) -> None:
     """Compile what calls would launch, beside each other where this Triton can, without the launches themselves."""
-    mode = Gpu.async_mode()
+    mode = async_mode()
     if mode is None:
         return
     with ThreadPoolExecutor(max(2, (os.cpu_count() or 2) - 1)) as pool, mode(pool, ignore_errors=True), _OnlyCompiled():

@@ -1,4 +1,4 @@
-"""Measure an engine's own kernels at a few numbers of tokens, and make the file that is right at every number.
+"""Measure an engine's own kernels at a few numbers of tokens, and write the file that is right at every number.
 
 A seam: `Timer` runs the engine's kernel (`engine.gpu`), or is made up in tests. Each product of a kernel (both of
 routed experts, the one of a dense layer) gets laws of its own over the launches measured; their sum chooses.
@@ -6,18 +6,20 @@ routed experts, the one of a dense layer) gets laws of its own over the launches
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.tune.engine.lookups import Lookup, rules, second_file
+from pipewave.files import whole
+from pipewave.tune.engine.lookups import Lookup, path_of, rules, second_file
 from pipewave.tune.export import entries, steady, tokens
-from pipewave.tune.law.anchors import Anchors, Floats, columns
+from pipewave.tune.law.anchors import Anchors, Floats, Peaks, columns
 from pipewave.tune.law.model import fit
-from pipewave.tune.law.peaks import Peaks
 from pipewave.tune.tables import description, formulas
 from pipewave.tune.user_kernels.measuring import HICCUP, staged
 
@@ -214,3 +216,34 @@ def _config(rows: int, cols: int, depth: int, group: int, stages: int) -> Config
     warps = 8 if rows * cols >= 128 * 128 else 4
     return {"BLOCK_SIZE_M": rows, "BLOCK_SIZE_N": cols, "BLOCK_SIZE_K": depth, "GROUP_SIZE_M": group,
             "num_warps": warps, "num_stages": stages}  # fmt: skip
+
+
+def write_all(
+    wanted: Sequence[Lookup], timer: Timer, out: Path, most: int = 8192, say: Callable[[str], None] = lambda _text: None
+) -> list[dict[str, Any]]:
+    """Profile every lookup and write its files below `out`; a row of the report for each kernel.
+
+    A kernel that does not run here is reported with its reason, and costs the others nothing.
+    """
+    rows: list[dict[str, Any]] = []
+    for of in wanted:
+        row = {"kernel": of.kind, "used_by": ", ".join(of.used_by), "n": of.n, "k": of.k, "experts": of.e,
+               "dtype": of.dtype, "found_by": rules()[of.engine][of.kind]["found_by"]}  # fmt: skip
+        say(f"{of.kind} {row['used_by']}")
+        try:
+            made = profile(of, candidates(of), timer, most)
+        except (RuntimeError, ValueError, TypeError, AttributeError, ImportError) as problem:
+            rows.append(row | {"failed": f"{type(problem).__name__}: {problem}"[:200]})
+            continue
+        device, triton = str(timer.env.get("gpu", "")), str(timer.env.get("triton", ""))
+        paths = []
+        for body, down in ((made.body, False), (made.down, True)):
+            if body is not None:
+                paths.append(str(out / path_of(of, device, triton, down=down)))
+                whole.write(Path(paths[-1]), (json.dumps(body, indent=4) + "\n").encode())
+        gain, (default_us, us) = made.gain(), made.timed_us()
+        rows.append(row | {"files": paths, "speed_up": float(np.exp(np.log(gain).mean())),
+                                "speed_up_max": float(gain.max()), "worst": float(1 / gain.min() - 1),
+                                "tokens": list(made.anchors), "gain": gain.tolist(),
+                                "default_us": default_us.tolist(), "us": us.tolist()})  # fmt: skip
+    return rows

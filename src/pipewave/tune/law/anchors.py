@@ -1,4 +1,4 @@
-"""What was measured of a kernel: launches as counts, and the µs of configurations there."""
+"""What was measured of a kernel: launches as counts, µs of configurations there, and the GPU as laws see it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipewave.errors import PipewaveError
+from pipewave.gpus import find
 from pipewave.tune.law.launch_counts import LaunchCounts
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+UNKNOWN = "NVIDIA H200"  # stands in for a GPU without a specification; measured launches soon outweigh it
 COUNTS = 6  # of a launch, idle blocks apart, as `source.formula.OUTPUTS` names them
 
 
@@ -71,3 +74,30 @@ def _numbers(values: Iterable[Any]) -> Ints:
         return words.setdefault(str(value), len(words) + 1)
 
     return np.array([number(value) for value in values], np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """`sms`; peaks of one SM in FLOPs (bf16) and bytes of the L2 a µs; of the GPU in bytes of memory a µs."""
+
+    gpu: str
+    sms: int
+    sm_flops_us: float
+    sm_bytes_us: float
+    bytes_us: float
+    smem_bytes: int = 233_472
+    registers: int = 65_536
+    threads: int = 2_048
+    l2_bytes: float = 50e6
+
+
+def peaks_of(name: str, sms: int | None = None) -> Peaks:
+    """The GPU of a name, as the driver spells it. One without a specification is taken as an H200 with its SMs."""
+    try:
+        spec = find(name)
+    except PipewaveError:
+        spec = find(UNKNOWN)
+    flops = spec.peak_flops("bf16" if spec.bf16_tflops else "fp16", "boost")
+    return Peaks(name, sms or spec.sms, flops / spec.sms * 1e-6, spec.l2_peak_gbps / spec.sms * 1e3,
+                 spec.dram_peak_gbps * 1e3, int(spec.smem_kb_per_sm * 1024), spec.registers_per_sm,
+                 spec.max_threads_per_sm, spec.l2_mb * 1e6)  # fmt: skip

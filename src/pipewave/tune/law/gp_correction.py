@@ -19,8 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.tune.law.anchors import Anchors, Floats, Ints
-from pipewave.tune.law.peaks import Peaks
+from pipewave.tune.law.anchors import Anchors, Floats, Ints, Peaks
 from pipewave.tune.law.smooth import Smoother
 
 NEAR = 2.0  # times the fastest up to which a configuration is learned from, and corrected

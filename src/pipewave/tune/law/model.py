@@ -21,10 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.tune.law import wave
-from pipewave.tune.law.anchors import Anchors, Floats, Ints, work
+from pipewave.tune.law.anchors import Anchors, Floats, Ints, Peaks, work
 from pipewave.tune.law.gp_correction import LEADING, NEAR, GpCorrection, learned, marks
 from pipewave.tune.law.margin import Base, bases, decided, folds, with_margin
-from pipewave.tune.law.peaks import Peaks
 from pipewave.tune.law.smooth import ALIKE, Smoother, alike, smoothed, smoother, soft_regret, spread
 
 PRIOR_LAUNCHES = 6.0  # measured launches that a prior counts for

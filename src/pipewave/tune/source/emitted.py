@@ -1,4 +1,7 @@
-"""Python functions of traced numbers: what was computed once for a launch, compiled to work it out for any."""
+"""Functions of traced numbers, as Python and as C text: computed once for a launch, compiled to work it out for any.
+
+In C every number is a double: counts of launches are whole numbers far below 2⁵³, which doubles hold exactly.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,41 @@ import numpy as np
 
 from pipewave.tune.source.traced import Terms, Trace, Traced, operands, power_of_2
 
-CALLED = ("min", "max", "power_of_2")
-
-
-def _power_of_2_arrays(numbers: Any) -> Any:
-    return 2 ** np.ceil(np.log2(np.maximum(numbers, 1))).astype(np.int64)
-
-
+CALLED = "min", "max", "power_of_2"  # operations that are calls in Python
+CALLED_IN_C = {"min": "least", "max": "greatest", "//": "quotient", "/": "over", "%": "rest", "**": "pow", "<<": "up",
+               ">>": "down", "&": "both", "|": "either", "^": "one", "power_of_2": "power_of_2"}  # fmt: skip
 SCALARS: Mapping[str, Callable[..., Any]] = {"min": min, "max": max, "power_of_2": power_of_2}
-ARRAYS: Mapping[str, Callable[..., Any]] = {"min": np.minimum, "max": np.maximum, "power_of_2": _power_of_2_arrays}
+ARRAYS: Mapping[str, Callable[..., Any]] = {
+    "min": np.minimum,
+    "max": np.maximum,
+    "power_of_2": lambda numbers: 2 ** np.ceil(np.log2(np.maximum(numbers, 1))).astype(np.int64),
+}
+# `bits`: how many a whole number takes. What is divided by zero has no answer, as in Python: `bad` says so.
+HEAD = """#include <Python.h>
+#include <math.h>
+#include <string.h>
+static inline int bits(double x) {
+  long long of; memcpy(&of, &x, 8); of = of >> 52 & 0x7ff; return of ? (int)of - 1022 : 0; }
+static inline double floored(double x) { double whole = (double)(long long)x; return whole - (whole > x); }
+static inline double least(double a, double b) { return b < a ? b : a; }
+static inline double greatest(double a, double b) { return b > a ? b : a; }
+static inline double over_(double a, double b, int *bad) { *bad |= b == 0; return a / b; }
+#define over(a, b) over_(a, b, &bad)
+#define quotient(a, b) floored(over_(a, b, &bad))
+#define rest(a, b) rest_(a, b, &bad)
+static inline double rest_(double a, double b, int *bad) { return a - b * floored(over_(a, b, bad)); }
+static inline double up(double a, double b) { return ldexp(a, (int)b); }
+static inline double down(double a, double b) { return floored(ldexp(a, -(int)b)); }
+static inline double both(double a, double b) { return (double)((long long)a & (long long)b); }
+static inline double either(double a, double b) { return (double)((long long)a | (long long)b); }
+static inline double one(double a, double b) { return (double)((long long)a ^ (long long)b); }
+static inline double power_of_2(double x) { return ldexp(1.0, bits(floored(greatest(x, 1.0)) - 1)); }
+"""
+Known = Callable[[int, float], str]  # place of a known number in a text, the number → its text there
 
 
 class Emitted:
-    """Python text of some traced numbers: what is used twice gets a name, all else is written in place."""
+    """Text of some traced numbers: what is used twice gets a name, all else is written in place."""
 
     def __init__(self, trace: Trace, wanted: Iterable[Any]) -> None:
         self.trace, self.lines, self.names, self.inputs = trace, list[str](), dict[int, str](), dict[str, None]()
@@ -41,8 +66,15 @@ class Emitted:
         """Text of a number."""
         return self._sum(value.terms, value.const) if isinstance(value, Traced) else self._literal(value)
 
+    def checks(self) -> list[tuple[str, bool]]:
+        """Text of each condition that a turn was taken by, and how it turned out."""
+        return [(self.number(Traced(self.trace, ((node, 1),), 0, None)), turned) for node, turned in self.trace.guards]
+
     def _sum(self, terms: Terms, const: Any) -> str:
-        parts = [self._scaled(self._text(node), by) for node, by in terms]
+        parts = []
+        for node, by in terms:
+            text = self._text(node)
+            parts.append(text if by == 1 else f"-{text}" if by == -1 else f"{self._literal(by)}*{text}")
         alone = parts[0] if len(terms) == 1 and terms[0][1] == 1 and not const else ""
         return alone or "(" + " + ".join([*parts, *([self._literal(const)] if const else [])]) + ")"
 
@@ -65,45 +97,62 @@ class Emitted:
             return self._sum(of[0], of[1])
         if kind == "*":
             return f"({self._text(of[0])}*{self._text(of[1])})"
-        sides = [self._text(side[1]) if side[0] == "node" else self._literal(side[1]) for side in of]
-        return self._operation(kind, sides)
+        return self._operation(
+            kind, [self._text(value) if side == "node" else self._literal(value) for side, value in of]
+        )
 
     def _operation(self, kind: str, sides: Sequence[str]) -> str:
         return f"{kind}({', '.join(sides)})" if kind in CALLED else f"({sides[0]} {kind} {sides[1]})"
 
-    def _scaled(self, text: str, by: Any) -> str:
-        return text if by == 1 else f"-{text}" if by == -1 else f"{self._literal(by)}*{text}"
-
     def _literal(self, number: Any) -> str:
         """Text of a number that is known."""
-        return literal(number)
+        return f"({float(number) if isinstance(number, Fraction) else number!r})"
 
 
-def literal(number: Any) -> str:
-    """A known number, as a computation has it."""
-    return f"({float(number) if isinstance(number, Fraction) else number!r})"
+class Native(Emitted):
+    """The same as C text. `known`: how to write known numbers; `values`: those met, by place."""
+
+    def __init__(self, trace: Trace, wanted: Iterable[Any], known: Known | None = None) -> None:
+        super().__init__(trace, wanted)
+        self.values: list[float] = []
+        self._known = known or (lambda _place, number: plain(number))
+
+    def _operation(self, kind: str, sides: Sequence[str]) -> str:
+        if kind in CALLED_IN_C:
+            return f"{CALLED_IN_C[kind]}({', '.join(sides)})"
+        return f"(double)({sides[0]} {kind} {sides[1]})"
+
+    def _literal(self, number: Any) -> str:
+        self.values.append(float(number))
+        return self._known(len(self.values) - 1, self.values[-1])
+
+
+def plain(number: float) -> str:
+    """A known number in C."""
+    return f"({number!r})" if math.isfinite(number) else "NAN" if number != number else f"({number > 0 or -1}*INFINITY)"
 
 
 def identifier(name: str) -> str:
-    """A Python name for an input such as `grid:M`."""
+    """A name in Python and C for an input such as `grid:M`."""
     return "v_" + "".join(c if c.isalnum() else "_" for c in name)
+
+
+def _wanted(trace: Trace, outputs: Sequence[Any]) -> list[Any]:
+    return [*(Traced(trace, ((node, 1),), 0, None) for node, _ in trace.guards), *outputs]
 
 
 def compiled(trace: Trace, outputs: Sequence[Any]) -> tuple[tuple[str, ...], Callable[..., Any], Callable[..., Any]]:
     """Inputs used, and two functions of them: one of numbers, None where a guard fails, and one of arrays. Both return
     the outputs as a tuple.
     """
-    guards = [(Traced(trace, ((node, 1),), 0, None), turned) for node, turned in trace.guards]
-    text = Emitted(trace, [*(guard for guard, _ in guards), *outputs])
-    checks = [f"{'not ' if turned else ''}{text.number(guard)}" for guard, turned in guards]
+    text = Emitted(trace, _wanted(trace, outputs))
+    checks = [f"{'not ' if turned else ''}{guard}" for guard, turned in text.checks()]
     at_checks = len(text.lines)
-    results = [text.number(value) for value in outputs]
-    inputs = tuple(text.inputs)
+    answer = f"return ({', '.join([text.number(value) for value in outputs])},)"
     leave = [f"if {' or '.join(checks)}: return None"] if checks else []
-    answer = f"return ({', '.join(results)},)"
-    scalar = [*text.lines[:at_checks], *leave, *text.lines[at_checks:], answer]
-    names = [identifier(name) for name in inputs]
-    return inputs, function(names, scalar, SCALARS), function(names, [*text.lines, answer], ARRAYS)
+    names = [identifier(name) for name in text.inputs]
+    scalar = function(names, [*text.lines[:at_checks], *leave, *text.lines[at_checks:], answer], SCALARS)
+    return tuple(text.inputs), scalar, function(names, [*text.lines, answer], ARRAYS)
 
 
 def function(arguments: Sequence[str], lines: Sequence[str], names: Mapping[str, Any]) -> Callable[..., Any]:
@@ -113,3 +162,15 @@ def function(arguments: Sequence[str], lines: Sequence[str], names: Mapping[str,
     exec(f"def formula({', '.join(arguments)}):\n    {body}", space)
     made: Callable[..., Any] = space["formula"]
     return made
+
+
+def counted(trace: Trace, outputs: Sequence[Any], known: Known) -> tuple[list[str], list[float]]:
+    """Lines of a C function over variables named as `identifier` names inputs: `w` gets the outputs; it leaves with 0
+    where a launch takes other turns, with 1 else. And the known numbers in it.
+    """
+    text = Native(trace, _wanted(trace, outputs), known)
+    checks = [f"{'!' if turned else ''}({guard})" for guard, turned in text.checks()]
+    results = [f"w[{at}] = {text.number(value)};" for at, value in enumerate(outputs)]
+    lines = ["int bad = 0;", *(f"const double {line};" for line in text.lines), *results,
+             f"return !({' || '.join(['bad', *checks])});"]  # fmt: skip
+    return lines, text.values

@@ -7,8 +7,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pipewave.tune.source import language
-from pipewave.tune.source.calls import LanguageCalls
+from pipewave.tune.source.language import LanguageCalls, subscripted, transposed
 from pipewave.tune.source.traced import Traced, same
 from pipewave.tune.source.values import Address, Block, Tile, Unknown, combined, is_number, shape_of
 
@@ -18,6 +17,10 @@ OPERATORS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.RShift: operator.rshift, ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor,
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
     ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
+}  # fmt: skip
+
+SIGNS: Mapping[type[ast.AST], Callable[[Any], Any]] = {
+    ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Not: operator.not_, ast.Invert: operator.invert,
 }  # fmt: skip
 
 
@@ -52,21 +55,17 @@ class Expressions(LanguageCalls):
 
     def _value_attribute(self, node: ast.Attribute) -> Any:
         if node.attr == "T":
-            return language.transposed(self.value(node.value))
+            return transposed(self.value(node.value))
         if node.attr == "shape":
             return shape_of(self.value(node.value)) or Unknown("a shape")
         return Unknown(f"the attribute {node.attr}")
 
     def _value_subscript(self, node: ast.Subscript) -> Any:
-        return language.subscripted(self.value(node.value), self.value(node.slice))
+        return subscripted(self.value(node.value), self.value(node.slice))
 
     def _value_unaryop(self, node: ast.UnaryOp) -> Any:
         value = self.value(node.operand)
-        if not is_number(value):
-            return combined(value)
-        return {ast.USub: operator.neg, ast.Not: operator.not_, ast.Invert: operator.invert}.get(
-            type(node.op), operator.pos
-        )(value)  # type: ignore[operator]
+        return SIGNS[type(node.op)](value) if is_number(value) else combined(value)
 
     def _value_binop(self, node: ast.BinOp) -> Any:
         return self._operated(node.op, self.value(node.left), self.value(node.right))
@@ -91,12 +90,12 @@ class Expressions(LanguageCalls):
         return combined(*results)
 
     def _compared(self, op: ast.AST, a: Any, b: Any) -> Any:
-        plain = isinstance(op, ast.Is | ast.IsNot | ast.Eq | ast.NotEq) and not any(
-            isinstance(side, Tile | Address | Unknown) for side in (a, b)
-        )
         if isinstance(op, ast.Is | ast.IsNot) and None in (a, b) and not isinstance(a, Unknown):
             return (a is b) == isinstance(op, ast.Is)
-        return OPERATORS[type(op)](a, b) if plain and type(op) in OPERATORS else self._operated(op, a, b)
+        opaque = any(isinstance(side, Tile | Address | Unknown) for side in (a, b))
+        if isinstance(op, ast.Is | ast.IsNot | ast.Eq | ast.NotEq) and not opaque:
+            return OPERATORS[type(op)](a, b)
+        return self._operated(op, a, b)
 
     def _value_boolop(self, node: ast.BoolOp) -> Any:
         values = [self.value(each) for each in node.values]
@@ -117,7 +116,7 @@ class Expressions(LanguageCalls):
         last = name.rpartition(".")[2]
         given = [self.value(argument) for argument in node.args if not isinstance(argument, ast.Starred)]
         named = {word.arg: self.value(word.value) for word in node.keywords if word.arg}
-        if isinstance(node.func, ast.Attribute) and not _is_module(node.func.value, self.names):
+        if isinstance(node.func, ast.Attribute) and name.partition(".")[0] in ("", *self.names):  # no module's
             given = [self.value(node.func.value), *given]
         inner = self.block.functions(name)
         if inner is not None:
@@ -145,10 +144,3 @@ def name_of(node: ast.AST) -> str:
     if isinstance(node, ast.Attribute):
         return f"{name_of(node.value)}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else ""
-
-
-def _is_module(node: ast.AST, names: Mapping[str, Any]) -> bool:
-    """Whether an attribute is looked up on a module (`tl.load`) and not on a value (`x.to`)."""
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return isinstance(node, ast.Name) and node.id not in names

@@ -86,12 +86,11 @@ def follows(grid: Any) -> bool:
     """Whether a grid can be traced: a function of what it is given, of numbers and of tensors; or written out."""
     if not callable(grid):
         return True
-    return hasattr(grid, "__code__") and all(map(_followed, held(grid).values()))
-
-
-def _followed(value: Any) -> bool:
-    plain_value = isinstance(value, int | float | str | ModuleType) or value is None or callable(value)
-    return plain_value or tensor_of(value) is not None
+    plain_values = int | float | str | ModuleType | None
+    return hasattr(grid, "__code__") and all(
+        isinstance(value, plain_values) or callable(value) or tensor_of(value) is not None
+        for value in held(grid).values()
+    )
 
 
 class _Extents:
@@ -127,8 +126,15 @@ def formula(
     numbers = {name: trace.symbol(name, value) for name, value in inputs_of(grid, named, constants).items()}
     given = {name: numbers.get(name, value) for name, value in named.items()} | dict(config)
     given |= {name: _worked_out(of, given) for name, of in heuristics.items()}
-    size = _grid(grid, given, numbers)
-    outputs, loops, unknown = _read(kernel, given, _tensors(named, numbers), size, trace)
+    if callable(grid):
+        found = _traced(grid, numbers)(given)
+        size = tuple(found) if isinstance(found, tuple | list) else (found,)
+    else:
+        size = tuple(numbers[name] for name in enclosed(grid))
+    sizes: Mapping[str, Any] = numbers
+    tensors = {name: Tensor(sizes.get(NUMEL + name, each.elements), each.element_bytes)
+               for name, value in named.items() if (each := tensor_of(value)) is not None}  # fmt: skip
+    outputs, loops, unknown = _read(kernel, given, tensors, size, trace)
     if trips is not None:
         stated = trips({**numbers, **given}) if callable(trips) else trips
         outputs[1:3] = stated if isinstance(stated, tuple) else (stated, stated)
@@ -146,59 +152,37 @@ def _worked_out(of: Callable[[Mapping[str, Any]], Any], given: Mapping[str, Any]
         return of({name: plain(value) for name, value in given.items()})
 
 
-def _grid(grid: Any, given: Mapping[str, Any], numbers: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The extents of a grid, traced through its own function."""
-    if callable(grid):
-        found = _traced(grid, numbers)(given)
-        return tuple(found) if isinstance(found, tuple | list) else (found,)
-    return tuple(numbers[name] for name in enclosed(grid))
-
-
 def _traced(grid: Any, numbers: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], Any]:
     """A grid function that encloses traced numbers, and rounds up as Triton does."""
     code = getattr(grid, "__code__", None)
     if code is None or not follows(grid):
         return grid  # type: ignore[no-any-return]
-    instead = {name: _instead(name, value, numbers) for name, value in held(grid).items()}
+    instead = {name: _Extents(tuple(numbers[f"{GRID}{name}.{axis}"] for axis in range(len(value.shape))), value)
+               if tensor_of(value) is not None else _cdiv if _is_cdiv(value) else numbers.get(GRID + name, value)
+               for name, value in held(grid).items()}  # fmt: skip
     cells = tuple(CellType(instead[name]) for name in code.co_freevars)
     defaults = code.co_varnames[code.co_argcount - len(grid.__defaults__ or ()) : code.co_argcount]
     names = {**grid.__globals__, "min": least, "max": greatest, "triton": _Rounding(grid.__globals__.get("triton"))}
-    names |= {name: Rounded.cdiv for name, value in grid.__globals__.items() if _is_cdiv(value)}
+    names |= {name: _cdiv for name, value in grid.__globals__.items() if _is_cdiv(value)}
     return FunctionType(code, names, grid.__name__, tuple(instead[name] for name in defaults), cells)
-
-
-def _instead(name: str, value: Any, numbers: Mapping[str, Any]) -> Any:
-    """What stands for something enclosed while a grid is traced."""
-    if tensor_of(value) is not None:
-        return _Extents(tuple(numbers[f"{GRID}{name}.{axis}"] for axis in range(len(value.shape))), value)
-    return Rounded.cdiv if _is_cdiv(value) else numbers.get(GRID + name, value)
 
 
 def _is_cdiv(value: Any) -> bool:
     return getattr(value, "__name__", "") in ("cdiv", "ceil_div")
 
 
-class Rounded:
-    """What grids call of Triton, for traced numbers."""
-
-    @staticmethod
-    def cdiv(x: Any, y: Any) -> Any:
-        """Quotient, rounded up."""
-        return -(-x // y)
+def _cdiv(x: Any, y: Any) -> Any:
+    return -(-x // y)
 
 
 class _Rounding:
+    """Triton as grids call it, for traced numbers."""
+
     def __init__(self, module: Any) -> None:
-        self._module = module
-        self.cdiv = Rounded.cdiv
+        self._module, self.cdiv = module, _cdiv
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)
-
-
-def _tensors(named: Mapping[str, Any], numbers: Mapping[str, Any]) -> dict[str, Tensor]:
-    found = {name: tensor for name, value in named.items() if (tensor := tensor_of(value)) is not None}
-    return {name: Tensor(numbers.get(NUMEL + name, each.elements), each.element_bytes) for name, each in found.items()}
 
 
 def _read(
@@ -277,6 +261,3 @@ def values_of(inputs: Sequence[str], numbers: Inputs) -> list[Any]:
     if missing is not None:
         raise BadInput(f"the launch does not say {missing!r}", field=missing)
     return [plain(numbers[name]) for name in inputs]
-
-
-__all__ = ["OUTPUTS", "Formula", "Traced", "constants_of", "enclosed", "formula", "inputs_of", "values_of"]

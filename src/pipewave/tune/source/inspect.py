@@ -7,21 +7,27 @@ the grid is an expression over them, `cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N)`.
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from pipewave.errors import BadInput
-from pipewave.tune.imported import kernel_file
+from pipewave.errors import BadFile, BadInput, MissingExtra
 from pipewave.tune.source.expressions import OPERATORS, name_of
 from pipewave.tune.source.formula import constants_of, formula
 from pipewave.tune.source.language import NUMBERS
-from pipewave.tune.source.launch import source
+from pipewave.tune.source.launch import source, unwrapped
 from pipewave.tune.source.traced import plain
 
 TENSOR = re.compile(r"(\w+)\[([\d,\s]*)\]")
 ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "int32": 4, "int64": 8, "fp64": 8, "int4": 1}
+EXTRA = ("triton", "torch")
+WORDS = {"true": True, "false": False, "none": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,33 @@ class Shaped:
         return 0
 
 
+def kernel_file(named: str) -> tuple[ModuleType, str]:
+    """The module of `FILE.py:name`, and the name. Runs the file, as an import would.
+
+    Raises:
+        BadInput: not of that form. BadFile: no such file, or it cannot be imported. MissingExtra: what it imports of
+        the extra `gpu` is not installed.
+    """
+    text, _, name = named.rpartition(":")
+    if not text or not name:
+        raise BadInput(f"{named!r}: must be FILE.py:kernel", field="kernel")
+    path = Path(text)
+    if not path.is_file():
+        raise BadFile(f"{path}: no such file", field="kernel")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise BadFile(f"{path}: no Python file", field="kernel")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(spec.name, module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as problem:  # a stranger's file may raise anything; whatever it is, the file is what is wrong
+        if isinstance(problem, ModuleNotFoundError) and problem.name in EXTRA:
+            raise MissingExtra(f"{path} needs {problem.name}: pip install 'pipewave[gpu]'", field="kernel") from problem
+        raise BadFile(f"{path}: cannot be imported ({type(problem).__name__}: {problem})", field="kernel") from problem
+    return module, name
+
+
 def load(named: str) -> Any:
     """The kernel of `FILE.py:function` below any tuner, its heuristics kept. Runs the file, as importing it would.
 
@@ -62,36 +95,31 @@ def load(named: str) -> Any:
 
 def arguments(words: Sequence[str]) -> dict[str, Any]:
     """Arguments by name from `M=4096`, `x=bf16[8,128]`, `causal=true`. BadInput for anything else."""
-    return {name: _argument(name, text) for name, text in map(_pair, words)}
-
-
-def _pair(word: str) -> tuple[str, str]:
-    name, equals, text = word.partition("=")
-    if not equals or not name.isidentifier():
-        raise BadInput(f"{word!r}: must look like M=4096 or x=bf16[4096,4096]", field="args")
-    return name, text.strip()
+    found = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals or not name.isidentifier():
+            raise BadInput(f"{word!r}: must look like M=4096 or x=bf16[4096,4096]", field="args")
+        found[name] = _argument(name, text.strip())
+    return found
 
 
 def _argument(name: str, text: str) -> Any:
-    if match := TENSOR.fullmatch(text):
-        return _tensor(name, match[1], [int(extent) for extent in match[2].split(",") if extent.strip()])
-    if text.lower() in ("true", "false", "none"):
-        return {"true": True, "false": False, "none": None}[text.lower()]
+    tensor = TENSOR.fullmatch(text)
+    if tensor:
+        dtype = tensor[1]
+        if dtype not in ELEMENT_BYTES:
+            raise BadInput(f"{name} = {dtype}[...]: known types are {', '.join(ELEMENT_BYTES)}", field="args")
+        extents = [int(extent) for extent in tensor[2].split(",") if extent.strip()]
+        return Shaped(prod(extents), ELEMENT_BYTES[dtype], dtype)
+    if text.lower() in WORDS:
+        return WORDS[text.lower()]
     for kind in (int, float):
         try:
             return kind(text)
         except ValueError:
             continue
     return text
-
-
-def _tensor(name: str, dtype: str, extents: list[int]) -> Shaped:
-    if dtype not in ELEMENT_BYTES:
-        raise BadInput(f"{name} = {dtype}[...]: known types are {', '.join(ELEMENT_BYTES)}", field="args")
-    elements = 1
-    for extent in extents:
-        elements *= extent
-    return Shaped(elements, ELEMENT_BYTES[dtype], dtype)
 
 
 def expression_grid(expression: str) -> Callable[[Mapping[str, Any]], Any]:
@@ -131,10 +159,7 @@ def understood(kernel: Any, expression: str, given: Mapping[str, Any], config: M
     Raises:
         BadInput: the grid is none, or a size or a tensor that the kernel takes is not given.
     """
-    heuristics: dict[str, Any] = {}
-    while hasattr(kernel, "values") and hasattr(kernel, "fn"):
-        heuristics |= kernel.values
-        kernel = kernel.fn
+    kernel, heuristics = unwrapped(kernel)
     complete(kernel, {*given, *config, *heuristics})
     grid = expression_grid(expression)
     try:
@@ -145,7 +170,9 @@ def understood(kernel: Any, expression: str, given: Mapping[str, Any], config: M
         text = f"grid = {expression!r}: must be an expression over arguments ({problem})"
         raise BadInput(text, field="grid") from problem
     blocks, trips, longest, least, moved, flops = counts
-    bounds = _bounds(kernel)
+    code, _ = source(kernel)
+    over = {node.lineno: ast.unparse(node.iter if isinstance(node, ast.For) else node.test)
+            for node in ast.walk(code) if isinstance(node, ast.For | ast.While)}  # fmt: skip
     return {
         "blocks": int(blocks),
         "trips_mean": trips if found.loops else 0.0,
@@ -153,7 +180,7 @@ def understood(kernel: Any, expression: str, given: Mapping[str, Any], config: M
         "flops": flops,
         "bytes_moved": moved,
         "bytes_least": least,
-        "loops": [{"line": line, "turns": turns, "over": bounds.get(line, "")} for line, turns in found.loops.items()],
+        "loops": [{"line": line, "turns": turns, "over": over.get(line, "")} for line, turns in found.loops.items()],
         "unknown": [{"line": line, "why": why} for why, line in found.unknown.items()],
         "grid": extents,
     }
@@ -168,10 +195,3 @@ def complete(kernel: Any, known: set[str]) -> None:
         example = f"--arg {missing[0]}=4096 for a number, --arg {missing[0]}=bf16[4096,4096] for a tensor"
         raise BadInput(f"say what the launch is given for {', '.join(missing)}: {example}, --config {missing[-1]}=128 "
                        "for a block size", field="args")  # fmt: skip
-
-
-def _bounds(kernel: Any) -> dict[int, str]:
-    """What each loop of the function runs over, by line."""
-    code, _ = source(kernel)
-    loops = {node.lineno: ast.unparse(node.iter) for node in ast.walk(code) if isinstance(node, ast.For)}
-    return loops | {node.lineno: ast.unparse(node.test) for node in ast.walk(code) if isinstance(node, ast.While)}

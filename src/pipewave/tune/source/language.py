@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pipewave.tune.source.traced import Traced, chosen, greatest, least, next_power_of_2
-from pipewave.tune.source.values import Address, Tile, Unknown, broadcast, combined, elements, is_number, shape_of
+from pipewave.tune.source.values import Address, Block, Tile, Unknown, combined, elements, is_number, shape_of
 
 NUMBERS: Mapping[str, Callable[..., Any]] = {
     "cdiv": lambda x, div: -(-x // div),
@@ -16,76 +16,23 @@ NUMBERS: Mapping[str, Callable[..., Any]] = {
     "float": lambda x: x if isinstance(x, Traced) else float(x), "bool": bool,
     "exp2": lambda x: 2.0**x, "sqrt": lambda x: math.sqrt(x) if x >= 0 else math.nan, "log2": math.log2, "len": len,
 }  # fmt: skip
-SAME = frozenset(
-    (
-        "multiple_of",
-        "max_contiguous",
-        "max_constancy",
-        "assume",
-        "to",
-        "cast",
-        "broadcast_to_self",
-        "flip",
-        "sort",
-        "softmax",
-    )
-)
-REDUCTIONS = frozenset(("sum", "max", "min", "argmax", "argmin", "xor_sum", "reduce", "reduce_or"))
-CARRIED = frozenset(("cumsum", "cumprod", "associative_scan"))
+# What keeps the extent of its first operand.
+SAME = {"multiple_of", "max_contiguous", "max_constancy", "assume", "to", "cast", "broadcast_to_self", "flip", "sort",
+        "softmax", "cumsum", "cumprod", "associative_scan", "advance", "constexpr"}  # fmt: skip
+REDUCTIONS = {"sum", "max", "min", "argmax", "argmin", "xor_sum", "reduce", "reduce_or"}
 
 
-def extent(number: Any) -> Any:
-    """A number as the extent of a tile, still traced where it is."""
-    return number if isinstance(number, Traced) else int(number)
+def _tile(extents: Any, what: str, base: str | None = None) -> Any:
+    """A tile of these extents, still traced where they are; of addresses where there is a base."""
+    shape = extents if isinstance(extents, tuple | list) else (extents,)
+    if not all(map(is_number, shape)):
+        return Unknown(f"the extent of {what}")
+    whole: tuple[Any, ...] = tuple(one if isinstance(one, Traced) else int(one) for one in shape)
+    return Tile(whole) if base is None else Address(base, whole)
 
 
-def arange(start: Any, end: Any) -> Any:
-    """A row of consecutive numbers."""
-    return Tile((extent(end - start),)) if is_number(start) and is_number(end) else Unknown("the extent of an arange")
-
-
-def full(shape: Any, *_: Any, **__: Any) -> Any:
-    """A tile filled with one value."""
-    extents = shape if isinstance(shape, tuple | list) else (shape,)
-    if all(map(is_number, extents)):
-        return Tile(tuple(map(extent, extents)))
-    return Unknown("the extent of a tile")
-
-
-def dot(a: Any, b: Any) -> tuple[Any, float]:
-    """The product of two tiles, and its FLOPs."""
-    one, other = shape_of(a), shape_of(b)
-    if one is None or other is None or len(one) < 2 or len(other) < 2:
-        return Unknown("operands of a dot"), 0.0
-    return Tile((*one[:-1], other[-1])), 2 * elements(one) * other[-1]
-
-
-def reduced(value: Any, axis: Any) -> Any:
-    """A tile without one axis; without any where none is named."""
-    shape = shape_of(value)
-    if shape is None:
-        return value
-    if not is_number(axis):
-        return Tile(())
-    at = int(axis) % max(len(shape), 1)
-    return Tile(shape[:at] + shape[at + 1 :])
-
-
-def expanded(value: Any, axis: int) -> Any:
-    """A tile with one axis more, of extent 1."""
-    shape = shape_of(value)
-    if shape is None:
-        return value
-    at = axis % (len(shape) + 1)
-    return _reshaped(value, (*shape[:at], 1, *shape[at:]))
-
-
-def reshaped(value: Any, shape: Any) -> Any:
-    """A tile of another extent."""
-    extents = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
-    if all(map(is_number, extents)):
-        return _reshaped(value, tuple(map(extent, extents)))
-    return Unknown("the extent of a reshaped tile")
+def _reshaped(value: Any, shape: tuple[Any, ...]) -> Any:
+    return Address(value.base, shape) if isinstance(value, Address) else Tile(shape)
 
 
 def transposed(value: Any, order: Any = None) -> Any:
@@ -96,10 +43,6 @@ def transposed(value: Any, order: Any = None) -> Any:
     if isinstance(order, tuple | list) and len(order) == len(shape):
         return _reshaped(value, tuple(shape[int(axis)] for axis in order))
     return _reshaped(value, tuple(reversed(shape)))
-
-
-def _reshaped(value: Any, shape: tuple[int, ...]) -> Any:
-    return Address(value.base, shape) if isinstance(value, Address) else Tile(shape)
 
 
 def subscripted(value: Any, index: Any) -> Any:
@@ -118,17 +61,20 @@ def subscripted(value: Any, index: Any) -> Any:
     return _reshaped(value, (*out, *rest))
 
 
-def block(base: Any, block_shape: Any) -> Any:
-    """What a block pointer or a tensor descriptor stands for: a tile of addresses."""
-    extents = tuple(block_shape) if isinstance(block_shape, tuple | list) else ()
-    if isinstance(base, Address) and extents and all(map(is_number, extents)):
-        return Address(base.base, tuple(map(extent, extents)))
-    return Unknown("a block pointer")
+def _reduced(value: Any, axis: Any) -> Any:
+    """A tile without one axis; without any where none is named."""
+    shape = shape_of(value)
+    if shape is None:
+        return value
+    if not is_number(axis):
+        return Tile(())
+    at = int(axis) % max(len(shape), 1)
+    return Tile(shape[:at] + shape[at + 1 :])
 
 
-def number(name: str, values: Sequence[Any]) -> Any:
+def _number(name: str, values: Sequence[Any]) -> Any:
     """A function of numbers; element-wise on tiles."""
-    if values and all(is_number(value) for value in values):
+    if values and all(map(is_number, values)):
         try:
             return NUMBERS[name](*values)
         except (ArithmeticError, ValueError, TypeError) as problem:
@@ -136,14 +82,111 @@ def number(name: str, values: Sequence[Any]) -> Any:
     return combined(*values)
 
 
-def where(condition: Any, yes: Any, no: Any) -> Any:
-    """One of two values."""
-    if isinstance(condition, Traced) and is_number(yes) and is_number(no):
-        return chosen(condition, yes, no)
-    if is_number(condition):
-        return yes if condition else no
-    known = shape_of(yes), shape_of(no), shape_of(condition)
-    shape: tuple[int, ...] = ()
-    for each in known:
-        shape = broadcast(shape, each or ())
-    return Tile(shape) if shape else Unknown("a choice between values")
+class LanguageCalls:
+    """One method a function that counts something or whose extent is not that of its operands."""
+
+    block: Block
+
+    def _language(self, name: str, given: list[Any], named: dict[str, Any], line: int) -> Any:
+        """A function of the language."""
+        handler = getattr(self, f"_call_{name}", None)
+        if handler is not None:
+            return handler(given, named)
+        first = given[0] if given else Unknown(name)
+        if name in NUMBERS and not (name in REDUCTIONS and isinstance(first, Tile)):
+            return _number(name, [*given, *named.values()])
+        if name in REDUCTIONS:
+            return _reduced(first, named.get("axis", given[1] if len(given) > 1 else None))
+        if name in SAME:
+            return first
+        if any(isinstance(value, Tile | Address) for value in given):
+            return combined(*given)
+        return Unknown(f"the function {name} (line {line})")
+
+    def _call_program_id(self, given: list[Any], named: dict[str, Any]) -> Any:
+        axis = int(named.get("axis", given[-1] if given else 0))
+        return self.block.ids[axis] if axis < len(self.block.ids) else 0
+
+    def _call_num_programs(self, given: list[Any], named: dict[str, Any]) -> Any:
+        axis = int(named.get("axis", given[-1] if given else 0))
+        return self.block.grid[axis] if axis < len(self.block.grid) else 1
+
+    def _call_arange(self, given: list[Any], _: dict[str, Any]) -> Any:
+        known = all(map(is_number, given[-2:]))
+        return _tile(given[-1] - given[-2], "an arange") if known else Unknown("the extent of an arange")
+
+    def _call_zeros(self, given: list[Any], named: dict[str, Any]) -> Any:
+        return _tile(named.get("shape", given[0] if given else None), "a tile")
+
+    _call_full = _call_zeros
+
+    def _call_zeros_like(self, given: list[Any], _: dict[str, Any]) -> Any:
+        return combined(given[0])
+
+    def _call_where(self, given: list[Any], _: dict[str, Any]) -> Any:
+        condition, yes, no = given[-3:]
+        if isinstance(condition, Traced) and is_number(yes) and is_number(no):
+            return chosen(condition, yes, no)
+        if is_number(condition):
+            return yes if condition else no
+        tile = combined(*(Tile(shape_of(each) or ()) for each in (yes, no, condition)))
+        return tile if tile.shape else Unknown("a choice between values")
+
+    def _call_dot(self, given: list[Any], named: dict[str, Any]) -> Any:
+        a, b = (named.get(name, given[i] if len(given) > i else None) for i, name in enumerate(("input", "other")))
+        one, other = shape_of(a), shape_of(b)
+        if one is None or other is None or len(one) < 2 or len(other) < 2:
+            return Unknown("operands of a dot")
+        self.block.counts.flops += self.block.weight * (2 * elements(one) * other[-1])
+        return Tile((*one[:-1], other[-1]))
+
+    def _call_dot_scaled(self, given: list[Any], _: dict[str, Any]) -> Any:
+        return self._call_dot([given[0], given[3]], {}) if len(given) > 3 else Unknown("operands of a dot")
+
+    def _call_trans(self, given: list[Any], _: dict[str, Any]) -> Any:
+        rest = given[1:]
+        return transposed(given[0], rest[0] if len(rest) == 1 else rest or None)
+
+    _call_permute = _call_trans
+
+    def _call_expand_dims(self, given: list[Any], named: dict[str, Any]) -> Any:
+        shape = shape_of(given[0])
+        if shape is None:
+            return given[0]
+        at = int(named.get("axis", given[-1])) % (len(shape) + 1)
+        return _reshaped(given[0], (*shape[:at], 1, *shape[at:]))
+
+    def _call_reshape(self, given: list[Any], _: dict[str, Any]) -> Any:
+        base = given[0].base if isinstance(given[0], Address) else None
+        return _tile(given[1] if len(given) == 2 else tuple(given[1:]), "a reshaped tile", base)
+
+    _call_view = _call_broadcast_to = _call_reshape
+
+    def _call_make_block_ptr(self, given: list[Any], named: dict[str, Any], place: int = 4) -> Any:
+        base = named.get("base", given[0] if given else None)
+        extents = named.get("block_shape", given[place] if len(given) > place else None)
+        if not isinstance(base, Address) or not isinstance(extents, tuple | list) or not extents:
+            return Unknown("a block pointer")
+        return _tile(extents, "a block pointer", base.base)
+
+    def _call_make_tensor_descriptor(self, given: list[Any], named: dict[str, Any]) -> Any:
+        return self._call_make_block_ptr(given, named, 3)
+
+    def _call_load(self, given: list[Any], _: dict[str, Any]) -> Any:
+        address = given[0] if given else None
+        if not isinstance(address, Address):
+            self.block.tell("an address that is not followed", 0)
+            return Unknown("a value loaded from an unknown address")
+        self.block.moved(self.block.counts.read, address)
+        return Tile(address.shape) if address.shape else Unknown(f"a value loaded from {address.base}")
+
+    def _call_store(self, given: list[Any], _: dict[str, Any]) -> Any:
+        if given and isinstance(given[0], Address):
+            address = given[0]
+            value = shape_of(given[-1]) if len(given) > 1 else None
+            wide = address if address.shape or not value else Address(address.base, value)
+            self.block.moved(self.block.counts.written, wide)
+
+    def _call_atomic_add(self, given: list[Any], named: dict[str, Any]) -> Any:
+        self._call_store(given[:2], named)
+        return self._call_load(given[:1], named)

@@ -10,10 +10,18 @@ from functools import lru_cache
 from typing import Any
 
 from pipewave.errors import BadInput
-from pipewave.tune.source.expressions import name_of
 from pipewave.tune.source.interpreter import Reader
 from pipewave.tune.source.traced import Traced
 from pipewave.tune.source.values import Address, Block, Counts, Tensor, Unknown
+
+
+def unwrapped(fn: Any) -> tuple[Any, dict[str, Any]]:
+    """The `triton.jit` function under all `triton.heuristics`, and these by the argument that they work out."""
+    heuristics: dict[str, Any] = {}
+    while hasattr(fn, "values") and hasattr(fn, "fn"):
+        heuristics |= fn.values
+        fn = fn.fn
+    return fn, heuristics
 
 
 @lru_cache(maxsize=512)
@@ -28,12 +36,8 @@ def source(kernel: Any) -> tuple[ast.FunctionDef, Mapping[str, Any]]:
     found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     if not found:
         raise BadInput(f"{getattr(kernel, '__name__', kernel)!r} is no function", field="kernel")
-    return found[0], _globals(function)
-
-
-def _globals(function: Any) -> Mapping[str, Any]:
     closed = inspect.getclosurevars(function).nonlocals if getattr(function, "__closure__", None) else {}
-    return {**getattr(function, "__globals__", {}), **closed}
+    return found[0], {**getattr(function, "__globals__", {}), **closed}
 
 
 def reading_of(
@@ -43,35 +47,23 @@ def reading_of(
     """Counts of the block at one place of the grid."""
 
     def functions(name: str) -> tuple[ast.FunctionDef, Mapping[str, Any]] | None:
-        return _function(name, block.constants)
+        found = kernel_function(name, block.constants)
+        return None if found is None else source(found)
 
     block = Block(ids, grid, tensors, functions, constants)
     Reader(block, dict(names)).run(code.body)
     return block.counts
 
 
-def _function(name: str, constants: Mapping[str, Any]) -> tuple[ast.FunctionDef, Mapping[str, Any]] | None:
-    found = _named(name, constants)
-    return None if found is None else source(found)
-
-
-def called_of(node: ast.Call, constants: Mapping[str, Any]) -> Any:
-    """The kernel function that a call names, None for functions of the language and of Python."""
-    return _named(name_of(node.func), constants)
-
-
-def _named(name: str, constants: Mapping[str, Any]) -> Any:
+def kernel_function(name: str, constants: Mapping[str, Any]) -> Any:
+    """The kernel function of a dotted name, None for functions of the language and of Python."""
     first, *rest = name.split(".")
     found: Any = constants.get(first)
     for part in rest:
         found = getattr(found, part, None)
-    is_kernel = hasattr(found, "fn") and callable(getattr(found, "fn", None)) and not _is_language(found)
-    return found if is_kernel else None
-
-
-def _is_language(function: Any) -> bool:
-    module = getattr(getattr(function, "fn", function), "__module__", "") or ""
-    return module.startswith("triton.")
+    function = getattr(found, "fn", None)
+    is_language = (getattr(function, "__module__", "") or "").startswith("triton.")
+    return found if callable(function) and not is_language else None
 
 
 def seen(name: str, value: Any) -> Any:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from pipewave.tune.law.peaks import Peaks
+from pipewave.tune.law.anchors import Peaks
 
 BUDGET_S = 2.0  # of timing at first use
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipewave.tune.source.expressions import name_of
 from pipewave.tune.source.formula import constants_of, is_size
-from pipewave.tune.source.launch import called_of, source, tensor_of
+from pipewave.tune.source.launch import kernel_function, source, tensor_of, unwrapped
 
 Kind = tuple[tuple[str, str], ...]  # what of a launch is no size: flags, types, which arguments there are
 
@@ -39,60 +40,38 @@ class KernelDescription:
 
     def kind(self, named: Mapping[str, Any]) -> Kind:
         """The kind of a launch, by its arguments by name: binaries and laws of one kind do not serve another."""
-        return tuple(
-            (name, text)
-            for name, value in named.items()
-            if name not in self.unused and (text := _kind(name, value, self.constants))
-        )
-
-
-def _kind(name: str, value: Any, constants: Sequence[str]) -> str:
-    if is_size(name, value, constants):
-        return ""
-    if name in constants or isinstance(value, bool | str) or value is None:
-        return repr(value)
-    tensor = tensor_of(value)
-    if tensor is None:
-        return ""
-    return str(
-        getattr(value, "dtype", "") or getattr(getattr(value, "base", None), "dtype", "") or tensor.element_bytes
-    )
+        found = []
+        for name, value in named.items():
+            if name in self.unused or is_size(name, value, self.constants):
+                continue
+            if name in self.constants or isinstance(value, bool | str) or value is None:
+                found.append((name, repr(value)))
+            elif (tensor := tensor_of(value)) is not None:
+                dtype = getattr(value, "dtype", "") or getattr(getattr(value, "base", None), "dtype", "")
+                found.append((name, str(dtype or tensor.element_bytes)))
+        return tuple(found)
 
 
 def described(
     fn: Any, configs: Sequence[Mapping[str, Any]], key: Sequence[str], trips: Any = None
 ) -> KernelDescription:
     """Describe a kernel. BadInput where its source cannot be read."""
-    heuristics: dict[str, Any] = {}
-    inner, outer = jit(fn), fn
-    while outer is not inner:
-        heuristics |= outer.values
-        outer = outer.fn
-    constants = constants_of(inner)
+    inner, heuristics = unwrapped(fn)
+    constants, (code, _) = constants_of(inner), source(inner)
+    used = {node.id for part in code.body for node in ast.walk(part) if isinstance(node, ast.Name)}
     return KernelDescription(fn, str(getattr(inner, "__name__", "kernel")), tuple(configs), tuple(key),
-                     tuple(inner.arg_names), constants, heuristics, source_hash(inner), trips,
-                             frozenset(constants) - _named(inner))  # fmt: skip
-
-
-def _named(kernel: Any) -> set[str]:
-    """Names in a kernel's body."""
-    code, _ = source(kernel)
-    return {node.id for part in code.body for node in ast.walk(part) if isinstance(node, ast.Name)}
+                             tuple(inner.arg_names), constants, heuristics, source_hash(inner), trips,
+                             frozenset(constants) - used)  # fmt: skip
 
 
 def jit(fn: Any) -> Any:
     """The `triton.jit` function under all heuristics."""
-    while hasattr(fn, "values") and hasattr(fn, "fn"):
-        fn = fn.fn
-    return fn
+    return unwrapped(fn)[0]
 
 
 def source_hash(kernel: Any) -> str:
     """Hash of a kernel's code and of the kernel functions it calls; comments, layout and place in the file apart."""
-    digest = hashlib.sha256()
-    for text in sorted(_sources(kernel, set())):
-        digest.update(text.encode())
-    return digest.hexdigest()
+    return hashlib.sha256("".join(sorted(_sources(kernel, set()))).encode()).hexdigest()
 
 
 def _sources(kernel: Any, seen: set[str]) -> Iterator[str]:
@@ -103,7 +82,7 @@ def _sources(kernel: Any, seen: set[str]) -> Iterator[str]:
     seen.add(text)
     yield text
     for node in ast.walk(code):
-        if isinstance(node, ast.Call) and (called := called_of(node, names)) is not None:
+        if isinstance(node, ast.Call) and (called := kernel_function(name_of(node.func), names)) is not None:
             yield from _sources(called, seen)
 
 

@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 
 from pipewave.tune.choose.chooser import Chooser, Held
-from pipewave.tune.law.anchors import Anchors, Floats, Ints, columns
+from pipewave.tune.law.anchors import Anchors, Floats, Ints, Peaks, columns
 from pipewave.tune.law.model import Model, Prior, fit, physics, timed_everywhere
-from pipewave.tune.law.peaks import Peaks
 from pipewave.tune.source.formula import GRID
 from pipewave.tune.user_kernels import measuring
 from pipewave.tune.user_kernels.device import Built
 from pipewave.tune.user_kernels.kernel import Kind
-from pipewave.tune.user_kernels.launch_formulas import LaunchFormulas
-from pipewave.tune.user_kernels.sizes import Sizes, drawn, sizes
+from pipewave.tune.user_kernels.launch_formulas import LaunchFormulas, Sizes, drawn, sizes
 
 REPEATS = 8  # launches of the same sizes that are measured where loads are hidden
 ELSEWHERE = 128  # launches drawn that the pooled law is asked for

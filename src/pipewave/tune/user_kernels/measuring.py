@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipewave.tune.law.anchors import Floats, Ints
-from pipewave.tune.law.peaks import Peaks
+from pipewave.tune.law.anchors import Floats, Ints, Peaks
 from pipewave.tune.user_kernels.device import Built, Device, Launch
 
 HICCUP = 1.25  # a launch this much slower than the fastest of the same call was disturbed

@@ -19,9 +19,8 @@ import numpy as np
 
 from pipewave.errors import BadFile, BadInput
 from pipewave.tune import store as store
-from pipewave.tune.imported import kernel_file
 from pipewave.tune.source.formula import inputs_of
-from pipewave.tune.source.inspect import arguments, expression_grid
+from pipewave.tune.source.inspect import arguments, expression_grid, kernel_file
 from pipewave.tune.store import KindTable
 from pipewave.tune.user_kernels import launch_log as log
 from pipewave.tune.user_kernels import measuring

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any
 from pipewave.errors import BadInput
 from pipewave.tune import store as store
 from pipewave.tune.choose.chooser import Chooser, FixedChoice
-from pipewave.tune.law.anchors import Floats
+from pipewave.tune.law.anchors import Floats, Peaks
 from pipewave.tune.law.model import moved
-from pipewave.tune.law.peaks import Peaks
 from pipewave.tune.source.formula import GRID, inputs_of
 from pipewave.tune.user_kernels import launch_log as log
 from pipewave.tune.user_kernels import measuring
@@ -45,13 +44,12 @@ else:
 _LIVE: weakref.WeakSet[TunedKernel] = weakref.WeakSet()
 
 
-def _unlocked() -> None:
-    """In a forked child nobody holds a lock that a thread of the parent held."""
+def _unlock() -> None:
     for kernel in _LIVE:
         kernel._lock = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_unlocked)
+os.register_at_fork(after_in_child=_unlock)  # nobody holds a lock there that a thread of the parent held
 
 
 class TunedKernel(Autotuner):  # type: ignore[misc]
@@ -108,21 +106,24 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
         if self._handed_over:
             self.provenance["upstream"] += 1
             return None
-        sites = self._sites
-        try:
-            place, launch = sites.at(args, kwargs, grid)
-            found = None if place is None else place.known.get(launch)
-            if found is None and self._by_model_alone():
-                if place is None:
-                    found = self._counted(*sites.anywhere(args, kwargs, grid))
-                else:
-                    chooser, key = sites.choosers[place, launch[: place.kinds]], launch[place.kinds :]
-                    found = self._counted(chooser, key)
-                    if chooser.is_ready:
-                        place.remember(launch, found)
-        except (KeyError, AttributeError, TypeError):
-            found = None
-        return self._slow(args, kwargs, grid) if found is None else found
+        place, launch = self._sites.at(args, kwargs, grid)
+        if place is not None:
+            found = place.known.get(launch)
+            # Nothing but the model decides where nothing is logged, measured or pruned by the user.
+            if found is None and self._log is None and not self._prunes and not self._measures():
+                chooser = place.choosers[launch[: place.kinds]]
+                found = self._counted(chooser, launch[place.kinds :])
+                if chooser.is_ready:
+                    place.remember(launch, found)
+            if found is not None:
+                return found
+        with self._lock:
+            try:
+                return self._chosen(args, kwargs, grid)
+            except Exception as problem:  # noqa: BLE001  whatever goes wrong here must not stop the user's launch
+                self.reason, self._handed_over = f"{type(problem).__name__}: {problem}", True
+                warnings.warn(f"{self.of.name}: falling back to triton.autotune: {self.reason}", stacklevel=4)
+                return None
 
     def settle(self) -> None:
         """Fit to everything measured, and wait until all that later launches are chosen by is worked out."""
@@ -139,10 +140,6 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
             if state.chooser is not None:
                 state.chooser.begin()
 
-    def _by_model_alone(self) -> bool:
-        """Whether nothing but the model decides: no log, no measuring, no pruning by the user."""
-        return self._log is None and not self._prunes and not self._measures()
-
     def _counted(self, chooser: Chooser | FixedChoice, key: tuple[Any, ...]) -> int:
         """A choice by sizes, counted where it is new; not kept while lists are worked out, but into a CUDA graph."""
         found = chooser.memo.get(key)
@@ -156,8 +153,7 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
 
     def _captures(self) -> bool:
         """Whether a CUDA graph is captured, which keeps what is chosen now."""
-        device = self.device()
-        return device is not None and not device.idle()
+        return (device := self.device()) is not None and not device.idle()
 
     def _may_measure(self) -> bool:
         """Whether there is budget left to measure with, now or when no graph is captured any more."""
@@ -178,17 +174,8 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
             self._looked = True
         return self._device
 
-    def _slow(self, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Any) -> int | None:
-        """Read the launch, then measure it or choose for it. What cannot be read goes to upstream, with the reason."""
-        with self._lock:
-            try:
-                return self._chosen(args, kwargs, grid)
-            except Exception as problem:  # noqa: BLE001  whatever goes wrong here must not stop the user's launch
-                self.reason, self._handed_over = f"{type(problem).__name__}: {problem}", True
-                warnings.warn(f"{self.of.name}: falling back to triton.autotune: {self.reason}", stacklevel=5)
-                return None
-
     def _chosen(self, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Any) -> int:
+        """Read a launch, then measure it or choose for it."""
         by_name = named(self.of, args, kwargs)
         numbers = inputs_of(grid, by_name, self.of.constants)
         kind = self.of.kind(by_name)
@@ -226,8 +213,13 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
         return state
 
     def _recall(self, kind: Kind, state: KindState) -> None:
+        device = self.device()
         if self.options.table is not None:
-            self._read_table(self.options.table)
+            if not self._table:
+                meta, self._table = store.read_table(Path(self.options.table), self.of)
+                made_on = meta["env"].get("gpu")
+                if device is not None and made_on and made_on != device.env.get("gpu"):  # a start for this GPU
+                    self._carried_to = device.peaks
             if kind in self._table:
                 found = self._table[kind]
                 if self._carried_to is None:
@@ -236,24 +228,15 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
                     state.carry(moved(found.model, self._carried_to), found.launches, found.sizes)
             if self._carried_to is None:
                 return
-        device, path = self.device(), self.path()
+        path = self.path()
         if device is None or path is None:
             return
-        for record in store.launches(path, self.of, device.env):
-            record_kind, numbers, counts, us = store.numbers_of(record)
-            if record_kind == kind and state.formulas.covers(numbers):
-                state.add(numbers, counts, us, store.built_of(record))
-                self.spent_s += float(record["seconds"])
+        for one in store.launches(path, self.of, device.env):
+            if one.kind == kind and state.formulas.covers(one.numbers):
+                state.add(one.numbers, one.counts, one.us, one.built)
+                self.spent_s += one.seconds
         if state.us:
             state.fit(device.peaks)
-
-    def _read_table(self, path: str | Path) -> None:
-        """Read the table, once; one of another GPU is a start for this one, and launches are measured too."""
-        if not self._table:
-            meta, self._table = store.read_table(Path(path), self.of)
-            device, made_on = self.device(), meta["env"].get("gpu")
-            if device is not None and made_on and made_on != device.env.get("gpu"):
-                self._carried_to = device.peaks
 
     def path(self) -> Path | None:
         """Where what is measured is kept, without suffix."""
@@ -274,8 +257,10 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
     def _pick(self, state: KindState, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Any,
               numbers: Mapping[str, Any], counts: Floats, allowed: Sequence[int]) -> int:  # fmt: skip
         measures = len(allowed) > 1 and self._measures() and not state.refused
-        if state.chooser is not None and not (measures and state.wants(numbers)):
-            known = state.chooser.memo.get(tuple(numbers[name] for name in state.chooser.inputs))
+        chooser = state.chooser
+        key = () if chooser is None else tuple(numbers[name] for name in chooser.inputs)
+        if chooser is not None and not (measures and state.wants(numbers)):
+            known = chooser.memo.get(key)
             if known is not None and known in allowed:
                 return known
         if measures and (not state.is_hidden or state.wants(numbers)):
@@ -285,21 +270,17 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
             if found is not None:
                 self.provenance["measured"] += 1
                 return found
-        if state.chooser is not None and state.model is not None:
-            return self._by_model(state.chooser, numbers, allowed)
+        if chooser is not None:
+            index = self._counted(chooser, key)
+            if index in allowed:
+                return index
+            usable = [i for i in allowed if i in chooser.usable] or list(allowed)
+            expected = chooser.expected_us(key)
+            return chooser.remember(key, min(usable, key=lambda i: float(expected[i])))
         self.provenance["default"] += 1
         if not self.reason and self.device() is None:
             self.reason = "no GPU to measure on: the first configuration runs"
         return allowed[0]
-
-    def _by_model(self, chooser: Chooser, numbers: Mapping[str, Any], allowed: Sequence[int]) -> int:
-        key = tuple(numbers[name] for name in chooser.inputs)
-        index = self._counted(chooser, key)
-        if index in allowed:
-            return index
-        usable = [i for i in allowed if i in chooser.usable] or list(allowed)
-        expected = chooser.expected_us(key)
-        return chooser.remember(key, min(usable, key=lambda i: float(expected[i])))
 
     def launch(self, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Any) -> Launch:
         """A launch to measure, with the hooks that upstream runs around each."""
@@ -326,16 +307,12 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
             return None
         state.add(numbers, counts, timed.us, timed.built)
         kept(self, state.kind, numbers, counts, timed)
-        self._refit(state, device)
+        if state.take(device.peaks):
+            self._sites.forget()
+        if self.spent_s >= self.options.budget_s:  # from now on the laws choose
+            self._fit_all()
         best = int(min((i for i in allowed if timed.us[i] == timed.us[i]), key=lambda i: float(timed.us[i])))
         if timed.us[allowed[0]] == timed.us[allowed[0]]:
             self.gains.append(float(timed.us[allowed[0]] / timed.us[best]))
         announced(self, by_name, timed, best)
         return best
-
-    def _refit(self, state: KindState, device: Device) -> None:
-        """Fit where it pays, and everything once the budget is spent: from then on the laws choose."""
-        if state.take(device.peaks):
-            self._sites.forget()
-        if self.spent_s >= self.options.budget_s:
-            self._fit_all()
