@@ -1,8 +1,10 @@
 """What only a card can say of the decorator, in about two minutes: `python -m lab.any_kernel.on_card [--out FILE]`.
 
 Host TMA descriptors whose hook sets their block, `torch.compile` with a full graph, `triton_op`, CUDA graphs,
-`patch()`; how long calls stall after a kernel's first decision, and what a decision costs. Every check compares results
-with torch. `--dry` runs what an interpreter can, on a made-up card, without a GPU: set TRITON_INTERPRET=1.
+`patch()`, threads, processes that share what was measured; how long calls stall after a kernel's first decision, and
+what a decision costs. Every check compares results with torch. `--triton-tests FILE` runs Triton's own tests of its
+autotuner (`python/test/unit/runtime/test_autotuner.py` of its repository) under `patch()`. `--dry` runs what an
+interpreter can, on a made-up card, without a GPU: set TRITON_INTERPRET=1.
 """
 
 from __future__ import annotations
@@ -10,10 +12,15 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import subprocess
+import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -225,6 +232,42 @@ class Checks:
         assert report.measured == len(set(SIZES[:4])), report
         return {"report": str(report)}
 
+    def threaded(self) -> dict[str, Any]:
+        """Launches from eight threads at once."""
+        kernel = self.kernel()
+        with ThreadPoolExecutor(8) as pool:
+            for found, wanted in pool.map(lambda size: self.launched(kernel, *size), SIZES[:32]):
+                self.same(found, wanted)
+        return {"launches": 32, **kernel.provenance, "reason": kernel.reason}
+
+    def processes(self) -> dict[str, Any]:
+        """What one process measured, another need not: both spawned, with one folder."""
+        counts = []
+        with TemporaryDirectory() as folder:
+            for _ in range(2):
+                with get_context("spawn").Pool(1) as pool:
+                    counts.append(pool.apply(_in_a_process, (folder,)))
+        assert counts[0]["measured"] > 0
+        assert not counts[1].get("measured"), counts
+        return {"first": counts[0], "second": counts[1]}
+
+
+def _in_a_process(folder: str) -> dict[str, int]:
+    """How the launches of a process of its own were decided, with what is kept in a folder."""
+    kernel, checks = autotune(CONFIGS, key=["M", "N", "K"], cache=folder)(product), Checks("cuda", None)
+    for size in SIZES[:4]:
+        checks.same(*checks.launched(kernel, *size))
+    return dict(kernel.provenance)
+
+
+def triton_tests(file: Path) -> dict[str, Any]:
+    """Triton's own tests of its autotuner with every `triton.autotune` ours: the last line of pytest."""
+    program = ("import sys, pytest, pipewave.tune; pipewave.tune.patch(cache=False, report=False); "
+               "sys.exit(pytest.main([sys.argv[1], '-q', '-p', 'no:cacheprovider']))")  # fmt: skip
+    ran = subprocess.run([sys.executable, "-c", program, str(file)], capture_output=True, text=True, check=False)
+    lines = ran.stdout.strip().splitlines() or [ran.stderr[-500:]]
+    return {"said": lines[-1]} if ran.returncode == 0 else {"failed": "\n".join(lines[-15:])}
+
 
 def _grid(m: int, n: int) -> Callable[[Any], tuple[int]]:
     return lambda meta: (triton.cdiv(m, meta["BM"]) * triton.cdiv(n, meta["BN"]),)
@@ -241,11 +284,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Entry point; see the module's description."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dry", action="store_true")
+    parser.add_argument("--triton-tests", type=Path)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(argv)
     checks = Checks("cpu", MadeUp()) if options.dry else Checks("cuda", None)
     names = ("descriptors", "stalls", "patched") if options.dry else (
-        "descriptors", "compiled", "graphed", "stalls", "patched")  # fmt: skip
+        "descriptors", "compiled", "graphed", "stalls", "patched", "threaded", "processes")  # fmt: skip
     found: dict[str, Any] = {}
     for name in names:
         check: Callable[[], dict[str, Any]] = getattr(checks, name)
@@ -256,6 +300,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             found[name] = {"failed": traceback.format_exc()}
         found[name]["seconds"] = round(time.monotonic() - start, 1)
         print(name, json.dumps(found[name]), flush=True)
+    if options.triton_tests:
+        found["triton_tests"] = triton_tests(options.triton_tests)
+        print("triton_tests", json.dumps(found["triton_tests"]), flush=True)
     if options.out:
         options.out.write_text(json.dumps(found, indent=1) + "\n")
     if any("failed" in one for one in found.values()):

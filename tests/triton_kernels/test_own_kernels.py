@@ -19,7 +19,7 @@ from own_card import CONFIGS, Device, at_size, best, matmul, product, tuned  # n
 
 from pipewave.tune import autotune  # noqa: E402
 from pipewave.tune.law.anchors import Peaks  # noqa: E402
-from pipewave.tune.user_kernels import launch_log as log  # noqa: E402
+from pipewave.tune.user_kernels import hooks  # noqa: E402
 from pipewave.tune.user_kernels.device import Launch  # noqa: E402
 from pipewave.tune.user_kernels.kind_state import KindState  # noqa: E402
 
@@ -234,7 +234,7 @@ def test_launches_of_a_real_run_are_noted(tmp_path: Path, monkeypatch: pytest.Mo
     kernel = tuned(None)
     for m in (64, 32, 64):
         product(kernel, m, 64, 64)
-    found = log.read(tmp_path / "log.jsonl", "matmul")
+    found = hooks.read_log(tmp_path / "log.jsonl", "matmul")
     assert [record["args"]["M"] for record in found] == [64, 32]
     assert found[0]["args"]["a"] == {"tensor": "torch.float32", "shape": [64, 64], "strides": [64, 1]}
     assert found[0]["grids"] == [[1], [4], [4], [1], [1]]

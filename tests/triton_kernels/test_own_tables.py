@@ -19,8 +19,7 @@ from pipewave.errors import BadFile  # noqa: E402
 from pipewave.tune import store  # noqa: E402
 from pipewave.tune.law.anchors import peaks_of  # noqa: E402
 from pipewave.tune.store import TableMismatch  # noqa: E402
-from pipewave.tune.user_kernels import launch_log as log  # noqa: E402
-from pipewave.tune.user_kernels import offline  # noqa: E402
+from pipewave.tune.user_kernels import hooks, offline  # noqa: E402
 from pipewave.tune.user_kernels.device import Launch, Options  # noqa: E402
 from pipewave.tune.user_kernels.tuned import TunedKernel  # noqa: E402
 
@@ -148,4 +147,4 @@ def test_a_log_of_a_real_run_is_measured_later(tmp_path: Path, monkeypatch: pyte
     assert path is not None
     assert len(store.launches(path.with_suffix(""), kernel.of, device.env)) == 3
     with pytest.raises(BadFile, match="PIPEWAVE_TUNE_LOG"):
-        log.read(tmp_path / "log.jsonl", "other")
+        hooks.read_log(tmp_path / "log.jsonl", "other")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +57,6 @@ def tokens(most: int) -> NDArray[np.int64]:
     return np.array([*range(1, FREE + 1), *range(FREE + GRANULE, most + 1, GRANULE)])
 
 
-def _predicted(table: KernelTable, layer: Layer, m: NDArray[np.int64]) -> Floats:
-    shape: dict[str, Any] = {"m": m, "e": layer.e, "top_k": layer.top_k, "hidden": layer.hidden, "inter": layer.inter}
-    return table.us({name: np.broadcast_to(value, len(m)) for name, value in shape.items()}, sigmas=1.0)
-
-
 def steady(us: Floats, slack: float = SLACK) -> list[tuple[int, int, int]]:
     """Cover rows 0 … s−1 with the fewest runs (first, last, column) that stay within `slack` of each row's best."""
     fine = us <= (1 + slack) * us.min(axis=1, keepdims=True)
@@ -85,7 +80,8 @@ def both(up: KernelTable, down: KernelTable, layer: Layer, most: int) -> tuple[N
     if min(layer.e, layer.top_k, layer.hidden, layer.inter) < 1 or layer.top_k > layer.e:
         raise BadInput(f"{layer}: all sizes must be at least 1 and top_k at most e", field="layer")
     m = tokens(most)
-    return m, _predicted(up, layer, m), _predicted(down, layer, m)
+    shape = {"m": m, **{name: np.full(len(m), size) for name, size in asdict(layer).items()}}
+    return m, up.us(shape, sigmas=1.0), down.us(shape, sigmas=1.0)
 
 
 def entries(

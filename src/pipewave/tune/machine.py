@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,16 @@ def current(driver: Path = DRIVER) -> dict[str, Any]:
     The last two need a process in which torch already runs on the GPU. GPUs of several kinds count as unknown,
     unless torch says which is in use.
     """
-    found = _from_torch() or _from_driver(driver)
+    found = _from_torch()
+    if not found:
+        texts = [file.read_text() for file in sorted(driver.glob("gpus/*/information"))]
+        names = {line.partition(":")[2].strip() for text in texts for line in text.splitlines()
+                 if line.startswith("Model:")}  # fmt: skip
+        found = {"gpu": names.pop()} if len(names) == 1 else {}
     if found:
-        found |= {"driver": _driver_version(driver), "triton": _installed("triton")}
+        words = (driver / "version").read_text().split() if (driver / "version").exists() else []
+        found["driver"] = next((word for word in words if "." in word and word.replace(".", "").isdigit()), None)
+        found["triton"] = version("triton") if find_spec("triton") else None
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -42,24 +50,3 @@ def _from_torch() -> dict[str, Any]:
     card = torch.cuda.get_device_properties(torch.cuda.current_device())
     return {"gpu": card.name, "sm_count": card.multi_processor_count, "cc": card.major * 10 + card.minor,
             "cuda": torch.version.cuda}  # fmt: skip
-
-
-def _from_driver(driver: Path) -> dict[str, Any]:
-    names = set()
-    for file in sorted(driver.glob("gpus/*/information")):
-        lines = dict(line.split(":", 1) for line in file.read_text().splitlines() if ":" in line)
-        names.add(lines.get("Model", "").strip())
-    return {"gpu": names.pop()} if len(names) == 1 else {}
-
-
-def _driver_version(driver: Path) -> str | None:
-    file = driver / "version"
-    words = file.read_text().split() if file.exists() else []
-    return next((word for word in words if word.count(".") >= 1 and word.replace(".", "").isdigit()), None)
-
-
-def _installed(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -14,6 +14,7 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pipewave.errors import BadInput
@@ -70,7 +71,7 @@ class Patch:
             kernel = None
         setattr(of, MARK, kernel)
         if kernel is not None:
-            kernel.upstream = _Upstream(of, self._upstream)
+            kernel.launch_upstream = partial(self._upstream, of)
             self.kernels.append(kernel)
         return kernel
 
@@ -89,23 +90,6 @@ class Patch:
         """Write the report to stderr."""
         for line in (*self.report(), *(f"not worked out: {problem}" for problem in ASIDE.problems)):
             sys.stderr.write(f"pipewave.tune: {line}\n")
-
-
-class _Upstream:
-    """An Autotuner whose `run` is Triton's own."""
-
-    def __init__(self, of: Any, run: Callable[..., Any]) -> None:
-        self.__dict__.update(_of=of, _run=run)
-
-    def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Launch as Triton does."""
-        return self._run(self._of, *args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._of, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._of, name, value)
 
 
 _ACTIVE: list[Patch] = []

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import numpy as np
 
 from pipewave.errors import BadInput, MissingExtra
 from pipewave.gpus import find
-from pipewave.tune.law.anchors import Floats, Ints, Peaks, peaks_of
+from pipewave.tune.law.anchors import peaks_of
 from pipewave.tune.law.model import physics_us
 from pipewave.tune.source.formula import formula
 from pipewave.tune.source.inspect import complete, kernel_file
@@ -81,42 +81,25 @@ def rank(of: KernelDescription, launches: Sequence[tuple[Any, Mapping[str, Any]]
     peaks = peaks_of(card.name)
     for _, named in launches:
         complete(of.inner, {*named, *of.configs[0], *of.heuristics})
-    counts = np.array([[_counts(of, grid, named, config) for config in of.configs] for grid, named in launches])
+    every = [[formula(of.inner, grid, named, config, of.constants, of.trips, of.heuristics).traced[1]
+              for config in of.configs] for grid, named in launches]  # fmt: skip
+    counts = np.array([[[float(plain(value)) for value in one] for one in launch] for launch in every])
     capability = int(card.compute_capability)
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        one = launches[0][1]
-        reports = list(pool.map(lambda config: compiled(of, one, config, capability), of.configs))
-    reports = [_fitting(report, peaks) for report in reports]
+        reports = list(pool.map(lambda config: compiled(of, launches[0][1], config, capability), of.configs))
+    built, stack_bytes = [one for one, _ in reports], np.array([stack for _, stack in reports])
+    errors = [one.error or (f"needs {one.smem_bytes} bytes of shared memory, an SM has {peaks.smem_bytes}"
+                            if one.smem_bytes > peaks.smem_bytes else "") for one in built]  # fmt: skip
     warps = np.array([int(config.get("num_warps", 4)) for config in of.configs])
-    held = resident([built for built, _ in reports], warps, peaks)
-    us = physics_us(_with_stack(counts, np.array([stack for _, stack in reports]) * 32 * warps), held, peaks)
-    mean = np.exp(np.log(us).mean(axis=0))
-    order = sorted(
-        range(len(mean)), key=lambda i: (bool(reports[i][0].error), float(np.log(us[:, i] / us.min(axis=1)).mean()))
-    )
+    held = resident(built, warps, peaks)
+    # Each trip also writes and reads what a block keeps on its stack.
+    counts[..., 4] += 2 * counts[..., 0] * counts[..., 1] * stack_bytes * 32 * warps
+    us = physics_us(counts, held, peaks)
+    mean, slower = np.exp(np.log(us).mean(axis=0)), np.log(us / us.min(axis=1, keepdims=True)).mean(axis=0)
     wide = float(np.exp(2 * SPREAD))
     return [Candidate(of.configs[i], float(mean[i]), float(mean[i]) / wide, float(mean[i]) * wide,
-                      reports[i][0].registers, reports[i][0].smem_bytes, reports[i][1], int(held[i]),
-                      reports[i][0].error) for i in order]  # fmt: skip
-
-
-def _counts(of: KernelDescription, grid: Any, named: Mapping[str, Any], config: Mapping[str, Any]) -> list[float]:
-    made = formula(of.inner, grid, named, config, of.constants, of.trips, of.heuristics)
-    return [float(plain(value)) for value in made.traced[1]]
-
-
-def _with_stack(counts: Floats, stack_bytes: Ints) -> Floats:
-    """Counts [s, c, 6] where each trip also writes and reads what a block [c] keeps on its stack."""
-    out = counts.copy()
-    out[..., 4] += 2 * counts[..., 0] * counts[..., 1] * stack_bytes
-    return out
-
-
-def _fitting(report: tuple[Built, int], peaks: Peaks) -> tuple[Built, int]:
-    built, stack = report
-    if not built.error and built.smem_bytes > peaks.smem_bytes:
-        built = replace(built, error=f"needs {built.smem_bytes} bytes of shared memory, an SM has {peaks.smem_bytes}")
-    return built, stack
+                      built[i].registers, built[i].smem_bytes, int(stack_bytes[i]), int(held[i]), errors[i])
+            for i in sorted(range(len(mean)), key=lambda i: (bool(errors[i]), float(slower[i])))]  # fmt: skip
 
 
 def compiled(of: KernelDescription, named: Mapping[str, Any], config: Mapping[str, Any],
@@ -131,7 +114,9 @@ def compiled(of: KernelDescription, named: Mapping[str, Any], config: Mapping[st
         from triton.compiler import ASTSource
     except ImportError:
         raise MissingExtra("compiling needs triton: pip install 'pipewave[gpu]'", field="kernel") from None
-    given = {**_defaults(of.inner), **named, **config}
+    parameters = inspect.signature(of.inner.fn).parameters.values()
+    defaults = {one.name: one.default for one in parameters if one.default is not inspect.Parameter.empty}
+    given = {**defaults, **named, **config}
     given |= {name: work_out(given) for name, work_out in of.heuristics.items()}
     signature, constants, attributes = _signature(of, given)
     options = {name: config[name] for name in OPTIONS if config.get(name) is not None}
@@ -144,11 +129,6 @@ def compiled(of: KernelDescription, named: Mapping[str, Any], config: Mapping[st
     return Built(int(made.metadata.shared), registers), stack
 
 
-def _defaults(kernel: Any) -> dict[str, Any]:
-    parameters = inspect.signature(kernel.fn).parameters.values()
-    return {one.name: one.default for one in parameters if one.default is not inspect.Parameter.empty}
-
-
 def _signature(
     of: KernelDescription, given: Mapping[str, Any]
 ) -> tuple[dict[str, str], dict[str, Any], dict[Any, Any]]:
@@ -158,27 +138,19 @@ def _signature(
     attributes: dict[Any, Any] = {}
     for place, name in enumerate(of.arg_names):
         value: Any = given.get(name)
-        tensor = tensor_of(value)
-        whole = type(value) is int
-        if (
-            name in of.constants
-            or (tensor is None and (value is None or isinstance(value, str)))
-            or (whole and value == 1)
-        ):
+        is_tensor, whole = tensor_of(value) is not None, type(value) is int
+        if name in of.constants or (value is None or isinstance(value, str)) or (whole and value == 1):
             signature[name], constants[name] = "constexpr", value
             continue
-        signature[name] = _type(value) if tensor is None else f"*{TYPES[getattr(value, 'of', '') or 'bf16']}"
-        if tensor is not None or (whole and value % 16 == 0):
+        if is_tensor:
+            signature[name] = f"*{TYPES[getattr(value, 'of', '') or 'bf16']}"
+        elif whole:
+            signature[name] = "i32" if -(1 << 31) <= value < 1 << 31 else "i64"
+        else:
+            signature[name] = "u1" if isinstance(value, bool) else "fp32"
+        if is_tensor or (whole and value % 16 == 0):
             attributes[place,] = ALIGNED
     return signature, constants, attributes
-
-
-def _type(value: Any) -> str:
-    if isinstance(value, bool):
-        return "u1"
-    if isinstance(value, int):
-        return "i32" if -(1 << 31) <= value < 1 << 31 else "i64"
-    return "fp32"
 
 
 def resources(cubin: bytes) -> tuple[int, int]:

@@ -59,20 +59,15 @@ class Profiled:
         """µs of the default and of ours at each anchor, by the times measured and the file's own look-up."""
         total = self.us.sum(axis=2)
         at = np.arange(len(total))
-        chosen = [self.configs.index(_looked_up(self.body, m)) for m in self.anchors]
+        keys = [int(key) for key in self.body if key.isdigit()]
+        nearest = [min(keys, key=lambda key: abs(key - m)) for m in self.anchors]  # the first of equals, as engines do
+        chosen = [self.configs.index(self.body[str(key)]) for key in nearest]
         return np.asarray(total[at, self.default]), np.asarray(total[at, chosen])
 
     def gain(self) -> Floats:
         """Default µs over ours at each anchor."""
         default_us, us = self.timed_us()
         return default_us / us
-
-
-def _looked_up(body: Mapping[str, Any], m: int) -> Config:
-    """What an engine finds for m tokens: the nearest key, the first of equals."""
-    keys = [int(key) for key in body if key.isdigit()]
-    found: Config = body[str(min(keys, key=lambda key: abs(key - m)))]
-    return found
 
 
 def profile(of: Lookup, candidates: Sequence[Config], timer: Timer, most: int = 8192,
@@ -191,9 +186,8 @@ def _wrong(picked: Sequence[tuple[int, int, int]], m: NDArray[np.int64], measure
 
 def _entries(picked: Sequence[tuple[int, int, int]], m: NDArray[np.int64], configs: Sequence[Config]) -> dict[str, Any]:
     """Two keys a switch point, so that the nearest key is always of a number's own run."""
-    numbered: Callable[[int], dict[str, int]] = lambda column: dict(configs[column])  # noqa: E731
     plain = entries(m, list(picked), {"BLOCK_M": np.arange(len(configs))})
-    return {key: numbered(value["BLOCK_SIZE_M"]) for key, value in plain.items()}
+    return {key: dict(configs[value["BLOCK_SIZE_M"]]) for key, value in plain.items()}
 
 
 def candidates(of: Lookup) -> tuple[Config, ...]:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.tune.law.anchors import Anchors, Floats, Ints, Peaks
-from pipewave.tune.law.smooth import Smoother
+from pipewave.tune.law.smooth import Smoother, kernel
 
 NEAR = 2.0  # times the fastest up to which a configuration is learned from, and corrected
 LEADING = 12  # configurations that are corrected at most
@@ -68,9 +68,6 @@ class GpCorrection:
         return out + self.level
 
 
-Rows = tuple[Floats, Floats, Ints]  # scaled log sizes, marks, configurations
-
-
 def marks(counts: Floats, resident: Ints, peaks: Peaks) -> Floats:
     """How configurations run at launches [s, c, 6]: [s, c, 9], each scaled so that one is a difference that tells."""
     blocks, trips, longest, least, moved = (np.maximum(counts[..., i], 1e-3) for i in range(5))
@@ -92,7 +89,7 @@ def learned(anchors: Anchors, peaks: Peaks, law_us: Floats, scale: Smoother) -> 
     """
     mean, spread = scale.mean, scale.spread
     at = np.stack([np.log2(np.maximum(values, 0.5)) for values in anchors.config.values()], axis=1)
-    alike = 1.0 + NEIGHBOURS * _near(at, at, REACH) + OWN * np.eye(len(at))
+    alike = 1.0 + NEIGHBOURS * kernel(at, at, REACH) + OWN * np.eye(len(at))
     launch, config = rows_of(anchors.us, law_us * np.exp(scale.log_factor(anchors.logs)))
     left = np.log(anchors.us[launch, config] / np.maximum(law_us[launch, config], 1e-3))
     level = float(left.mean())
@@ -100,21 +97,16 @@ def learned(anchors: Anchors, peaks: Peaks, law_us: Floats, scale: Smoother) -> 
     tried = []
     for twos in (np.zeros(0), _twos(anchors.logs).min(axis=0)):
         of = sizes, np.concatenate([seen, divided(anchors.logs[launch], twos)], axis=1), config
-        inverse: Floats = np.linalg.inv(_covariance(of, of, alike) + NOISE * np.eye(len(left))).astype(np.float64)
+        both = kernel(of[0], of[0], LENGTH) + kernel(of[1], of[1], MARK_LENGTH)
+        covariance = both * alike[config[:, None], config] + NOISE * np.eye(len(left))
+        inverse: Floats = np.linalg.inv(covariance).astype(np.float64)
         weights = np.asarray(inverse @ (left - level))
-        tried.append(
-            (_left_out(inverse, weights, launch), GpCorrection(mean, spread, alike, *of, weights, level, twos))
-        )
+        square = 0.0  # of the error at each launch by all others
+        for one in np.unique(launch).tolist():
+            mine = np.flatnonzero(launch == one)
+            square += float(np.sum(np.linalg.solve(inverse[np.ix_(mine, mine)], weights[mine]) ** 2))
+        tried.append((square, GpCorrection(mean, spread, alike, *of, weights, level, twos)))
     return tried[tried[1][0] < HELPS * tried[0][0]][1]
-
-
-def _left_out(inverse: Floats, weights: Floats, launch: Ints) -> float:
-    """Mean square error at each launch [r] by all others, of a process with this inverse covariance [r, r]."""
-    square = 0.0
-    for one in np.unique(launch).tolist():
-        mine = np.flatnonzero(launch == one)
-        square += float(np.sum(np.linalg.solve(inverse[np.ix_(mine, mine)], weights[mine]) ** 2))
-    return square / len(launch)
 
 
 def divided(logs: Floats, twos: Floats) -> Floats:
@@ -134,16 +126,13 @@ def rows_of(us: Floats, expected_us: Floats) -> tuple[Ints, Ints]:
     those that would be by what is expected [s, c] without learning. Who only learned from the fast ones would take a
     configuration that is never among them for as fast as its neighbours.
     """
-    slower = _slower(np.where(np.isfinite(us), us, np.inf))
-    place = np.minimum(_place(slower), _place(_slower(np.where(np.isfinite(us), expected_us, np.inf))))
+    timed = np.isfinite(us)
+    slower, expected = (each / each.min(axis=1, keepdims=True)
+                        for each in (np.where(timed, us, np.inf), np.where(timed, expected_us, np.inf)))  # fmt: skip
+    place = np.minimum(_place(slower), _place(expected))
     launch, config = np.nonzero((slower < NEAR) & (place < max(2, MOST_ROWS // len(us))))
     spread = np.linspace(0, len(launch) - 1, min(MOST_ROWS, len(launch))).astype(np.int64)  # over all launches
     return launch[spread], config[spread]
-
-
-def _slower(us: Floats) -> Floats:
-    """How many times the fastest of each launch."""
-    return np.asarray(us / us.min(axis=1, keepdims=True))
 
 
 def _place(slower: Floats) -> Ints:
@@ -151,18 +140,8 @@ def _place(slower: Floats) -> Ints:
     return np.asarray(slower.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable"))
 
 
-def _covariance(some: Rows, others: Rows, alike: Floats) -> Floats:
-    both = _near(some[0], others[0], LENGTH) + _near(some[1], others[1], MARK_LENGTH)
-    return np.asarray(both * alike[some[2][:, None], others[2]])
-
-
-def _near(a: Floats, b: Floats, length: float) -> Floats:
-    square = np.sum(a**2, axis=1)[:, None] + np.sum(b**2, axis=1) - 2 * a @ b.T
-    return np.asarray(np.exp(-0.5 * np.maximum(square, 0.0) / length**2))
-
-
 def _near_32(a: Floats, b: Floats, length: float) -> NDArray[np.float32]:
-    """As `_near`, in single precision and by one product, for predictions: there are many."""
+    """As `smooth.kernel`, in single precision and by one product, for predictions: there are many."""
     left = np.column_stack([a / length, -0.5 * np.sum(a**2, axis=1) / length**2, np.ones(len(a))])
     right = np.column_stack([b / length, np.ones(len(b)), -0.5 * np.sum(b**2, axis=1) / length**2])
     exponent = left.astype(np.float32) @ right.astype(np.float32).T

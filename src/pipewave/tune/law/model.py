@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipewave.tune.law import wave
 from pipewave.tune.law.anchors import Anchors, Floats, Ints, Peaks, work
@@ -116,27 +115,20 @@ class Model:
         own = law + self.log_factor(logs)
         if self.beside is not None:
             own += self.beside.share * (self.beside.log_us(counts, held, logs) - own)
-        if self.gp_correction is None:
-            return np.asarray(np.exp(own))
-        of = marks(counts, held, self.peaks)
-        return np.asarray(np.exp(self._by_gp_correction(self.gp_correction, own, law, logs, of)))
+        if self.gp_correction is not None:
+            self._correct(self.gp_correction, own, law, logs, marks(counts, held, self.peaks))
+        return np.asarray(np.exp(own))
 
-    def _by_gp_correction(
-        self, gp_correction: GpCorrection, own: Floats, law: Floats, logs: Floats, of: Floats
-    ) -> Floats:
-        """Log µs [s, c] with what is predicted near the best corrected by launches that are alike; law: log µs of the
-        laws alone, of: their marks [s, c, 9].
-        """
+    def _correct(self, correction: GpCorrection, own: Floats, law: Floats, logs: Floats, of: Floats) -> None:
+        """Correct log µs [s, c] near the best by launches that are alike; law: log µs of the laws alone, of: marks."""
         last = min(LEADING, own.shape[1]) - 1
         leading = np.partition(own, last, axis=1)[:, [last]]
         launch, config = np.nonzero(own <= np.minimum(own.min(axis=1, keepdims=True) + np.log(NEAR), leading))
         for each in self.smooth[:-1]:
             law = law + each.log_factor(logs)
-        alike = law[launch, config] + gp_correction.log_factor(logs[launch], of[launch, config], config)
+        alike = law[launch, config] + correction.log_factor(logs[launch], of[launch, config], config)
         share = min(1.0, (self.launches - ALIKE_FROM) / (ALIKE_ALONE - ALIKE_FROM))
-        out = own.copy()
-        out[launch, config] += share * (alike - own[launch, config])
-        return out
+        own[launch, config] += share * (alike - own[launch, config])
 
     def ranked(self, counts: Floats, logs: Floats, default: Ints | int = 0, resident: Ints | None = None) -> Floats:
         """Log µs [s, c] that choices go by: one sigma up, the base, or else the default (of all, or of each), lowered
@@ -234,9 +226,13 @@ def _without_margin(anchors: Anchors, peaks: Peaks, elsewhere: Floats | None, pr
     there, held = anchors.counts, anchors.resident
     if elsewhere is not None and len(elsewhere):
         there, held = elsewhere, anchors.usual
-    expected = known.us(there, held) * np.exp(_shift(anchors, known.us))
+    shift = 0.0  # by which all launches measured are off the prior: clocks, mostly
+    if len(anchors.us):
+        prior_us = np.maximum(known.us(anchors.counts, anchors.resident), 1e-3)
+        shift = float(np.nanmedian(np.log(anchors.us / prior_us)))
+    expected = known.us(there, held) * np.exp(shift)
     parts = [(_design(there, peaks, held), expected, np.sqrt(PRIOR_LAUNCHES / len(there)))]
-    us = anchors.us / np.exp(_carried(known.smooth, anchors))
+    us = anchors.us / np.exp(sum(each.log_factor(anchors.logs) for each in known.smooth))
     if len(anchors.us):
         parts.append((_design(anchors.counts, peaks, anchors.resident), us, 1.0))
     law = wave.fit(parts)
@@ -245,19 +241,8 @@ def _without_margin(anchors: Anchors, peaks: Peaks, elsewhere: Floats | None, pr
     return _corrected(made, anchors, us) if len(anchors.us) >= SMOOTHED else made
 
 
-def _shift(anchors: Anchors, prior: Times) -> float:
-    """Log factor by which all launches measured are off the prior: clocks, mostly."""
-    if not len(anchors.us):
-        return 0.0
-    return float(np.nanmedian(np.log(anchors.us / np.maximum(prior(anchors.counts, anchors.resident), 1e-3))))
-
-
 def _design(counts: Floats, peaks: Peaks, resident: Ints) -> Floats:
     return wave.design(work(counts), peaks.sms, resident)
-
-
-def _carried(base: tuple[Smoother, ...], anchors: Anchors) -> Floats:
-    return np.asarray(sum((each.log_factor(anchors.logs) for each in base), np.zeros_like(anchors.us)))
 
 
 def _corrected(made: Model, anchors: Anchors, us: Floats) -> Model:
@@ -303,11 +288,6 @@ def _stretched(anchors: Anchors, us: Floats, residual: Floats, found: Mapping[st
         one = smoother(anchors.logs, residual, found["length"], found["noise"], of, stretch)
         best = min(best, one, key=lambda each: soft_regret(us, each[1]))
     return best
-
-
-def timed_everywhere(us: NDArray[np.float64]) -> Ints:
-    """Configurations that were timed at some launch: only those can be chosen."""
-    return np.flatnonzero(np.isfinite(us).any(axis=0))
 
 
 # Terms of a law that scale from GPU to GPU by bandwidths, and those that stay; all others by what one SM can do.

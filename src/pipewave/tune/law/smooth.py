@@ -34,11 +34,12 @@ class Smoother:
 
     def log_factor(self, logs: Floats) -> Floats:
         """Return the log correction [s, c] at log coordinates [s, d]."""
-        near = _kernel((logs - self.mean) / self.spread, self.at, self.length)
+        near = kernel((logs - self.mean) / self.spread, self.at, self.length)
         return np.asarray(near @ self.weights)
 
 
-def _kernel(a: Floats, b: Floats, length: float) -> Floats:
+def kernel(a: Floats, b: Floats, length: float) -> Floats:
+    """Covariance [n, m] of points [n, d] and [m, d]: a Gaussian of their distance."""
     square = np.sum(a**2, axis=1)[:, None] + np.sum(b**2, axis=1) - 2 * a @ b.T
     return np.asarray(np.exp(-0.5 * np.maximum(square, 0.0) / length**2))
 
@@ -55,7 +56,7 @@ class Alike:
 def alike(config: Mapping[str, NDArray[np.int64]], reach: float, near: float, own: float) -> Alike:
     """Return the covariance of configurations: shared by all (1), by those within `reach` octaves, and their own."""
     at = np.stack([np.log2(np.maximum(values, 0.5)) for values in config.values()], axis=1)
-    matrix = 1.0 + near * _kernel(at, at, reach) + own * np.eye(len(at))
+    matrix = 1.0 + near * kernel(at, at, reach) + own * np.eye(len(at))
     values, vectors = np.linalg.eigh(matrix)
     return Alike(matrix, np.maximum(values, 0.0), vectors)
 
@@ -68,7 +69,7 @@ def smoother(at: Floats, residual: Floats, length: float, noise: float, of: Alik
     """
     mean, spread = at.mean(axis=0), (at.std(axis=0) + 1e-9) / stretch
     scaled = (at - mean) / spread
-    values, vectors = np.linalg.eigh(_kernel(scaled, scaled, length))
+    values, vectors = np.linalg.eigh(kernel(scaled, scaled, length))
     shrunk = 1.0 / (np.maximum(values, 0.0)[:, None] * of.values + noise)
     solved = vectors @ (vectors.T @ residual @ of.vectors * shrunk)
     left = (solved / (vectors**2 @ shrunk)) @ of.vectors.T

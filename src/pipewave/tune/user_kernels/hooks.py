@@ -1,17 +1,29 @@
-"""What happens around launches: hooks, a benchmark of the user's own, the store, upstream's cache and listener."""
+"""What happens around launches: hooks, the user's own benchmark, the store, upstream's cache and listener, the log.
+
+With PIPEWAVE_TUNE_LOG set to a file, every new launch of a real run is noted there as a line of JSON, which
+`pipewave tune profile FILE.py:kernel --from-log FILE` then measures.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from pipewave.errors import BadFile
 from pipewave.tune import store
 from pipewave.tune.law.anchors import Floats
+from pipewave.tune.source.launch import tensor_of
 from pipewave.tune.user_kernels.device import Built, Device, Launch
-from pipewave.tune.user_kernels.kernel import Kind
+from pipewave.tune.user_kernels.kernel import KernelDescription, Kind
 from pipewave.tune.user_kernels.measuring import Timed
 
+VARIABLE = "PIPEWAVE_TUNE_LOG"
 QUANTILES = (0.5, 0.2, 0.8)  # that Triton asks a benchmark for
 
 
@@ -103,15 +115,71 @@ def announced(kernel: Any, by_name: Mapping[str, Any], timed: Timed, best: int) 
     ms = [value / 1e3 for value in timed.us.tolist()]
     kernel.configs_timings = {config: [one, one, one] for config, one in zip(kernel.configs, ms, strict=True)
                               if one == one}  # fmt: skip
-    listener = _listener()
+    try:
+        from triton import knobs
+    except ImportError:
+        return
+    listener = getattr(knobs.autotuning, "listener", None)
     if listener is not None:
         listener(fn=kernel.of.inner, key=key, best_config=kernel.configs[best],
                  configs_timings=kernel.configs_timings, duration=timed.seconds, cache_hit=False)  # fmt: skip
 
 
-def _listener() -> Any:
+def log_path() -> Path | None:
+    """The file named by the environment."""
+    named = os.environ.get(VARIABLE)
+    return Path(named) if named else None
+
+
+def noted(target: Path, of: KernelDescription, named: Mapping[str, Any], grid: Any, numbers: Mapping[str, Any],
+          counts: Floats) -> None:  # fmt: skip
+    """Append a launch as one line, in one write, so that processes do not mix theirs."""
+    given = [{**named, **config} for config in of.configs]
+    sizes = [grid(each) if callable(grid) else grid for each in given]
+    grids = [[int(extent) for extent in (size if isinstance(size, tuple | list) else (size,))] for size in sizes]
+    record = {"kernel": of.name, "source_sha256": of.source_sha256, "args": {n: _plain(v) for n, v in named.items()},
+              "grids": grids, "numbers": dict(numbers), "counts": np.round(counts, 6).tolist()}  # fmt: skip
+    line = json.dumps(record, separators=(",", ":"), default=str).encode() + b"\n"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
-        from triton import knobs
-    except ImportError:
-        return None
-    return getattr(knobs.autotuning, "listener", None)
+        os.write(descriptor, line)
+    finally:
+        os.close(descriptor)
+
+
+def _plain(value: Any) -> Any:
+    """An argument as text that makes another like it: a tensor by type and extents."""
+    tensor = tensor_of(value)
+    if tensor is None:
+        return value if isinstance(value, int | float | str | bool) or value is None else str(value)
+    of = getattr(value, "base", value) if hasattr(value, "block_shape") else value
+    extents = list(getattr(of, "shape", [tensor.elements]))
+    return {"tensor": str(getattr(of, "dtype", tensor.element_bytes)), "shape": [int(extent) for extent in extents],
+            "strides": [int(step) for step in of.stride()] if hasattr(of, "stride") else None}  # fmt: skip
+
+
+def read_log(source: Path, kernel: str) -> list[dict[str, Any]]:
+    """Launches of a kernel, each once. BadFile where there is no such file or a line is no record."""
+    try:
+        lines = source.read_text().splitlines()
+    except OSError as problem:
+        raise BadFile(f"{source}: cannot be read ({problem.strerror})", field="from_log") from problem
+    found = {line: record for line, record in _records(source, lines) if record.get("kernel") == kernel}
+    if not found:
+        raise BadFile(
+            f"{source} has no launch of {kernel}; run your program with {VARIABLE}={source}", field="from_log"
+        )
+    return list(found.values())
+
+
+def _records(source: Path, lines: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError as problem:
+            raise BadFile(f"{source}:{number}: no launch ({problem})", field="from_log") from problem
+        if isinstance(record, dict) and "args" in record:
+            yield line, record

@@ -10,7 +10,7 @@ import numpy as np
 
 from pipewave.tune.choose.chooser import Chooser, Held
 from pipewave.tune.law.anchors import Anchors, Floats, Ints, Peaks, columns
-from pipewave.tune.law.model import Model, Prior, fit, physics, timed_everywhere
+from pipewave.tune.law.model import Model, Prior, fit, physics
 from pipewave.tune.source.formula import GRID
 from pipewave.tune.user_kernels import measuring
 from pipewave.tune.user_kernels.device import Built
@@ -99,8 +99,8 @@ class KindState:
         of = self.sizes()
         anchors = self.anchors(of, peaks)
         self.model = self.fitted(peaks)
-        best = np.nanargmin(anchors.us, axis=1)
-        self.chooser = Chooser(self.formulas, of, self.model, timed_everywhere(anchors.us), anchors.at, best,
+        best, usable = np.nanargmin(anchors.us, axis=1), np.flatnonzero(np.isfinite(anchors.us).any(axis=0))
+        self.chooser = Chooser(self.formulas, of, self.model, usable, anchors.at, best,
                                held=self._held(anchors.resident))  # fmt: skip
         for numbers, us in zip(self.numbers, self.us, strict=True):
             self._remember(self.chooser, numbers, us)

@@ -66,24 +66,18 @@ def measure(
         hopeful = [index for index in some if bounds[index] < best]
         built |= device.build(launch, hopeful)
         start = clock()
-        _rounds(device, launch, [index for index in hopeful if not built[index].error], taken)
+        usable = [index for index in hopeful if not built[index].error]
+        if usable:  # a first round, which loads binaries, counts where launches are long
+            first, stages = device.time(launch, usable), STAGES
+            if min(first) >= LONG_US:
+                taken |= {index: [us] for index, us in zip(usable, first, strict=True)}
+                stages = LONG_STAGES
+            staged(lambda order: device.time(launch, order), usable, taken, stages)
         seconds += clock() - start
-    us = np.full(len(counts), np.nan)
+    found = np.full(len(counts), np.nan)
     for index, values in taken.items():
-        us[index] = _undisturbed(values)
-    return Timed(us, built, seconds)
-
-
-def _rounds(device: Device, launch: Launch, usable: Sequence[int], taken: dict[int, list[float]]) -> None:
-    """Time in rounds; a first one, which loads binaries, counts where launches are long."""
-    if not usable:
-        return
-    first = device.time(launch, usable)
-    if min(first) < LONG_US:
-        staged(lambda order: device.time(launch, order), usable, taken)
-        return
-    taken |= {index: [us] for index, us in zip(usable, first, strict=True)}
-    staged(lambda order: device.time(launch, order), usable, taken, LONG_STAGES)
+        found[index] = np.mean([value for value in values if value <= disturbed_from(values)])
+    return Timed(found, built, seconds)
 
 
 def staged(timed: Timer, usable: Sequence[int], taken: dict[int, list[float]], stages: Stages = STAGES,
@@ -118,11 +112,6 @@ def disturbed_from(values: Sequence[float]) -> float:
     """µs from which on a round of a launch was disturbed."""
     least = min(values, default=math.inf)
     return max(HICCUP * least, least + JITTER_US)
-
-
-def _undisturbed(values: Sequence[float]) -> float:
-    """Mean of launches that nothing disturbed."""
-    return float(np.mean([value for value in values if value <= disturbed_from(values)]))
 
 
 def resident(built: Sequence[Built], warps: Ints, peaks: Peaks) -> Ints:

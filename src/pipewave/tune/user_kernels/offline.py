@@ -22,10 +22,9 @@ from pipewave.tune import store as store
 from pipewave.tune.source.formula import inputs_of
 from pipewave.tune.source.inspect import arguments, expression_grid, kernel_file
 from pipewave.tune.store import KindTable
-from pipewave.tune.user_kernels import launch_log as log
 from pipewave.tune.user_kernels import measuring
 from pipewave.tune.user_kernels.device import Device, Launch, Options
-from pipewave.tune.user_kernels.hooks import kept
+from pipewave.tune.user_kernels.hooks import kept, read_log
 from pipewave.tune.user_kernels.tuned import TunedKernel
 
 SAME, MOST_SPREAD = 0.05, 0.06  # of the common factor; of the spread around it. Launch noise is 1 to 2 %.
@@ -73,7 +72,7 @@ def kernel_of(named: str, device: Device, cache: str | Path | bool = True) -> Tu
 
 def from_log(source: Path, kernel: TunedKernel) -> list[Noted]:
     """Launches of a kernel that a real run noted. BadFile where there are none."""
-    return [noted(record, kernel) for record in log.read(source, kernel.of.name)]
+    return [noted(record, kernel) for record in read_log(source, kernel.of.name)]
 
 
 def noted(record: Mapping[str, Any], kernel: TunedKernel) -> Noted:
@@ -82,19 +81,14 @@ def noted(record: Mapping[str, Any], kernel: TunedKernel) -> Noted:
     if len(grids) != len(configs):
         raise BadFile(f"the launch was noted with {len(grids)} configurations, {kernel.of.name} has {len(configs)}",
                       field="from_log")  # fmt: skip
-    return Noted(record["args"], _noted_grid(grids, configs), record)
 
-
-def _noted_grid(
-    grids: Sequence[Sequence[int]], configs: Sequence[Mapping[str, Any]]
-) -> Callable[[Any], tuple[int, ...]]:
     def grid(meta: Mapping[str, Any]) -> tuple[int, ...]:
         for size, config in zip(grids, configs, strict=True):
             if all(name not in meta or meta[name] == value for name, value in config.items()):
                 return tuple(size)
         return tuple(grids[0])
 
-    return grid
+    return Noted(record["args"], grid, record)
 
 
 def from_shapes(source: Path) -> list[Noted]:
@@ -125,26 +119,27 @@ def measure_all(
     return write_table(kernel, device)
 
 
+def _made(kernel: TunedKernel, one: Noted, make: TensorFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arguments by name with tensors like those noted, and the numbers of the launch."""
+    named = {name: make(value) if (isinstance(value, dict) and "tensor" in value) or hasattr(value, "element_size")
+             else value for name, value in one.args.items()}  # fmt: skip
+    return named, dict(one.record.get("numbers") or inputs_of(one.grid, named, kernel.of.constants))
+
+
 def _measure(kernel: TunedKernel, one: Noted, device: Device, make: TensorFactory) -> None:
-    named = {name: make(value) if _is_tensor(value) else value for name, value in one.args.items()}
-    numbers = dict(one.record.get("numbers") or inputs_of(one.grid, named, kernel.of.constants))
-    given = Noted(one.args, one.grid, one.record)
+    named, numbers = _made(kernel, one, make)
     kind = kernel.of.kind(named)
     state = kernel.state(kind, one.grid, named, inputs_of(one.grid, named, kernel.of.constants))
     if any(dict(known) == numbers for known in state.numbers):
         return
     counts = np.array(one.record["counts"]) if "counts" in one.record else state.formulas.counts(numbers)
-    launch = kernel.launch((), named, given.grid)
+    launch = kernel.launch((), named, one.grid)
     narrow = any("8" in text for _, text in kind)
     expected = state.expected_us(counts, device.peaks)
     timed = measuring.measure(device, launch, range(len(kernel.configs)), counts, expected, narrow)
     if np.isfinite(timed.us).any():
         state.add(numbers, counts, timed.us, timed.built)
         kept(kernel, state.kind, numbers, counts, timed)
-
-
-def _is_tensor(value: Any) -> bool:
-    return (isinstance(value, dict) and "tensor" in value) or hasattr(value, "element_size")
 
 
 def write_table(kernel: TunedKernel, device: Device) -> Path | None:
@@ -177,8 +172,7 @@ def check(kernel: TunedKernel, table: Path, launches: Sequence[Noted], device: D
     meta, _ = store.read_table(table, kernel.of)
     old, new = list[float](), list[float]()
     for one in launches:
-        named = {name: make(value) if _is_tensor(value) else value for name, value in one.args.items()}
-        numbers = dict(one.record.get("numbers") or inputs_of(one.grid, named, kernel.of.constants))
+        named, numbers = _made(kernel, one, make)
         row = next((row for row in meta["canary"] if row["numbers"] == numbers), None)
         if row is not None:
             launch: Launch = kernel.launch((), named, one.grid)

@@ -23,12 +23,11 @@ from pipewave.tune.choose.chooser import Chooser, FixedChoice
 from pipewave.tune.law.anchors import Floats, Peaks
 from pipewave.tune.law.model import moved
 from pipewave.tune.source.formula import GRID, inputs_of
-from pipewave.tune.user_kernels import launch_log as log
 from pipewave.tune.user_kernels import measuring
 from pipewave.tune.user_kernels.aside import ASIDE
 from pipewave.tune.user_kernels.call_sites import CallSites, named
 from pipewave.tune.user_kernels.device import Device, Launch, Options
-from pipewave.tune.user_kernels.hooks import Benched, announced, kept, launch_of, user_benchmark
+from pipewave.tune.user_kernels.hooks import Benched, announced, kept, launch_of, log_path, noted, user_benchmark
 from pipewave.tune.user_kernels.kernel import KernelDescription, Kind, described
 from pipewave.tune.user_kernels.kind_state import KindState
 from pipewave.tune.user_kernels.launch_formulas import LaunchFormulas
@@ -60,7 +59,7 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
 
     def __init__(self, upstream: Any, options: Options) -> None:
         self.__dict__.update(upstream.__dict__)
-        self.upstream, self.options = upstream, options
+        self.upstream, self.launch_upstream, self.options = upstream, upstream.run, options
         upstream.pipewave_tuned = None  # `patch` leaves it alone
         configs = [dict(config.all_kwargs()) for config in self.configs]
         self.of: KernelDescription = described(self.fn, configs, upstream.keys, options.trips)
@@ -79,7 +78,7 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
         self._table: Mapping[Kind, Any] = {}
         self._carried_to: Peaks | None = None  # this GPU's, where the table is another one's
         self._hooks = [config.pre_hook for config in self.configs]
-        self._log = log.path()
+        self._log = log_path()
         _LIVE.add(self)
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
@@ -90,7 +89,7 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
         """Launch, or compile where `warmup`, with the configuration chosen for these arguments."""
         index = self.choose(args, kwargs, grid)
         if index is None:
-            return self.upstream.run(*args, grid=grid, warmup=warmup, **kwargs)
+            return self.launch_upstream(*args, grid=grid, warmup=warmup, **kwargs)
         config, hook = self.of.configs[index], self._hooks[index]
         self.best_config = self.configs[index]
         if hook is not None:
@@ -185,7 +184,7 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
         state = self.state(kind, grid, by_name, numbers)
         counts = state.formulas.counts(numbers)
         if self._log is not None:
-            log.write(self._log, self.of, by_name, grid, numbers, counts)
+            noted(self._log, self.of, by_name, grid, numbers, counts)
         allowed = self._allowed(args, kwargs)
         index = self._pick(state, args, kwargs, grid, numbers, counts, allowed)
         if state.is_hidden and self._may_measure():
