@@ -22,26 +22,22 @@ Context = Callable[[], AbstractContextManager[Any]]
 
 
 class Installed(ABC):
-    """An engine as it is installed: modules, and functions whose arguments differ. `stages`: of its block-scaled
-    product without a file.
+    """An engine as it is installed: modules, and what the arguments of their functions differ by. `no_blocks`: sizes of
+    blocks for weights without them; `rule_flags`: arguments more of its rule; `stages`: of its block-scaled product
+    without a file.
     """
 
     moe: ClassVar[str]
+    rules: ClassVar[str]
     overrides: ClassVar[str]
     block_fp8: ClassVar[str]
     matmul: ClassVar[str]
     stages: ClassVar[int]
+    no_blocks: ClassVar[tuple[int | None, int | None]]
+    rule_flags: ClassVar[tuple[bool, ...]] = ()
 
     def prepare(self) -> None:  # noqa: B027  most need nothing
         """What must be said before its kernels can be called."""
-
-    @abstractmethod
-    def expert_files(self, of: Lookup, dtype: str | None) -> Mapping[int, Config] | None:
-        """What its file for routed experts holds, by tokens; None without one."""
-
-    @abstractmethod
-    def expert_rule(self, of: Lookup, m: int, dtype: str | None) -> Config:
-        """What it runs for routed experts without a file."""
 
     @abstractmethod
     def experts(self, of: Lookup, tensors: tuple[Any, ...], scales: tuple[Any, ...]) -> Callable[[], Any]:
@@ -49,20 +45,22 @@ class Installed(ABC):
 
     def default(self, of: Lookup, m: int) -> dict[str, int]:
         """What the engine runs as it is installed: of the file that it ships, else by its rule."""
-        shipped, dtype = self.shipped(of), _file_type(of)
+        shipped = self.shipped(of)
         if shipped:
             found = shipped[min(shipped, key=lambda key: abs(key - m))]
         elif of.kind == "block_fp8":
             found = dict(zip(KEYS, (64, BLOCK, BLOCK, 32, 4, self.stages), strict=True))
         else:
-            found = self.expert_rule(of, m, dtype)
+            rule = import_module(self.rules).get_default_config
+            found = rule(m, of.e, of.n, of.k, of.top_k, _file_type(of), *self.rule_flags, _blocks(of))
         return {key: int({**USUAL, **found}[key]) for key in KEYS}
 
     def shipped(self, of: Lookup) -> Mapping[int, Config]:
         """The file that the engine brings for this GPU, by number of tokens; empty without one."""
         if of.kind == "block_fp8":
             return import_module(self.block_fp8).get_w8a8_block_fp8_configs(of.n, of.k, BLOCK, BLOCK) or {}
-        return self.expert_files(of, _file_type(of)) or {}
+        files = import_module(self.rules).get_moe_configs
+        return files(of.e, of.n, _file_type(of), *(of.blocks or self.no_blocks)) or {}
 
     def override(self, of: Lookup, m: int, config: dict[str, int]) -> Context:
         """What puts a configuration where the engine would have found a file's."""
@@ -80,60 +78,38 @@ class Installed(ABC):
 class Vllm(Installed):
     """vLLM."""
 
-    moe = "vllm.model_executor.layers.fused_moe.fused_moe"
+    moe = rules = "vllm.model_executor.layers.fused_moe.fused_moe"
     overrides = "vllm.model_executor.layers.fused_moe"
     block_fp8 = "vllm.model_executor.layers.quantization.utils.fp8_utils"
     matmul = "w8a8_triton_block_scaled_mm"
     stages = 2
-
-    def expert_files(self, of: Lookup, dtype: str | None) -> Mapping[int, Config] | None:
-        """Tuned configurations by tokens, None where the engine has no file."""
-        found: Mapping[int, Config] | None = import_module(self.moe).get_moe_configs(
-            of.e, of.n, dtype, *(of.blocks or (0, 0))
-        )
-        return found
-
-    def expert_rule(self, of: Lookup, m: int, dtype: str | None) -> Config:
-        """The engine's default configuration for so many tokens."""
-        return dict(import_module(self.moe).get_default_config(m, of.e, of.n, of.k, of.top_k, dtype, _blocks(of)))
+    no_blocks = 0, 0
 
     def experts(self, of: Lookup, tensors: tuple[Any, ...], scales: tuple[Any, ...]) -> Callable[[], Any]:
         """What launches the layer once."""
-        quantised = {"quant_config": self._quantised(of, *scales)} if scales else {}
-        return partial(import_module(self.moe).fused_experts, *tensors, **quantised)
-
-    @staticmethod
-    def _quantised(of: Lookup, w13: Any, w2: Any) -> Any:
-        make = import_module("vllm.model_executor.layers.fused_moe.config").fp8_w8a8_moe_quant_config
-        return make(w1_scale=w13, w2_scale=w2, block_shape=_blocks(of))
+        more: dict[str, Any] = {}
+        if scales:
+            make = import_module("vllm.model_executor.layers.fused_moe.config").fp8_w8a8_moe_quant_config
+            more["quant_config"] = make(w1_scale=scales[0], w2_scale=scales[1], block_shape=_blocks(of))
+        return partial(import_module(self.moe).fused_experts, *tensors, **more)
 
 
 class Sglang(Installed):
     """SGLang."""
 
-    moe = "sglang.srt.layers.moe.moe_runner.triton_utils.fused_moe"
     overrides = "sglang.srt.layers.moe.moe_runner.triton_utils"
+    moe = f"{overrides}.fused_moe"
+    rules = f"{overrides}.fused_moe_triton_config"
     block_fp8 = "sglang.srt.layers.quantization.fp8_kernel"
     matmul = "w8a8_block_fp8_matmul_triton"
     stages = 3
-    rules = f"{overrides}.fused_moe_triton_config"
+    no_blocks = None, None
+    rule_flags = (False,)
 
     def prepare(self) -> None:
         """Its kernels ask for the settings of a server: those of one that was started without any."""
         settings = import_module("sglang.srt.server_args")
         settings.set_global_server_args_for_scheduler(settings.ServerArgs(model_path="dummy"))
-
-    def expert_files(self, of: Lookup, dtype: str | None) -> Mapping[int, Config] | None:
-        """Tuned configurations by tokens, None where the engine has no file."""
-        found: Mapping[int, Config] | None = import_module(self.rules).get_moe_configs(
-            of.e, of.n, dtype, *(of.blocks or (None, None))
-        )
-        return found
-
-    def expert_rule(self, of: Lookup, m: int, dtype: str | None) -> Config:
-        """The engine's default configuration for so many tokens."""
-        rules = import_module(self.rules)
-        return dict(rules.get_default_config(m, of.e, of.n, of.k, of.top_k, dtype, False, _blocks(of)))
 
     def experts(self, of: Lookup, tensors: tuple[Any, ...], scales: tuple[Any, ...]) -> Callable[[], Any]:
         """What launches the layer once."""

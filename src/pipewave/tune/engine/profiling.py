@@ -160,7 +160,10 @@ def _bodies(of: Lookup, products: Sequence[Floats], configs: Sequence[Config], m
     measured = us.sum(axis=2)
     for repair in range(REPAIRS):
         picked = steady(total)
-        wrong = _wrong(picked, m, measured, default, anchors)
+        chosen = {int(m[row]): column for a, b, column in picked for row in range(a, b + 1)}
+        most = (1 + SLOWER) * measured[np.arange(len(measured)), default]
+        wrong = [(row, chosen[tokens_of]) for row, tokens_of in enumerate(anchors)
+                 if tokens_of in chosen and measured[row, chosen[tokens_of]] > most[row]]  # fmt: skip
         if not wrong:
             break
         for row, config in wrong:
@@ -173,15 +176,6 @@ def _bodies(of: Lookup, products: Sequence[Floats], configs: Sequence[Config], m
         return up, None
     follow = [(a, b, int(partner[a, c])) for a, b, c in picked]
     return up, _entries(follow, m, configs)
-
-
-def _wrong(picked: Sequence[tuple[int, int, int]], m: NDArray[np.int64], measured: Floats,
-           default: NDArray[np.int64], anchors: Sequence[int]) -> list[tuple[int, int]]:  # fmt: skip
-    """(anchor, configuration) of choices that were measured slower than the default."""
-    chosen = {int(m[row]): column for a, b, column in picked for row in range(a, b + 1)}
-    found = [(row, chosen[tokens_of]) for row, tokens_of in enumerate(anchors) if tokens_of in chosen]
-    most = (1 + SLOWER) * measured[np.arange(len(measured)), default]
-    return [(row, config) for row, config in found if measured[row, config] > most[row]]
 
 
 def _entries(picked: Sequence[tuple[int, int, int]], m: NDArray[np.int64], configs: Sequence[Config]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from pipewave.tune.source.grid_dependence import SHARES, GridDependence
 from pipewave.tune.source.interpreter import bound
 from pipewave.tune.source.launch import reading_of, seen, source, tensor_of
 from pipewave.tune.source.traced import Trace, Traced, greatest, least, plain
-from pipewave.tune.source.values import Counts, Tensor
+from pipewave.tune.source.values import Tensor
 
 NUMEL, GRID = "numel:", "grid:"  # inputs that are not arguments: elements of a tensor, numbers a grid function encloses
 PLACE = "place:"  # a block's program id: stands for all blocks, so that it is no input of a launch
@@ -195,57 +195,36 @@ def _read(
     for extent in size:
         blocks = blocks * extent
     ids = [trace.symbol(f"{PLACE}{axis}", plain(extent) // 2) for axis, extent in enumerate(size)]
-    counts = _block(kernel, given, tensors, size, ids)
-    places = GridDependence(trace, {one.terms[0][0]: extent for one, extent in zip(ids, size, strict=True)})
-    if not places.any_guard():
-        lines = list(counts.loops)
-        mean, most = places.averaged([*counts.loops.values(), *_results(counts)])
-        loops, mean = dict(zip(lines, mean, strict=False)), mean[len(lines) :]
-        found = _outputs(mean, most[len(lines)], blocks, _touched([counts]), tensors)
-        return found, loops, dict(counts.unknown)
-    corners = [tuple((0, extent // 2, extent - 1)[which] for extent in size) for which in range(3)]
-    read = [_block(kernel, given, tensors, size, corner) for corner in corners]
-    trace.guards = {guard: None for guard in trace.guards if not places.depends(guard[0])}
-    names = _touched(read)
-    lines = sorted({line for each in read for line in each.loops})
-    every = [[*(each.loops.get(line, 0) for line in lines), *_results(each, names)] for each in read]
-    mean = [sum(share * value for share, value in zip(SHARES, values, strict=True))
-            for values in zip(*every, strict=True)]  # fmt: skip
-    loops, mean = dict(zip(lines, mean, strict=False)), mean[len(lines) :]
-    unknown = {why: line for each in read for why, line in each.unknown.items()}
-    return _outputs(mean, greatest(*(each.trips for each in read)), blocks, names, tensors), loops, unknown
-
-
-def _block(kernel: Any, given: Mapping[str, Any], tensors: Mapping[str, Tensor], size: Any, ids: Any) -> Counts:
     code, names = source(kernel)
     start = bound(code, (), {name: seen(name, value) for name, value in given.items()})
-    return reading_of(code, names, start, tensors, tuple(ids), size)
-
-
-Touched = list[tuple[str, str]]  # (read or written, argument)
-
-
-def _touched(read: Sequence[Counts]) -> Touched:
-    return sorted({(into, name) for each in read for into in ("read", "written") for name in getattr(each, into)})
-
-
-def _results(counts: Counts, names: Touched | None = None) -> list[Any]:
-    """Trips, FLOPs and the bytes of each tensor that a block asks for."""
-    touched = _touched([counts]) if names is None else names
-    return [counts.trips, counts.flops, *(getattr(counts, into).get(name, 0) for into, name in touched)]
-
-
-def _outputs(
-    mean: Sequence[Any], longest: Any, blocks: Any, names: Touched, tensors: Mapping[str, Tensor]
-) -> list[Any]:
-    trips, flops, *asked = mean
+    read = [reading_of(code, names, start, tensors, tuple(ids), size)]
+    places = GridDependence(trace, {one.terms[0][0]: extent for one, extent in zip(ids, size, strict=True)})
+    turns_alike = not any(places.depends(node) for node, _ in trace.guards)
+    if not turns_alike:
+        corners = [tuple((0, extent // 2, extent - 1)[which] for extent in size) for which in range(3)]
+        read = [reading_of(code, names, start, tensors, corner, size) for corner in corners]
+        trace.guards = {guard: None for guard in trace.guards if not places.depends(guard[0])}
+    lines = list(dict.fromkeys(line for each in read for line in each.loops))
+    touched = sorted({(into, name) for each in read for into in ("read", "written") for name in getattr(each, into)})
+    every = [[*(each.loops.get(line, 0) for line in lines), each.trips, each.flops,
+              *(getattr(each, into).get(name, 0) for into, name in touched)] for each in read]  # fmt: skip
+    if turns_alike:
+        mean, most = places.averaged(every[0])
+        longest = most[len(lines)]
+    else:
+        mean = [sum(share * value for share, value in zip(SHARES, values, strict=True))
+                for values in zip(*every, strict=True)]  # fmt: skip
+        longest = greatest(*(each.trips for each in read))
+    trips, flops, *asked = mean[len(lines) :]
     least_bytes: Any = 0
-    for (_, name), bytes_asked in zip(names, asked, strict=True):
+    for (_, name), bytes_asked in zip(touched, asked, strict=True):
         whole, tensor = blocks * bytes_asked, tensors.get(name)
         if tensor is not None and tensor.elements is not None:
             whole = least(whole, tensor.elements * tensor.element_bytes)
         least_bytes = least_bytes + whole
-    return [blocks, trips, longest, least_bytes, blocks * sum(asked), blocks * flops]
+    outputs = [blocks, trips, longest, least_bytes, blocks * sum(asked), blocks * flops]
+    unknown = {why: line for each in read for why, line in each.unknown.items()}
+    return outputs, dict(zip(lines, mean, strict=False)), unknown
 
 
 def constants_of(kernel: Any) -> tuple[str, ...]:

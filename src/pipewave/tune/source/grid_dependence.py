@@ -13,7 +13,7 @@ from pipewave.tune.source.interpreter import SIXTH
 from pipewave.tune.source.traced import SYMBOLS, Trace, Traced, greatest, least, made, next_power_of_2, operands, same
 
 SHARES = (SIXTH, 4 * SIXTH, SIXTH)  # of the blocks, for the first, the middle and the last value
-CALLS = {"min": least, "max": greatest}
+CALLS = {"min": least, "max": greatest, "power_of_2": next_power_of_2}
 
 
 class GridDependence:
@@ -28,10 +28,6 @@ class GridDependence:
             inner = operands(self.trace.nodes[node])
             self._placed[node] = node in self.ids or any(self.depends(each) for each in inner)
         return self._placed[node]
-
-    def any_guard(self) -> bool:
-        """Whether a turn was taken because of the block's number."""
-        return any(self.depends(node) for node, _ in self.trace.guards)
 
     def averaged(self, results: list[Any]) -> tuple[list[Any], list[Any]]:
         """Mean over the grid of each result, and the largest of the three values of each."""
@@ -95,15 +91,9 @@ class GridDependence:
             found = self._node(of[0], known) * self._node(of[1], known)
         else:
             sides = [side[1] if side[0] == "plain" else self._node(side[1], known) for side in of]
-            found = _applied(kind, sides)
+            found = (CALLS.get(kind) or SYMBOLS[kind])(*sides)
         known[node] = found
         return found
-
-
-def _applied(kind: str, sides: list[Any]) -> Any:
-    if kind == "power_of_2":
-        return next_power_of_2(sides[0])
-    return CALLS[kind](*sides) if kind in CALLS else SYMBOLS[kind](*sides)
 
 
 def _mean(values: tuple[Any, ...]) -> Any:

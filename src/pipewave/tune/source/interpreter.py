@@ -40,7 +40,7 @@ class Reader(Expressions):
         except _Return as returned:
             return returned.value
         except _Jump:
-            return None
+            pass
         return None
 
     def statements(self, body: Sequence[ast.stmt]) -> None:
@@ -72,7 +72,9 @@ class Reader(Expressions):
             self._bind(node.target, self.value(node.value))
 
     def _augassign(self, node: ast.AugAssign) -> None:
-        self._bind(node.target, self._operated(node.op, self.value(_loaded(node.target)), self.value(node.value)))
+        target = node.target
+        old = self.value(ast.Name(target.id, ast.Load()) if isinstance(target, ast.Name) else target)
+        self._bind(target, self._operated(node.op, old, self.value(node.value)))
 
     def _bind(self, target: ast.AST, value: Any) -> None:
         if isinstance(target, ast.Name):
@@ -106,9 +108,6 @@ class Reader(Expressions):
         if turns is None:
             self.block.tell(f"bounds of the loop: {ast.unparse(node.iter)}", node.lineno)
             turns = Turns(0, 1, 1)
-        self._loop(node, turns)
-
-    def _loop(self, node: ast.For, turns: Turns) -> None:
         counts, before, count = self.block.counts, self.block.counts.trips, turns.count
         self.block.looped(node.lineno, count)
         for turn, share in turns.sampled():
@@ -221,11 +220,8 @@ class Turns:
     def count(self) -> Any:
         """Turns. From zero to a size there are none too few, so nothing is clipped."""
         turns = -(-(self.stop - self.start) // self.step)
-        return turns if self._from_zero() else greatest(turns, 0)
-
-    def _from_zero(self) -> bool:
         plain = isinstance(self.stop, Traced) and not isinstance(self.step, Traced) and same(self.start, 0)
-        return plain and self.stop.is_size() and self.step > 0
+        return turns if plain and self.stop.is_size() and self.step > 0 else greatest(turns, 0)
 
     def sampled(self) -> Iterator[tuple[Any, Any]]:
         """Turns to read and how many each stands for: all of few, else the first, the middle and the last (Simpson)."""
@@ -235,7 +231,3 @@ class Turns:
             return
         for turn, share in ((0, SIXTH), (count // 2, 4 * SIXTH), (count - 1, SIXTH)):
             yield self.start + turn * self.step, count * share
-
-
-def _loaded(node: ast.AST) -> ast.AST:
-    return ast.Name(node.id, ast.Load()) if isinstance(node, ast.Name) else node

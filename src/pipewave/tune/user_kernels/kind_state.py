@@ -76,14 +76,10 @@ class KindState:
         elsewhere = (
             self.formulas.many(of.numbers(drawn(anchors.at, ELSEWHERE, seed=1))) if self.formulas.formulas else None
         )
-        return fit(anchors, peaks, elsewhere, self._known(of))
-
-    def _known(self, of: Sizes) -> Prior | None:
-        """What another GPU's model says, where it goes by the same sizes."""
-        if self.prior is None or self.prior[1] != of.names:
-            return None
-        model = self.prior[0]
-        return Prior(model.law_us, model.smooth, model)
+        known = None  # of another GPU's model, where it goes by the same sizes
+        if self.prior is not None and self.prior[1] == of.names:
+            known = Prior(self.prior[0].law_us, self.prior[0].smooth, self.prior[0])
+        return fit(anchors, peaks, elsewhere, known)
 
     def take(self, peaks: Peaks) -> bool:
         """Fit anew where launches have doubled, and say so; else only remember the last one's fastest."""
@@ -123,7 +119,9 @@ class KindState:
 
         Where the launches at hand have numbers that the table's lack, short lists are worked out as launches come.
         """
-        enclosed = [_with_enclosed(one, self.formulas.inputs) for one in seen]
+        # What a grid encloses under an argument's name is taken from that argument.
+        more = {name: name.removeprefix(GRID) for name in self.formulas.inputs if name.startswith(GRID)}
+        enclosed = [{**{name: one[of] for name, of in more.items() if of in one}, **one} for one in seen]
         usable: Ints = np.flatnonzero(np.isfinite(model.sigma))
         whole = all(name in enclosed[0] for name in self.formulas.inputs)
         of = sizes(self.formulas.inputs, names, enclosed) if whole else Sizes(tuple(names), {})
@@ -145,10 +143,3 @@ class KindState:
             return np.asarray(model.law_us(counts[None])[0])
         of = physics(peaks, len(counts))
         return np.asarray(of.us(counts[None], np.full(len(counts), 2))[0])
-
-
-def _with_enclosed(numbers: Mapping[str, Any], inputs: Sequence[str]) -> dict[str, Any]:
-    """Numbers of a launch, with what a grid encloses under an argument's name taken from that argument."""
-    more = {name: numbers[name.removeprefix(GRID)] for name in inputs
-            if name not in numbers and name.startswith(GRID) and name.removeprefix(GRID) in numbers}  # fmt: skip
-    return {**numbers, **more}
