@@ -49,8 +49,8 @@ class Aside:
             while (job := self._next()) is not None:
                 try:
                     job()
-                except Exception:  # noqa: BLE001  a launch without it goes on as it did
-                    pass
+                except Exception as problem:  # noqa: BLE001  a launch without it goes on as it did
+                    self.problems.append(f"{type(problem).__name__}: {problem}")
         finally:
             sys.setswitchinterval(usual)
 
