@@ -7,7 +7,7 @@ what was measured otherwise is not read. Several processes append to one file; a
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -117,15 +117,18 @@ def _environment(env: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(env.get(name, "")) for name in ENVIRONMENT}
 
 
-def launches(path: Path, of: KernelDescription, env: Mapping[str, Any]) -> Iterator[Measured]:
+def launches(path: Path, of: KernelDescription, env: Mapping[str, Any]) -> list[Measured]:
     """Launches measured with these configurations on this GPU, with this driver and Triton."""
-    errors, wanted = ("", "did not compile"), (LAUNCHES, config_hash(of.configs), _environment(env))
+    found, errors = list[Measured](), ("", "did not compile")
+    wanted = LAUNCHES, config_hash(of.configs), _environment(env)
     for one in read(path.with_suffix(".launches")).of("launch"):
         if (one["schema"], one["configs"], one["env"]) == wanted:
             us = np.array([np.nan if value is None else value for value in one["us"]], float)
             built = {i: Built(smem, registers, errors[error]) for i, (smem, registers, error) in enumerate(one["built"])
                      if error < NOT_BUILT}  # fmt: skip
-            yield Measured(_kind(one), one["numbers"], np.array(one["counts"], float), us, built, float(one["seconds"]))
+            counts = np.array(one["counts"], float)
+            found.append(Measured(_kind(one), one["numbers"], counts, us, built, float(one["seconds"])))
+    return found
 
 
 def write_table(path: Path, of: KernelDescription, env: Mapping[str, Any], kinds: Kinds,

@@ -59,7 +59,8 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
 
     def __init__(self, upstream: Any, options: Options) -> None:
         self.__dict__.update(upstream.__dict__)
-        self.upstream, self.launch_upstream, self.options = upstream, upstream.run, options
+        self.upstream, self.options = upstream, options
+        self.launch_upstream: Callable[..., Any] | None = None  # where `upstream.run` would come back here
         upstream.pipewave_tuned = None  # `patch` leaves it alone
         configs = [dict(config.all_kwargs()) for config in self.configs]
         self.of: KernelDescription = described(self.fn, configs, upstream.keys, options.trips)
@@ -89,7 +90,7 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
         """Launch, or compile where `warmup`, with the configuration chosen for these arguments."""
         index = self.choose(args, kwargs, grid)
         if index is None:
-            return self.launch_upstream(*args, grid=grid, warmup=warmup, **kwargs)
+            return (self.launch_upstream or self.upstream.run)(*args, grid=grid, warmup=warmup, **kwargs)
         config, hook = self.of.configs[index], self._hooks[index]
         self.best_config = self.configs[index]
         if hook is not None:
