@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 
 from pipewave.files import packaged
-from pipewave.view.document import Block, Chart, Code, Document, Fact, Facts, Notes, Table, is_number, number
+from pipewave.view.document import Block, Chart, Code, Document, Facts, Table, is_number, number
 
 STYLE = Path(__file__).with_name("style.css")
 MANY = 13  # columns that fit a page in letters of the usual size
@@ -23,28 +23,28 @@ def write(document: Document) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(document.title)}</title><style>{style}</style></head><body>"
         f"<header><h1>{escape(document.title)}</h1><p>{escape(document.subtitle)}</p>"
-        f"{_headline(document.headline)}"
+        f"{''.join(f'<p><strong>{escape(line)}</strong></p>' for line in document.headline)}"
         f"{_note(document.confidence and 'Confidence: ' + document.confidence + '.')}</header>"
         f"<main>{body}</main><footer>Made by pipewave. Times are predictions unless they say measured.</footer>"
         "</body></html>\n"
     )
 
 
-def _headline(lines: tuple[str, ...]) -> str:
-    return "".join(f"<p><strong>{escape(line)}</strong></p>" for line in lines)
-
-
 def block(one: Block) -> str:
     """One block as an element."""
     if isinstance(one, Facts):
-        return f'<section class="facts">{"".join(_fact(fact) for fact in one.facts)}</section>'
+        texts = (map(escape, (fact.value, fact.name, fact.detail)) for fact in one.facts)
+        facts = (
+            f"<div><b>{value}</b><span>{name}</span><small>{detail}</small></div>" for value, name, detail in texts
+        )
+        return f'<section class="facts">{"".join(facts)}</section>'
     if isinstance(one, Table):
         return f"<section>{_heading(one.title)}{_table(one)}{_note(one.note)}</section>"
     if isinstance(one, Chart):
         return f'<section class="chart">{_heading(one.title)}{one.svg}{_note(one.note)}</section>'
     if isinstance(one, Code):
         return f"<section>{_heading(one.title)}<pre><code>{escape(one.text)}</code></pre></section>"
-    return f"<section>{_notes(one)}</section>"
+    return f"<section><ul>{''.join(f'<li>{escape(item)}</li>' for item in one.items)}</ul></section>"
 
 
 def _heading(title: str) -> str:
@@ -53,14 +53,6 @@ def _heading(title: str) -> str:
 
 def _note(note: str) -> str:
     return f'<p class="note">{escape(note)}</p>' if note.strip() else ""
-
-
-def _notes(notes: Notes) -> str:
-    return "<ul>" + "".join(f"<li>{escape(item)}</li>" for item in notes.items) + "</ul>"
-
-
-def _fact(fact: Fact) -> str:
-    return f"<div><b>{escape(fact.value)}</b><span>{escape(fact.name)}</span><small>{escape(fact.detail)}</small></div>"
 
 
 def _table(table: Table) -> str:

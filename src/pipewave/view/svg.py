@@ -100,14 +100,10 @@ def ranked(rows: Sequence[tuple[str, Sequence[Part], str]], name: str) -> str:
     body = []
     for i, (title, parts, said) in enumerate(rows):
         y, total = i * (bar + gap), sum(part.size for part in parts)
-        body.append(label(left - 8, y + 12.5, _cut(title, 34), anchor="end"))
+        body.append(label(left - 8, y + 12.5, title if len(title) <= 34 else f"{title[:33]}…", anchor="end"))
         body.append(_stack(left, y, bar, [Part("", p.size, p.colour) for p in parts], scale, total or 1.0))
         body.append(label(left + total * scale + 6, y + 12.5, said, "m"))
     return canvas(len(rows) * (bar + gap), "".join(body), name)
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,15 +142,12 @@ class Axis:
             decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
             marks = [step * 10.0**power for power in decades for step in ((1, 2, 5) if len(decades) <= 4 else (1,))]
         else:
-            step = _round_step((self.high - self.low) / 5)
+            rough = (self.high - self.low) / 5
+            power = 10.0 ** math.floor(math.log10(rough))
+            step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
             first = math.ceil(self.low / step)
             marks = [step * i for i in range(first, math.floor(self.high / step * (1 + 1e-12)) + 1)]
         return [mark for mark in marks if self.low <= mark <= self.high * (1 + 1e-12)]
-
-
-def _round_step(rough: float) -> float:
-    power = 10.0 ** math.floor(math.log10(rough))
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
 
 
 @dataclass(frozen=True, slots=True)

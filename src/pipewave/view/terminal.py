@@ -18,17 +18,14 @@ BOLD = ("\033[1m", "\033[0m")
 def write(document: Document, *, verbose: bool = False) -> str:
     """The whole answer. `verbose`: with its details, and every note in full."""
     head = [_bold(document.title), document.subtitle if verbose and document.subtitle not in document.title else ""]
-    shown = ("\n".join(filter(None, _block(block))) for block in document.blocks if verbose or _brief(block))
+    kept = (one for one in document.blocks if verbose or not (isinstance(one, Chart) or one.detail))
+    shown = ("\n".join(filter(None, _block(block))) for block in kept)
     parts = ["\n".join(filter(None, (*head, *document.headline))), *shown]
     notes = () if verbose else document.notes
     more = f"{len(notes)} note{'s'[: len(notes) != 1]}: --verbose" if notes else ""
     sure = "; ".join(part for part in (document.confidence, more) if part)
     parts.append(f"confidence: {sure}" if sure else "")
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _brief(block: Block) -> bool:
-    return not isinstance(block, Chart) and not block.detail
 
 
 def _block(block: Block) -> Iterator[str]:
