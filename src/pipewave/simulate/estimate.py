@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -194,19 +195,16 @@ def static_estimate(
     Raises:
         As `estimate`.
     """
-    setup = replace(setup, max_num_batched_tokens=None)
-    spec, parallel = for_output(model, batch.output_len), Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
-    parallel.check(spec)
-    if setup.speculative:
-        setup = replace(setup, speculative=setup.speculative.by(spec))
-    runner = Runner.of(Deployment(spec, parallel, setup.kv_dtype), gpu, setup.program())
-    runner = runner.hosted(host) if host else runner
+    spec, drafting = for_output(model, batch.output_len), setup.speculative
+    setup = replace(setup, max_num_batched_tokens=None, speculative=drafting.by(spec) if drafting else None)
+    parallel = Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
+    runner = _served(spec, parallel, gpu, setup, host)
     # The fullest rank: the others have as many requests or one less.
     prompt = batch.input_len + image_tokens(spec, setup.images)
     rank = replace(batch, requests=-(-batch.requests // setup.dp), input_len=prompt)
-    own = budget(runner.deployment, gpu, runner.engine, max_batched_tokens=rank.budget)
-    memory = with_drafter(own, runner, setup.speculative)
-    kv = kv_budget(runner, memory, prompt + rank.output_len, rank.budget)
+    memory = _memory(runner, rank.budget)
+    memory = with_drafter(memory, runner, setup.speculative) if setup.speculative else memory
+    kv = _kv_budget(runner, memory, prompt + rank.output_len, rank.budget)
     policy = policy_of(runner.engine, setup, kv, max_batched_tokens=rank.budget)
     held = requests_at_once(runner.deployment, memory, rank.requests, prompt + rank.output_len, rank.budget)
     rank = replace(rank, output_len=max(rank.output_len, 1))  # an embedding takes the step of a first token
@@ -275,6 +273,22 @@ def _energy(
         factor = found[f"energy_j_per_output_token{side}"] / each if each else 1.0
         found |= {f"prefill_energy_j{side}": spent[0] * factor, f"decode_energy_j{side}": spent[1] * factor}
     return found
+
+
+@lru_cache(maxsize=256)
+def _served(model: ModelSpec, parallel: Parallel, gpu: GPU, setup: Setup, host: Host | None) -> Runner:
+    """The deployment of a set-up. Raises CannotShard, BadInput."""
+    parallel.check(model)
+    runner = Runner.of(Deployment(model, parallel, setup.kv_dtype), gpu, setup.program())
+    return runner.hosted(host) if host else runner
+
+
+_kv_budget = lru_cache(maxsize=256)(kv_budget)
+
+
+@lru_cache(maxsize=256)
+def _memory(runner: Runner, tokens: int) -> Budget:
+    return budget(runner.deployment, runner.gpu, runner.engine, max_batched_tokens=tokens)
 
 
 def _check(**sizes: tuple[Any, int]) -> None:
