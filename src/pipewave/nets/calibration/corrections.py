@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipewave.errors import BadFile, BadInput
-from pipewave.files import sealed
 from pipewave.nets.calibration.correction import Correction, Frame, Scales
 from pipewave.nets.nets import trained
 from pipewave.physics.demand import Array
@@ -158,6 +157,8 @@ class Saved:
 
 def save(saved: Saved, path: Path) -> None:
     """Write the file whole or not at all. BadFile if it cannot."""
+    from pipewave.files import sealed  # predictions of most GPUs read none
+
     arrays: dict[str, Array] = {}
     cards = []
     for number, ((net, protocol), found) in enumerate(saved.corrections.items()):
@@ -173,6 +174,8 @@ def save(saved: Saved, path: Path) -> None:
 
 def load(path: Path) -> Saved:
     """Read what `save` wrote. BadFile when it is not that, and how to go on without it."""
+    from pipewave.files import sealed
+
     try:
         card, arrays = sealed.read(path, "calibration")
         if card["schema"] != SCHEMA:
