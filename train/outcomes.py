@@ -39,7 +39,8 @@ def by_default(table: str, frame: pd.DataFrame) -> pd.DataFrame:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What came of a row: the net and evaluation it belongs to, its type, where it was measured, whose rows answered
-    (`software`, `basis`), the log of predicted over measured and the half-width of the interval in log time.
+    (`software`, `basis`), the log of predicted over measured and the half-width of the interval in log time, and the
+    stack whose rows answered.
     """
 
     net: str
@@ -51,6 +52,7 @@ class Outcome:
     basis: str
     off: float
     half: float
+    answered: str = ""
 
 
 def rows(table: str, data: Path | None, folds: Collection[int], each: int) -> pd.DataFrame:
@@ -97,7 +99,7 @@ def outcomes(table: str, frame: pd.DataFrame, away: int = 0, *, with_impl: bool 
         for (named, case, latency_us, _), one in zip(members, found, strict=True):
             off, half = np.log(one.latency_us / latency_us), np.log(one.high_us / one.latency_us)
             asked = (str(case["dtype"]), gpu, str(case["stack"]))
-            yield Outcome(*named, *asked, one.software, one.basis, float(off), float(half))
+            yield Outcome(*named, *asked, one.software, one.basis, float(off), float(half), str(one.stack))
 
 
 def _moved(there: Collection[str], stack: str, away: int) -> str | None:

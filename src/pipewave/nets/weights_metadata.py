@@ -157,6 +157,11 @@ class Interval:
         half = self.multiple * scale**self.power
         return half if self.most is None else xp.minimum(half, self.most)
 
+    def times(self, factor: float) -> Interval:
+        """The law whose half-widths are so many times as wide."""
+        most = None if self.most is None else factor * self.most
+        return Interval(factor * self.multiple, self.power, most)
+
     def given(self) -> dict[str, float]:
         """As the metadata of weights hold it."""
         return {name: value for name, value in asdict(self).items() if value is not None}
@@ -176,6 +181,7 @@ def intervals_of(
     dtype: str = "",
     *,
     sibling: bool = False,
+    aged: float = 1.0,
 ) -> tuple[Interval, ...]:
     """The intervals of which the widest counts: no call gets less than it would on a more familiar GPU.
 
@@ -184,13 +190,14 @@ def intervals_of(
     elsewhere and a neighbour known here are wrong by different amounts, and neither is nearer always. Cold rows are of
     one architecture: on others, a cold call is no more certain than a replay, which was measured on all. A GPU of which
     a `sibling` was measured, as compute capability 10.3 is of 10.0 (CUDA's family-specific code, sm_100f, runs on
-    both), is as certain as a new GPU of a known architecture: it runs the same kernels.
+    both), is as certain as a new GPU of a known architecture: it runs the same kernels. `aged` widens those of other
+    software for the time between its release and that of the version asked for (`pipewave.software.ageing`).
     """
     ground = BASES[1] if sibling else basis
     bases = [name for name in (AGAIN, *BASES[: BASES.index(ground) + 1]) if name in known]
     told = {name: f"{name}|{dtype}" if f"{name}|{dtype}" in known else name for name in LEVELS[1:]}
     levels = (software,) if told.get(software) in known else LEVELS[1 : LEVELS.index(software) + 1]
-    added = (known[told[name]] for name in levels if told[name] in known)
+    added = (known[told[name]].times(aged) for name in levels if told[name] in known)
     replayed = (f"{BASES[-1]}|graph",) if (ground, protocol) == (BASES[-1], "cold") else ()
     elsewhere = (known[name] for name in replayed if name in known)
     each = [known.get(f"{name}|{protocol}", known[name]) for name in bases]

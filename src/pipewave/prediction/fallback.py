@@ -14,6 +14,7 @@ from pipewave.gpus import GPU
 from pipewave.nets.nets import Trained
 from pipewave.nets.weights_metadata import LEVELS, TrainingRows, WeightsMetadata, changes, furthest
 from pipewave.software import stacks
+from pipewave.software.ageing import age
 from pipewave.software.rules import constant
 
 EXAMPLES = 3  # GPUs that a note names
@@ -90,7 +91,8 @@ def _substitutes(
 
 def _substitute(pool: TrainingRows, query: Query, used: str, level: str) -> Candidate:
     text = used if query.gpu in pool.gpus(used) else f"{used}: {_where(pool, used)}"
-    return Candidate(used, used, level, _note(query, text))
+    older = age(used, str(query.stack))
+    return Candidate(used, used, level, _note(query, f"{text}, {older}" if older else text))
 
 
 def _note(query: Query, answered: str) -> str:

@@ -24,6 +24,7 @@ from pipewave.physics.power import Draw, draw_of
 from pipewave.prediction.columns import options_of
 from pipewave.prediction.fallback import Query, choose
 from pipewave.software import stacks
+from pipewave.software.ageing import age
 
 REVEALING = ("config", "tile", "ctas")  # options that say how a call was implemented, not what it computes
 UNTRAINED = {"measured_gpu": Interval(1.0), "same_architecture": Interval(1.5), "new_architecture": Interval(2.0)}
@@ -51,6 +52,7 @@ class Source:
     notes: tuple[str, ...] = ()
     near: bool = False
     reference_gpu: str = ""
+    aged: float = 1.0  # by what intervals of another version are widened for the time between the two
     sibling: bool = False  # a new architecture, but rows are of one that runs the same family-specific code
 
 
@@ -89,9 +91,20 @@ def resolve(
     near = any((gpu.base_gpu, kind, seen) in card.trained for kind in alike(dtype))
     elsewhere = _rows_elsewhere(card, gpu, dtype, protocol) if basis != "measured_gpu" else ""
     reference = "" if near else _reference_gpu(card, gpu, dtype, seen)
+    older = age(choice.measured_as, stack) if stack and choice.level == LEVELS[2] else None
     notes = tuple(filter(None, (guessed, *choice.notes, elsewhere)))
     sibling = basis == "new_architecture" and bool(reference) and gpu.traits.family_code
-    source = Source(basis, choice.impl, choice.stack, choice.level, notes, near, reference, sibling)
+    source = Source(
+        basis,
+        choice.impl,
+        choice.stack,
+        choice.level,
+        notes,
+        near,
+        reference,
+        older.factor(net) if older else 1.0,
+        sibling,
+    )
     used = choice.measured_as
     return Context(gpu, dtype, protocol, used, choice.impl, options, _other_version(stack, used)), source
 
@@ -234,7 +247,9 @@ def setting(
     plain = plain_context(ctx, net) if learned else ctx
     seen = (as_original(ctx), plain, as_original(plain)) if learned else (ctx, ctx, ctx)
     intervals, measured = learned.card.intervals if learned else UNTRAINED, measured_protocol(protocol)
-    widths = intervals_of(intervals, source.basis, measured, source.software, dtype, sibling=source.sibling)
+    widths = intervals_of(
+        intervals, source.basis, measured, source.software, dtype, sibling=source.sibling, aged=source.aged
+    )
     codes, correction = codes_of(ctx, net), None if physics or not in_force else in_force.of(ctx, net)
     if correction:
         source = corrected(source, correction)

@@ -1,0 +1,194 @@
+"""How answers age: `python -m train.ageing [--count] [--write]`, what a version adds to the interval of older rows.
+
+Counted backwards (`--count`): of all cards the versions that were released after a day are taken out, and their rows
+are asked under their own names, on shapes that are not held out of the weights that ship. What answers is the newest
+version before that day, with the interval of `nearest_version`, which was settled on neighbours a release apart. Kept
+are quantiles of the factor on its half-width that holds a row, by net and pair of versions.
+
+The law (`--write`): the half-width times `1 + rate * months`, at most `most` times, months from the release of the
+version that answers to that of the one asked for. The rate of a net holds nine in ten rows, pairs of versions alike.
+Each version is also scored by the rate that the others call for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pipewave.files import manifest
+from pipewave.software.ageing import FILE, age
+from pipewave.software.stacks import framework, version_text
+from train.cards import ROOT, TABLES, WEIGHTS, read, write
+from train.corpus import data_dir, versions
+from train.corpus.frame import Table, finish, gpu_name
+from train.corpus.sources import tables
+from train.intervals import LEVEL
+from train.nets import mla
+from train.outcomes import Outcome, by_default, by_weights
+from train.splits import HELD_OUT, fold
+
+RELEASES = read(ROOT / "src" / "pipewave" / "software" / "releases.json")
+DAYS = ("2025-11-01", "2026-01-15", "2026-03-15", "2026-05-10", "2026-07-05")
+CORPUS = ("gemm", "attention", "mla", "fused_moe")
+TYPES = ("bf16", "fp8", "fp8_block")  # of experts
+EACH, A_FILE = 40, 2_000  # rows of a GPU, version and type; of a file, from which they are drawn
+QUANTILES = np.arange(0.5, 100.0) / 100.0
+COUNTED = TABLES / "ageing.json"
+MOST = 4.0  # times a half-width at most: no pair that was counted is further apart
+RATES = tuple(round(0.05 * step, 2) for step in range(61))  # a month
+FEWEST = 20  # rows of a pair that tells
+SOURCE = "python -m train.ageing --write: versions asked from those before them, train/tables/ageing.json"
+
+
+def released(stack: str) -> date | None:
+    """The day that a version came out; None where no table says it."""
+    of_framework = RELEASES.get(framework(stack), {}).get("versions", {})
+    day = of_framework.get(version_text(stack))
+    return date.fromisoformat(day) if day else None
+
+
+def forgotten(card: dict[str, Any], day: date) -> dict[str, Any]:
+    """A card as if nothing released after a day had been measured; what has no day stays."""
+
+    def later(stack: str) -> bool:
+        known = released(stack)
+        return known is not None and known > day
+
+    software = {
+        protocol: {stack: of for stack, of in stacks.items() if not later(stack)}
+        for protocol, stacks in card["software"].items()
+    }
+    stacks = {protocol: [one for one in names if not later(one)] for protocol, names in card["stacks"].items()}
+    impls = {key: impl for key, impl in card["default_impl"].items() if not later(key.partition("|")[0])}
+    return card | {"software": software, "stacks": stacks, "default_impl": impls}
+
+
+def asked(frames: Mapping[str, pd.DataFrame], day: date) -> Iterator[Outcome]:
+    """What rows of versions after a day are answered from those before it."""
+    newer = {table: frame[[(known := released(str(stack))) is not None and known > day for stack in frame["stack"]]]
+             for table, frame in frames.items()}  # fmt: skip
+    with TemporaryDirectory() as name:
+        for path in WEIGHTS.glob("*.json"):
+            card = read(path)
+            if card.get("software"):
+                write(Path(name) / path.name, forgotten(card, day))
+                (Path(name) / f"{path.stem}.safetensors").symlink_to(path.with_suffix(".safetensors").resolve())
+        found = by_weights(Path(name), {table: frame for table, frame in newer.items() if len(frame)})
+    return (one for one in found if one.software == "nearest_version" and released(one.answered))
+
+
+def sampled(name: str) -> pd.DataFrame:
+    """Rows of a table of every version with a day, a few of each GPU, version and type; no file is kept whole."""
+    folder = data_dir()
+    known = [table for table in tables(name) if table.source == "aiconfigurator"]
+    parts = [_of_file(table, file, folder) for table in known for file in table.files(folder)
+             if file.parts[-3] in RELEASES]  # fmt: skip
+    frame = pd.concat([part.astype(dict.fromkeys(part.select_dtypes("category"), "object")) for part in parts])
+    frame = mla.usable(frame) if name == "mla" else frame
+    if name == "fused_moe":  # kernels of 4-bit weights are their own: another framework's may not run at all
+        frame = frame[frame["dtype"].isin(TYPES)]
+    shown = [fold(group) != HELD_OUT for group in frame["group"].astype(str)]
+    return by_default(name, frame[shown].reset_index(drop=True))
+
+
+def _of_file(table: Table, file: Path, folder: Path) -> pd.DataFrame:
+    raw = table.read(file, folder)
+    frame = finish(raw.sample(min(len(raw), A_FILE), random_state=0), table.family, table.source)
+    frame = frame.assign(gpu=[gpu_name(str(name)) for name in frame["raw_gpu"]]).drop(columns="raw_gpu")
+    return versions(frame, max_rows=EACH)
+
+
+def counted(names: Sequence[str]) -> list[dict[str, Any]]:
+    """By net and pair of versions: rows, months between them, and quantiles of what rows need."""
+    frames = {table: sampled(table) for table in names}
+    needed: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for day in DAYS:
+        for one in asked(frames, date.fromisoformat(day)):
+            older = age(one.answered, one.stack)
+            if older:  # the law in force is taken out
+                needed[one.net, one.stack, one.answered].append(abs(one.off) / one.half * older.factor(one.net))
+    return [
+        {"net": net, "asked": stack, "answered": other, "months": _months(other, stack),
+         "rows": len(each), "needed": [round(float(one), 3) for one in np.quantile(each, QUANTILES)]}
+        for (net, stack, other), each in sorted(needed.items())
+    ]  # fmt: skip
+
+
+def _months(answered: str, asked: str) -> float:
+    older = age(answered, asked)
+    return round(older.months, 2) if older else 0.0
+
+
+Pair = Mapping[str, Any]  # a row of what was counted
+
+
+def factor(pair: Pair, rate: float) -> float:
+    """What the law multiplies the half-width of a pair of versions by."""
+    return min(1.0 + rate * float(pair["months"]), MOST)
+
+
+def inside(pairs: Sequence[Pair], rate: float) -> float:
+    """Mean share of rows that the law holds, pairs alike."""
+    return float(np.mean([np.mean(np.array(pair["needed"]) <= factor(pair, rate)) for pair in pairs]))
+
+
+def rate_of(pairs: Sequence[Pair]) -> float:
+    """The least rate that holds nine in ten rows; the largest tried where none does."""
+    return next((rate for rate in RATES if inside(pairs, rate) >= LEVEL), RATES[-1])
+
+
+def left_out(pairs: Sequence[Pair]) -> float:
+    """Mean share inside of each version asked for, by the rate that the others call for."""
+    versions_asked = dict.fromkeys(pair["asked"] for pair in pairs)
+    shares = []
+    for one in versions_asked:
+        others = [pair for pair in pairs if pair["asked"] != one]
+        shares.append(inside([pair for pair in pairs if pair["asked"] == one], rate_of(others or pairs)))
+    return float(np.mean(shares))
+
+
+def law(found: Sequence[Pair]) -> dict[str, Any]:
+    """Rates by net, of others the mean, and what each holds of versions left out."""
+    by_net: dict[str, list[Pair]] = defaultdict(list)
+    for pair in found:
+        if pair["rows"] >= FEWEST:
+            by_net[pair["net"]].append(pair)
+    rates = {net: rate_of(pairs) for net, pairs in by_net.items()}
+    for net, pairs in by_net.items():
+        print(f"{net:20} {len(pairs):3} pairs, rate {rates[net]:.2f} a month: inside {100 * inside(pairs, 0.0):.1f} % "
+              f"before, {100 * inside(pairs, rates[net]):.1f} now, {100 * left_out(pairs):.1f} left out")  # fmt: skip
+    return {"source": SOURCE, "most": MOST, "rates": rates | {"other": round(float(np.mean([*rates.values()])), 2)}}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m train.ageing", description=__doc__)
+    parser.add_argument("--count", action="store_true", help="count anew, which needs the corpus")
+    parser.add_argument("--write", action="store_true", help="put the law into the package")
+    parser.add_argument("--table", action="append", choices=CORPUS)
+    options = parser.parse_args(argv)
+    if options.count:
+        known = list(json.loads(COUNTED.read_text("utf-8")) if COUNTED.exists() else [])
+        found = counted(options.table or CORPUS)
+        nets = {one["net"] for one in found}
+        lines = map(json.dumps, [*(one for one in known if one["net"] not in nets), *found])
+        COUNTED.write_text("[\n" + ",\n".join(lines) + "\n]\n", "utf-8")
+    fitted = law(json.loads(COUNTED.read_text("utf-8")))
+    if options.write:
+        write(FILE, fitted)
+        manifest.write()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
