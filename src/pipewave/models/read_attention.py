@@ -227,10 +227,8 @@ def _state(fields: Fields) -> int:
 def _gdn(reader: LayerReader) -> Recurrent:
     """Gated delta net: q, k, v, output gate, and two scalars a value head from the hidden states."""
     fields, hidden = reader.fields, reader.hidden
-    values, keys = (
-        fields.integer("linear_num_value_heads", high=4096),
-        fields.integer("linear_num_key_heads", high=4096),
-    )
+    values = fields.integer("linear_num_value_heads", high=4096)
+    keys = fields.integer("linear_num_key_heads", high=4096)
     key_dim = fields.integer("linear_key_head_dim", 128, high=4096)
     value_dim = fields.integer("linear_value_head_dim", 128, high=4096)
     kernel = fields.integer("linear_conv_kernel_dim", 4, high=64)
@@ -278,10 +276,9 @@ def _kda(reader: LayerReader) -> Recurrent:
 def _mamba2(reader: LayerReader) -> Recurrent:
     """Mamba 2: one input map gives gate, x, B, C and a time step a head."""
     fields, hidden = reader.fields, reader.hidden
-    expand = fields.get("mamba_expand", 2)
-    dim = fields.get("mamba_head_dim")
+    expand, stated = fields.get("mamba_expand", 2), fields.get("mamba_head_dim")
     inner = fields.integer("mamba_inner", int(expand * hidden) if isinstance(expand, (int, float)) else 2 * hidden)
-    dim = dim if isinstance(dim, int) and dim > 0 else 64
+    dim = stated if isinstance(stated, int) and stated > 0 else 64
     heads = fields.integer("mamba_heads", max(inner // dim, 1), high=1 << 16)
     inner = heads * dim
     state, groups = fields.integer("mamba_state", 128, high=1 << 16), fields.integer("mamba_groups", 1, high=4096)
