@@ -33,7 +33,7 @@ FUZZ = settings(
     suppress_health_check=list(HealthCheck),
     phases=[Phase.generate],
 )
-ENDPOINTS = [("GET", f"/api/{name}") for name in ("health", "gpus", "models", "kernels", "limits")]
+ENDPOINTS = [("GET", f"/api/{name}") for name in ("health", "gpus", "models", "kernels")]
 ENDPOINTS += [
     ("POST", f"/api/{name}") for name in ("kernel", "grid", "serve", "traffic", "plan", "trace", "model", "gpu")
 ]
@@ -77,9 +77,11 @@ MODELS = st.sampled_from(
 
 @st.composite
 def kernel_questions(draw: Any) -> dict[str, Any]:
-    """Cases near the valid ones: every field drawn from its rule, now and then something odd instead."""
-    kernel = draw(st.sampled_from(sorted(CLASSES)))
-    case = {name: draw(_value(rule)) for name, rule in rules(CLASSES[kernel]).items() if draw(st.integers(0, 9)) < 8}
+    """Cases near the valid ones: every field drawn from its rule; in every other case, something odd now and then."""
+    kernel, odd = draw(st.sampled_from(sorted(CLASSES))), draw(st.booleans())
+    fields = {name: rule for name, rule in rules(CLASSES[kernel]).items() if odd or not (rule.optional or rule.choices)}
+    case = {name: draw(_value(rule) if odd else _plain(rule)) for name, rule in fields.items()
+            if draw(st.integers(0, 9)) < 8 or not odd}  # fmt: skip
     if draw(st.integers(0, 9)) < 8:  # lists of equal length, cache not shorter than its new tokens
         lens = draw(st.lists(st.integers(1, 4096), min_size=1, max_size=8))
         case |= {"q_lens": [1] * len(lens), "kv_lens": lens} if "q_lens" in rules(CLASSES[kernel]) else {}
@@ -87,15 +89,18 @@ def kernel_questions(draw: Any) -> dict[str, Any]:
         case |= {"heads": 32, "kv_heads": draw(st.sampled_from([1, 8, 32])), "head_dim": 128}
         case = {name: value for name, value in case.items() if name in rules(CLASSES[kernel])}
     first, size = draw(st.integers(0, 5000)), draw(st.integers(0, 1 << 20))
-    sweep = {"field": draw(st.sampled_from([*sweepable(kernel), "dtype", "?"])), "from": first, "to": first + size,
+    swept = [*sweepable(kernel), *(["dtype", "?"] if odd else [])]
+    sweep = {"field": draw(st.sampled_from(swept)), "from": first, "to": first + size,
              "points": draw(st.integers(1, 40)), "scale": draw(st.sampled_from(["linear", "log"]))}  # fmt: skip
-    return {"kernel": kernel, "case": case, "sweep": sweep, "gpus": draw(st.lists(GPUS, min_size=1, max_size=2)),
-            "protocol": draw(st.sampled_from(["cold", "serving", "graph", "profiler_warm", "?"])),
-            "what_if": draw(st.just({}) | WHAT_IF)}  # fmt: skip
+    asked = {"kernel": kernel, "case": case, "sweep": sweep, "gpus": ["H200"]}
+    if not odd:
+        return asked
+    return asked | {"gpus": draw(st.lists(GPUS, min_size=1, max_size=2)), "what_if": draw(st.just({}) | WHAT_IF),
+                    "protocol": draw(st.sampled_from(["cold", "serving", "graph", "profiler_warm", "?"]))}  # fmt: skip
 
 
-def _value(rule: Any) -> st.SearchStrategy[Any]:
-    plain: dict[str, st.SearchStrategy[Any]] = {
+def _plain(rule: Any) -> st.SearchStrategy[Any]:
+    kinds: dict[str, st.SearchStrategy[Any]] = {
         "int": SIZES,
         "float": st.floats(0, 100),
         "bool": st.booleans(),
@@ -106,8 +111,12 @@ def _value(rule: Any) -> st.SearchStrategy[Any]:
             st.sampled_from(["BLOCK_SIZE_M", "BLOCK_SIZE_N", "num_warps", "?"]), SIZES, max_size=3
         ),
     }
-    nothing = st.none() if rule.optional else plain[rule.kind]
-    return st.one_of(plain[rule.kind], plain[rule.kind], plain[rule.kind], nothing, ODD)
+    return kinds[rule.kind]
+
+
+def _value(rule: Any) -> st.SearchStrategy[Any]:
+    plain = _plain(rule)
+    return st.one_of(plain, plain, plain, st.none() if rule.optional else plain, ODD)
 
 
 @st.composite

@@ -99,3 +99,8 @@ def of_generation(among: Iterable[str], capability: int) -> frozenset[str]:
     """Of GPUs by name, those that run the same kernels as parts of a compute capability."""
     wanted = generation(capability)
     return frozenset(name for name in among if generation(find(name).compute_capability) == wanted)
+
+
+def of_one_capability(one: GPU, other: GPU) -> bool:
+    """Whether two GPUs run the same kernels, compiled for one compute capability."""
+    return one.compute_capability == other.compute_capability
