@@ -24,9 +24,11 @@ import yaml
 
 from pipewave.files import packaged
 from pipewave.models.load import FOLDER
+from pipewave.published import unstated
 from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
 from pipewave.simulate import server
+from pipewave.simulate.estimate import _served
 from pipewave.software import engine, engine_rules
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -102,17 +104,19 @@ def ruled(names: Sequence[str] = ("vllm", "sglang"), **fields: float) -> Iterato
     lists = [engine_rules.read(name)["rules"] for name in names]
     for listed in lists:
         listed.insert(0, added)
-    engine_rules._cases.cache_clear()
-    engine.resolve.cache_clear()
-    server.worked_out.cache_clear()
+    _forget()
     try:
         yield
     finally:
         for listed in lists:
             listed.remove(added)
-        engine_rules._cases.cache_clear()
-        engine.resolve.cache_clear()
-        server.worked_out.cache_clear()
+        _forget()
+
+
+def _forget() -> None:
+    """What rests on engines' rules is worked out anew."""
+    for kept in (engine_rules._cases, engine.resolve, server.worked_out, _served, unstated._filled):
+        kept.cache_clear()
 
 
 def score(runs: Sequence[Run]) -> list[Score]:

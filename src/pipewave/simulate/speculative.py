@@ -37,8 +37,8 @@ class Speculative:
     accepted: tuple[float, ...]
     model: str | None = None
     rates: tuple[float, ...] = field(default=(), compare=False)
-    assumed: bool = field(default=False, compare=False)
-    model_type: str = field(default="", compare=False)
+    assumed: bool = False
+    model_type: str = ""
     heads_too: bool = False
 
     @property
