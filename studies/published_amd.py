@@ -30,6 +30,7 @@ from pipewave.published.cases import from_dict
 from pipewave.simulate import server
 from pipewave.simulate.estimate import _served
 from pipewave.software import engine, engine_rules
+from pipewave.step.predict import _runner
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = ROOT / "data" / "published" / "amd.yaml"
@@ -115,7 +116,7 @@ def ruled(names: Sequence[str] = ("vllm", "sglang"), **fields: float) -> Iterato
 
 def _forget() -> None:
     """What rests on engines' rules is worked out anew."""
-    for kept in (engine_rules._cases, engine.resolve, server.worked_out, _served, unstated._filled):
+    for kept in (engine_rules._cases, engine.resolve, server.worked_out, _served, unstated._filled, _runner):
         kept.cache_clear()
 
 
