@@ -186,7 +186,7 @@ class Space:
             if wrong:
                 raise BadInput(f"{name} = {wrong[0]!r}: must be positive integers", field=name)
         if (self.rack_w is None) != (self.gpus_per_rack is None):
-            raise BadInput("the power of a rack needs the GPUs of a rack, and they it", field="gpus_per_rack")
+            raise BadInput("max_power_per_rack and gpus_per_rack go together: say both", field="gpus_per_rack")
         if self.rack_w is not None and not (0 < self.rack_w < 1e9 and _whole(self.gpus_per_rack)):
             raise BadInput(f"rack_w = {self.rack_w!r} of {self.gpus_per_rack!r} GPUs: must be positive", field="rack_w")
 
