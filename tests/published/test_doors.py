@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 from typing import Any
 
 import pytest
@@ -11,8 +12,11 @@ import pytest
 import pipewave as pw
 from pipewave.cli import build
 from pipewave.errors import PipewaveError
+from pipewave.planning import Plan
+from pipewave.planning.plan import Design
 from pipewave.published.stream import answer_lines
 from tests.command_line import CliRunner
+from tests.sampled import sampled
 
 MODELS = (("Llama-3.1-8B", (1, 2)), ("Qwen3-0.6B", (1,)), ("Qwen3-30B-A3B", (1, 2)), ("Llama-3.1-70B", (4,)))
 ENGINES = (
@@ -27,7 +31,9 @@ ENGINES = (
     "trtllm:1.0.0",
 )
 GPUS = ("H200", "H100", "B200", "A100")
-METRICS = ("ttft_ms", "tpot_ms", "e2e_ms")
+TIMES, ENDS = ("ttft_ms", "tpot_ms", "e2e_ms"), ("", "_low", "_high")
+WATTS = ("power_w", "energy_j_per_output_token")
+FIGURES = ("output_tokens_per_s", *(name + end for name in TIMES + WATTS for end in ENDS))
 
 
 def deployment(seed: int) -> dict[str, Any]:
@@ -49,12 +55,16 @@ def by_command(case: dict[str, Any]) -> dict[str, Any]:
     words = [
         str(word) for name, value in case.items() for word in (OPTIONS.get(name, "--" + name.replace("_", "-")), value)
     ]
-    found = CliRunner().invoke(build(), ["serve", *words, "--json"], catch_exceptions=False)
+    return by_words(["serve", *words])
+
+
+def by_words(words: list[str]) -> dict[str, Any]:
+    """What a command prints, under the names of a case's answer."""
+    found = CliRunner().invoke(build(), [*words, "--json"], catch_exceptions=False)
     if found.exit_code:
         return {"error": found.output}
     answer = json.loads(found.stdout)
-    names = {f"{name}{end}": f"{name[:-3]}_mean_ms{end}" for name in METRICS for end in ("", "_low", "_high")}
-    return {ours: answer[name] for ours, name in names.items()} | {"notes": answer["notes"]}
+    return answer | {name: answer[name.replace("_ms", "_mean_ms")] for name in FIGURES if name not in answer}
 
 
 def by_python(case: dict[str, Any]) -> dict[str, Any]:
@@ -68,24 +78,71 @@ def by_case(case: dict[str, Any]) -> dict[str, Any]:
     return next(iter(answer_lines([json.dumps(case)])))
 
 
+def check(one: dict[str, Any], other: dict[str, Any], case: dict[str, Any]) -> None:
+    """Both are the same answer."""
+    assert ("error" in one) == ("error" in other), (case, one, other)
+    for name in () if "error" in one else FIGURES:
+        assert other[name] == pytest.approx(one[name], rel=1e-9), (case, name)
+
+
 def same(case: dict[str, Any]) -> None:
     one, *others = (by(case) for by in (by_case, by_python, by_command))
     for other in others:
-        assert ("error" in one) == ("error" in other), (case, one, other)
-        if "error" in one:
-            continue
-        for name in METRICS:
-            for end in ("", "_low", "_high"):
-                assert other[name + end] == pytest.approx(one[name + end], rel=1e-9), (case, name)
-        assert list(other["notes"]) == list(one["notes"])
+        check(one, other, case)
+        assert "error" in one or list(other["notes"]) == list(one["notes"])
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", sampled(range(200), 8))
 def test_every_door_gives_the_same_answer(seed: int) -> None:
     same(deployment(seed))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(8, 200))
-def test_every_door_gives_the_same_answer_to_many_deployments(seed: int) -> None:
-    same(deployment(seed))
+def planned(case: dict[str, Any]) -> Plan:
+    """A search that has nothing to choose but the rate."""
+    lists = {"kv_dtypes": "kv_dtype", "batches": "max_num_seqs", "budgets": "max_num_batched_tokens", "tps": "tp"}
+    only: dict[str, Any] = {plural: (case.get(name),) for plural, name in lists.items()}
+    return pw.plan(
+        case["model"],
+        case["gpu"],
+        input_len=case["isl"],
+        output_len=case["osl"],
+        ttft_ms=5000,
+        tpot_ms=200,
+        engines=(case.get("engine", "vllm"),),
+        speculative=(None,),
+        dps=(1,),
+        pps=(1,),
+        experts=False,
+        disaggregated=False,
+        **only,
+    )
+
+
+def by_plan(found: Plan, design: Design) -> dict[str, Any]:
+    """What a plan says of a design: its row, and the tokens that its run made a second."""
+    tokens = round(design.fleet.point.figures["output_tokens_per_s"], 4)
+    return design.row(found.question) | {"output_tokens_per_s": tokens}
+
+
+def case_of(found: Plan, design: Design) -> dict[str, Any]:
+    """A design of one replica as a case."""
+    split, point, question = design.split, design.fleet.point, found.question
+    names = ("gpu", "tp", "engine", "kv_dtype", "max_num_seqs", "max_num_batched_tokens")
+    case = {"model": found.model} | {name: getattr(split, name) for name in names}
+    case |= {"isl": question.input_len, "osl": question.output_len, "spread": question.spread, "steady": True}
+    return {name: value for name, value in case.items() if value is not None} | {
+        "rate": point.rate,
+        "requests": point.requests,
+    }
+
+
+@pytest.mark.parametrize("seed", sampled(range(200), 2))
+def test_what_a_plan_says_of_its_winner_is_what_serve_says(seed: int) -> None:
+    found = planned(deployment(seed))
+    if found.winner is None:
+        assert all(look.refused or not look.rate for look in found.looked)
+        return
+    asked, said = case_of(found, found.winner), by_plan(found, found.winner)
+    check(said, by_case(asked), asked)
+    check(said, by_python(asked), asked)
+    check(said, by_words(shlex.split(found.serve_command(found.winner))[1:]), asked)

@@ -21,13 +21,17 @@ from pipewave.simulate.traffic import Traffic
 from pipewave.software.front import Front
 
 
-class Toy:
-    """Step time linear in what a step holds, so that any slip in the sums shows in the clock."""
+class Single:
+    """Step time linear in what a step holds, so that any slip in the sums shows in the clock; steps are run singly."""
 
     factor = 1.0
 
     def seconds(self, decoding: int, cached: int, pieces: list[tuple[int, int]]) -> float:
         return 1.0 + 0.01 * decoding + 0.0001 * cached + sum(0.001 * t * (t + 2 * b) for t, b in pieces)
+
+
+class Toy(Single):
+    """The same, by which an engine runs decode steps in stretches."""
 
     def decoder(self, decoding: int) -> Callable[[int], float]:
         return lambda cached: self.seconds(decoding, cached, [])
@@ -151,11 +155,18 @@ def test_stretches_of_steps_are_the_steps_one_by_one(
         [(gap + 0.123456, prompt, output) for gap, prompt, output in drawn], concurrency=flight or None
     )
     policy, kv = limits(pages, mixed)
-    pool = Pool(Toy(), replace(policy, overlaps=overlaps, recv_interval=interval), kv)  # type: ignore[arg-type]
+    policy = replace(policy, overlaps=overlaps, recv_interval=interval)
     front = Front(request_us=0.2e6, stream_us=0.4e6, transit_us=0.3e6, variation=0.5, jitter=0.1)
-    one, other = (Simulation(traffic, pool, keep_steps=keep, front=front).run() for keep in (True, False))
+    one, other = (
+        Simulation(traffic, Pool(timer, policy, kv), front=front).run()  # type: ignore[arg-type]
+        for timer in (Single(), Toy())
+    )
     assert other.first_s == pytest.approx(one.first_s, rel=1e-9)
     assert other.done_s == pytest.approx(one.done_s, rel=1e-9)
+    assert len(other.steps) == len(one.steps)
+    for (_, single), (_, stretched) in zip(one.steps, other.steps, strict=True):
+        assert stretched.start_s == pytest.approx(single.start_s, rel=1e-9)
+        assert replace(stretched, start_s=0.0, seconds=0.0) == replace(single, start_s=0.0, seconds=0.0)
 
 
 @settings(max_examples=200, deadline=None)

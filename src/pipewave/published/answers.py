@@ -27,6 +27,7 @@ from pipewave.software.front import Front
 from pipewave.step.memory import Budget
 
 DIGITS = 4
+ENERGY = ("power_w", "energy_j")  # figures with six digits of their own
 MOST_ROUNDS = 1_000_000  # steps that a closed loop of engines side by side is simulated for
 MOST_TRIED = 100_000  # requests of a run with steps at an end of their interval
 AFFORDED = 0.7  # of the most steps of a run, for those in which engines decode; prompts and requests take others
@@ -100,8 +101,11 @@ class Served:
         return steadiness(self.record, self.traffic)
 
     def to_dict(self) -> dict[str, Any]:
-        """The summary, floats rounded."""
-        return {k: round(v, 4) if isinstance(v, float) else v for k, v in self.answer.items()}
+        """The summary, floats rounded; watts and joules are, to six digits."""
+        return {
+            name: round(value, DIGITS) if isinstance(value, float) and not name.startswith(ENERGY) else value
+            for name, value in self.answer.items()
+        }
 
 
 def deploy(stated: Stated, traffic: Traffic) -> Deployed:

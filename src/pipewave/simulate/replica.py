@@ -7,7 +7,7 @@ finishes at which tick, and how many open a new page: its cost does not grow wit
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -202,6 +202,16 @@ class Replica:
         if ends:
             self.ended, self.last_s = ends[-1], ends[-1] - (ends[-2] if len(ends) > 1 else begin)
         return ends
+
+    def decoded(self, begin: float, ends: Sequence[float]) -> Iterator[Step]:
+        """The steps that `decode_until` has just run from `begin` on, one by one."""
+        count, page = self.decoding, self.kv.page_size
+        opened = [self.opens[tick % page] for tick in range(self.tick - len(ends), self.tick)]
+        cached, pages = self.cached - count * len(ends), self.kv.pages - self.free - sum(opened)
+        for start, end, opens in zip([begin, *ends], ends, opened, strict=False):
+            cached += count
+            yield Step(start, end - start, count, [], cached=cached, waiting=len(self.waiting), pages=pages)
+            pages += opens
 
     def _prompts_due(self) -> bool:
         """Whether the next step may hold a prompt, or counts towards one that is held back."""

@@ -247,8 +247,7 @@ class Simulation:
     def _step(self, now: float, which: int) -> Step:
         """The next step of an engine, after the decode steps that come before anything else."""
         engine, inbox = self.engines[which], self.inboxes[which]
-        if not self.keep_steps:
-            now = self._decode_until(now, which)
+        now = self._decode_until(now, which)
         engine.waiting.extend(inbox.take(now, self.began_s[which], idle=engine.idle))
         step = engine.step(now)
         self._spend(1.0)
@@ -285,7 +284,9 @@ class Simulation:
         ends = engine.decode_until(now, until, int(min(inbox.unseen_steps, MOST)))
         if not ends:
             return now
-        self._spend(STRETCHED * len(ends))
+        if self.keep_steps:
+            self.steps.extend((which, step) for step in engine.decoded(now, ends))
+        self._spend(len(ends) * (1.0 if self.keep_steps else STRETCHED))
         side, middle = int(which >= len(self.front)), engine.cached - 0.5 * count * len(ends)
         self.stretches.add(Stretch(side, now, ends[-1] - now, len(ends), count, middle, ()))
         self.log.add_decodes(which, now, ends, count)
