@@ -163,6 +163,31 @@ def test_what_cannot_be_measured_is_tried_once_and_said() -> None:
     assert kernel.provenance["measured"] == 2, "other launches are measured still"
 
 
+class OneTooLarge(Device):
+    """The first configuration has no binary."""
+
+    def build(self, launch: Any, configs: Any) -> dict[int, Built]:
+        return {index: Built(100_000, 128, "" if index else "out of resource: shared memory") for index in configs}
+
+
+def test_hooks_hear_of_a_configuration_that_has_no_binary() -> None:
+    begun, ended = [], []
+    theirs = triton.autotune(
+        CONFIGS, key=["M"], pre_hook=lambda given, reset_only=False: begun.append(reset_only),
+        post_hook=lambda given, exception: ended.append(exception),
+    )  # fmt: skip
+    made = patch(device=OneTooLarge(), cache=False, report=False)
+    try:
+        kernel = theirs(matmul)
+        product(kernel, 64, 64, 64)
+    finally:
+        made.undo()
+    failed = [one for one in ended if one is not None]
+    assert [str(one) for one in failed] == ["out of resource: shared memory"]
+    assert begun.count(False) == len(ended) >= len(CONFIGS)
+    assert kernel.best_config in CONFIGS[1:], "the object that Triton made says so too"
+
+
 @triton.jit
 def rows(x, out, stride, N: tl.constexpr, BLOCK: tl.constexpr, FLAG: tl.constexpr, SMS: tl.constexpr,
          WIDE: tl.constexpr):  # fmt: skip

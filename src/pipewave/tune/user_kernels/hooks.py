@@ -45,10 +45,19 @@ def launch_of(kernel: Any, by_name: Mapping[str, Any], args: Sequence[Any], kwar
         prepare(index)
         kernel.upstream.pre_hook(full(index))
 
-    def after(index: int) -> None:
-        kernel.upstream.post_hook(full(index), exception=None)
+    def after(index: int, failed: Exception | None = None) -> None:
+        kernel.upstream.post_hook(full(index), exception=failed)
 
     return Launch(kernel.fn, grid, args, kwargs, kernel.of.configs, before, after, prepare)
+
+
+def failures_told(upstream: Any, launch: Launch, timed: Timed) -> None:
+    """Run the user's own hooks around configurations that have no binary, as upstream does."""
+    if getattr(upstream, "user_defined_post_hook", False):
+        for index, built in timed.built.items():
+            if built.error:
+                launch.before(index)
+                launch.after(index, RuntimeError(built.error))
 
 
 def user_benchmark(upstream: Any) -> Callable[..., Any] | None:

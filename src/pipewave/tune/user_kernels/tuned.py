@@ -27,7 +27,16 @@ from pipewave.tune.user_kernels import measuring
 from pipewave.tune.user_kernels.aside import ASIDE
 from pipewave.tune.user_kernels.call_sites import CallSites, named
 from pipewave.tune.user_kernels.device import Device, Launch, Options
-from pipewave.tune.user_kernels.hooks import Benched, announced, kept, launch_of, log_path, noted, user_benchmark
+from pipewave.tune.user_kernels.hooks import (
+    Benched,
+    announced,
+    failures_told,
+    kept,
+    launch_of,
+    log_path,
+    noted,
+    user_benchmark,
+)
 from pipewave.tune.user_kernels.kernel import KernelDescription, Kind, described
 from pipewave.tune.user_kernels.kind_state import KindState
 from pipewave.tune.user_kernels.launch_formulas import LaunchFormulas
@@ -92,7 +101,7 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
         if index is None:
             return (self.launch_upstream or self.upstream.run)(*args, grid=grid, warmup=warmup, **kwargs)
         config, hook = self.of.configs[index], self._hooks[index]
-        self.best_config = self.configs[index]
+        self.best_config = self.upstream.best_config = self.configs[index]  # under `patch` users look at upstream
         if hook is not None:
             hook({**named(self.of, args, kwargs), **config})
         return self.fn.run(*args, grid=grid, warmup=warmup, **kwargs, **config)
@@ -297,6 +306,7 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
         timed = measuring.measure(device, launch, allowed, counts, state.expected_us(counts, device.peaks), narrow,
                                   getattr(device, "clock", time.monotonic),
                                   followed=not state.formulas.unknown)  # fmt: skip
+        failures_told(self.upstream, launch, timed)
         self.upstream.pre_hook({**by_name, **self.of.configs[allowed[0]]}, reset_only=True)
         self.spent_s += timed.seconds
         if not (timed.us == timed.us).any():
