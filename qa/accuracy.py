@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from corpus.cases import held_out, held_out_rows
 from pipewave.calls.families import CLASSES, Call, from_dict
 from pipewave.cli.streams import show
 from pipewave.errors import BadFile, PipewaveError
@@ -28,7 +29,6 @@ from pipewave.nets.calibration.corrections import suspended
 from pipewave.physics.demand import Array
 from pipewave.prediction.answers import Predictions
 from pipewave.prediction.api import predict
-from train.corpus.cases import held_out
 
 Row = Mapping[str, Any]
 ROOT = Path(__file__).resolve().parents[1]
@@ -278,8 +278,6 @@ def main() -> int:
         return 0
     parts: dict[str, Cells] = {"own": score(cases(own_rows()))}
     if options.data:
-        from train.corpus.cases import held_out_rows
-
         parts["public"] = score(held_out_rows(options.data))
     for cells in parts.values():
         show(table(cells), "json" if options.json else "table")

@@ -26,7 +26,7 @@ LONG, SMALL = 25, 50  # lines of a function, of a file
 CHECKOUT = Path(__file__).resolve().parents[1]
 PACKAGE = CHECKOUT / "src" / "pipewave"
 ROOMS = CHECKOUT / "tests" / "test_rooms.py"
-OUTSIDE = ("bench", "docs", "facts", "lab", "paper", "qa", "studies", "tests", "train")
+OUTSIDE = ("bench", "corpus", "docs", "facts", "lab", "paper", "qa", "studies", "tests", "train")
 Edges = Mapping[str, set[str]]
 # The most that a figure may be; rates are the least.
 BARS: dict[str, float] = {

@@ -30,7 +30,7 @@ from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 COPIED = (
-    *("src", "tests", "bench", "lab", "paper", "qa", "studies", "train", "docs"),
+    *("src", "tests", "bench", "corpus", "lab", "paper", "qa", "studies", "train", "docs"),
     *("examples", "data", "pyproject.toml"),
 )
 TESTS = {
@@ -114,7 +114,7 @@ NAMED = (
 
 
 # The fifth mutant that once survived, errors of a collector that predictions of fused MoE answered with, has no place
-# any more: its rule left the package, and such rows are dropped before training (`train/corpus`).
+# any more: its rule left the package, and such rows are dropped before training (`corpus`).
 
 
 @dataclass(frozen=True, slots=True)

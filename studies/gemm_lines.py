@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 import pipewave as pw
+from corpus.cases import held_out
 from pipewave.calls.dtypes import OPERAND_BYTES
 from pipewave.gpus import find
 from pipewave.kernels.base import Context
@@ -24,7 +25,6 @@ from pipewave.kernels.gemm.machine import machine
 from pipewave.measure.row_files import rows
 from pipewave.physics.arith import ARRAY
 from pipewave.physics.cache import LINE
-from train.corpus.cases import held_out
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "measured"
 CARDS = ("H100", "H200")

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from corpus.cases import held_out_rows
 from docs.tools.stack_comparison_page import draw, fill
 from pipewave.calls.families import Call, from_dict
 from pipewave.physics.demand import Array
@@ -25,7 +26,6 @@ from pipewave.software.stacks import framework
 from studies import rounded
 from studies.e2e_pipeweave import data_dir
 from studies.stack_gaps import Row, compare_stacks, ratios
-from train.corpus.cases import held_out_rows
 
 # What makes rows one shape: what is left is how many tokens, and how they are spread over requests.
 SHAPE = {

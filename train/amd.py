@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from corpus import aiter
 from pipewave.calibrate.fit import FEWEST_ROWS, Fit, Key, Row, Sample, fit, samples, thinned
 from pipewave.gpus import GPU, find
 from pipewave.nets.calibration import corrections
 from pipewave.nets.calibration.correction import Correction
 from pipewave.nets.calibration.corrections import Saved, save
-from train.corpus import aiter
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "studies" / "results" / "amd.json"

@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from corpus.select import HELD_OUT
 from pipewave.nets.nets import Ceiling
 from train.intervals import balance
 from train.rows import Floats, Ints, Rows
 from train.run import Predictions, load_predictions
-from train.splits import HELD_OUT, by_name
+from train.splits import by_name
 from train.two_levels import weighted_quantile
 
 QUANTILE = 0.2

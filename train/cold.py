@@ -19,18 +19,19 @@ from typing import Any
 import numpy as np
 
 import pipewave as pw
+from corpus.cases import held_out
+from corpus.select import HELD_OUT
 from pipewave.calls.families import from_dict
 from pipewave.kernels.gemm.family import NET_OF
 from pipewave.measure.row_files import rows as measured_rows
 from pipewave.nets.calibration.corrections import suspended
 from train.cards import ROOT, WEIGHTS, read, write
 from train.ceilings import QUANTILE
-from train.corpus.cases import held_out
 from train.intervals import LEVEL
 from train.registry import features_of, frame_of
 from train.rows import load
 from train.run import load_predictions
-from train.splits import HELD_OUT, by_name
+from train.splits import by_name
 
 GPU, PROTOCOL = "H200", "cold"
 BASIS = "measured_gpu"

@@ -28,12 +28,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+import corpus
 import pipewave as pw
 from pipewave.calls.families import from_dict
 from pipewave.kernels.collective.family import SMALL_ALL_REDUCE, regime
 from pipewave.measure.row_files import rows as measured
 from pipewave.nets.weights_metadata import AGAIN, BASES, Interval
-from train import corpus
 from train.cards import ROOT, WEIGHTS, put, read
 from train.intervals import LEVEL
 from train.nets.collective import OPS, started_together

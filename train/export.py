@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load as parse
 from safetensors.numpy import save as to_safetensors
 
+from corpus.select import HELD_OUT
 from pipewave.nets.nets import SCHEMA
 from pipewave.nets.weights_metadata import BASES, Interval, TrainingRow, kind_of, nested
 from pipewave.software.stacks import framework, version
@@ -27,7 +28,7 @@ from train.intervals import Held, calibrated, informative
 from train.record import of_run
 from train.rows import Ints, Rows
 from train.run import Predictions, Run, load_predictions
-from train.splits import HELD_OUT, by_name
+from train.splits import by_name
 
 SHIPPED = "ship"
 KINDS = ("fold", "logo", "lofo")

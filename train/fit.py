@@ -18,12 +18,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from corpus.select import HELD_OUT
 from train.descent import PRINTED, Descent, Loss
 from train.ensemble import Data, Ensemble, Shape
 from train.record import begun
 from train.rows import Floats, Rows
 from train.run import Predictions, Run, as_one, save_predictions
-from train.splits import FEW_SHARE, HELD_OUT, Split, by_name, expand
+from train.splits import FEW_SHARE, Split, by_name, expand
 from train.start import Start, neighbours, tension, ties
 
 PREDICT_ROWS = 16_384

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
+from corpus.select import HELD_OUT
 from pipewave.nets.nets import load as weights
 from train.intervals import ENOUGH_ROWS
 from train.rows import Floats, Ints, Rows
 from train.rows import from_arrays as rows_from
 from train.run import Predictions, from_arrays, to_arrays
-from train.splits import HELD_OUT, by_name
+from train.splits import by_name
 
 FOLDER = Path(__file__).with_name("heldout")
 KINDS = ("fold", "logo", "lofo")

@@ -14,13 +14,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from corpus.select import FOLDS, HELD_OUT, fold
 from pipewave.calls.fields import defaults
 from pipewave.gpus import find
 from pipewave.kernels.attention.tasks import Requests, requests_of, uniform
 from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.prediction.columns import numeric_fields, ragged
 from train.rows import Column, Floats, Rows
-from train.splits import FOLDS, HELD_OUT, SCORED, fold
+from train.splits import SCORED
 
 MODULES = ("gemm", "attention", "mla", "fused_moe", "norm", "elementwise", "collective", "recurrent",
            "attention_module", "expert_exchange", "layer_parts")  # fmt: skip
@@ -47,7 +48,7 @@ def spread(frame: pd.DataFrame, _balanced: Floats) -> Floats:
 class Net:
     """How the rows of a net are made, given its name.
 
-    `rows`: its frame in contract columns (`train.corpus.frame`), of a corpus folder. `features`: aligned with it.
+    `rows`: its frame in contract columns (`corpus.frame`), of a corpus folder. `features`: aligned with it.
     `tables`: public tables that they come from. `weight`: of a frame and its balanced weights. `card`: what the card
     says beyond the software that its rows show. `usual`: rows that default implementations are taken from. `packed`:
     rows of a frame, features and base estimate, where these need more than `pack`. `plans`: whose plans it shares.

@@ -13,6 +13,9 @@ from typing import Any
 
 import pandas as pd
 
+import corpus
+from corpus.cases import case_row
+from corpus.select import fold
 from pipewave.software.stacks import framework, version
 
 TABLES = ("gemm", "attention", "mla", "fused_moe", "collectives")
@@ -57,9 +60,6 @@ class Outcome:
 
 def rows(table: str, data: Path | None, folds: Collection[int], each: int) -> pd.DataFrame:
     """Rows of shapes of these folds, of every version that the rules leave, `each` of a GPU, version and type."""
-    from train import corpus
-    from train.splits import fold
-
     frame = _usable(table, corpus.load(table, data, sources=("aiconfigurator",)))
     groups = {name: fold(name) in folds for name in frame["group"].astype(str).unique()}
     return corpus.versions(frame[frame["group"].astype(str).map(groups)], max_rows=each)
@@ -111,8 +111,6 @@ def _moved(there: Collection[str], stack: str, away: int) -> str | None:
 
 
 def _cases(table: str, frame: pd.DataFrame) -> Iterator[tuple[Mapping[Any, Any], dict[str, Any]]]:
-    from train.corpus.cases import case_row
-
     for given in frame.to_dict("records"):
         row = case_row(table, given)
         if row is not None:

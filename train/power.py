@@ -19,6 +19,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from corpus.cases import case_row
+from corpus.frame import finish, gpu_name, repository
+from corpus.select import HELD_OUT, fold
+from corpus.sources import data_dir, tables
 from pipewave.calls.families import from_dict
 from pipewave.errors import PipewaveError
 from pipewave.gpus import GPU, find
@@ -26,10 +30,6 @@ from pipewave.kernels import family_of
 from pipewave.physics.power import LAW, START_S
 from pipewave.prediction.columns import columns_of, group_key_of
 from pipewave.prediction.kernel_latency import answer
-from train.corpus.cases import case_row
-from train.corpus.frame import finish, gpu_name, repository
-from train.corpus.sources import data_dir, tables
-from train.splits import HELD_OUT, fold
 
 TABLES = ("gemm", "attention", "mla", "fused_moe")
 LEAST_US = {"gemm": 60.0, "attention": 330.0, "mla": 330.0, "fused_moe": 1000.0}  # for loops of a second

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import nnls
 
+from corpus.sources import data_dir
 from pipewave.errors import PipewaveError
 from pipewave.gpus import find
 from pipewave.models import load
@@ -24,7 +25,6 @@ from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.physics.power import LAW, board_of
 from pipewave.step import Runner, find_engine
-from train.corpus.sources import data_dir
 
 MOST_SPREAD = 0.6
 ROUNDS, SOFT = 15, 0.03  # of reweighting towards absolute errors, and the error below which squares count

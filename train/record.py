@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from train.corpus.frame import repository
-from train.corpus.lock import LOCK
+from corpus.frame import repository
+from corpus.lock import LOCK
 
 
 def of_run(log: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,7 +39,9 @@ def commit() -> str:
     if not (repository() / ".git").exists():
         return ""
     name = _git("rev-parse", "HEAD")
-    changed = _git("status", "--porcelain", "--untracked-files=no", "--", "src/pipewave/**/*.py", "train", "data")
+    changed = _git(
+        "status", "--porcelain", "--untracked-files=no", "--", "src/pipewave/**/*.py", "corpus", "train", "data"
+    )
     return f"{name}+" if changed else name
 
 

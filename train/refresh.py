@@ -20,9 +20,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from corpus.frame import gpu_name
 from pipewave.nets.weights_metadata import Interval, half_width
 from train.cards import read, write
-from train.corpus.frame import gpu_name
 from train.intervals import LEVEL, balance
 from train.rows import Floats, Rows
 from train.run import load_predictions
@@ -269,7 +269,7 @@ def main(options: argparse.Namespace) -> int:
     """Run the stages asked for; 1 where a net was not put."""
     concerned = options.net
     if options.stage_of in (None, "frames"):
-        from train.corpus import data_dir, lock
+        from corpus import data_dir, lock
         from train.net import nets
 
         data = data_dir(options.data)

@@ -16,12 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from corpus.select import HELD_OUT
 from pipewave.software.stacks import framework, version
 from train.rows import UNKNOWN, Ints, Rows
 
-FOLDS = 10
 SCORED = (0, 1, 2, 3, 4)
-HELD_OUT = 0  # shipped weights never see this fold
 TWINS = (("H100", "H800"), ("B200", "GB200"), ("B300", "GB300"))
 FAMILIES = ("ampere", "ada", "hopper", "blackwell", "blackwell_rtx")
 FEW, DRAWS = 100, 5
@@ -37,11 +36,6 @@ class Split:
     name: str
     train: Ints
     score: Ints
-
-
-def fold(group: str) -> int:
-    """Fold of a group key."""
-    return zlib.crc32(group.encode()) % FOLDS
 
 
 def twins(gpu: str) -> tuple[str, ...]:

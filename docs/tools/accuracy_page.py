@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from corpus.cases import held_out_rows
 from docs.tools import accuracy_plots as plots
 from docs.tools import accuracy_tables as tables
 from docs.tools import accuracy_versions_tables as versions
@@ -68,9 +69,7 @@ def draw(data: Path | None) -> dict[str, Cells]:
     """Score and draw our own rows and, where it is given, the corpus; its sizes are kept for next time."""
     parts = {"own": (cases(own_rows()), Dots("cold"))}
     if data is not None:
-        from train.corpus.cases import held_out_rows as rows
-
-        parts["public"] = (rows(data), Dots("graph"))
+        parts["public"] = (held_out_rows(data), Dots("graph"))
     kept = json.loads(SIZES.read_text(encoding="utf-8")) if SIZES.exists() else {}
     cells: dict[str, Cells] = {}
     for part, (found, dots) in parts.items():

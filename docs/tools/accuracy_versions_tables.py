@@ -79,5 +79,5 @@ def distances() -> dict[str, list[tuple[int, float]]]:
 
 def dropped() -> list[dict[str, Any]]:
     """Rows that our own rules drop, with their evidence."""
-    file = Path(__file__).resolve().parents[2] / "train" / "corpus" / "dropped.json"
+    file = Path(__file__).resolve().parents[2] / "corpus" / "dropped.json"
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else []

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from corpus import data_dir
 from paper.training.experiments import moe_model_split, moe_split
 from paper.training.rows import SEEN, Rows, Split, fp8_split
-from train.corpus import data_dir
 from train.evaluate import Errors, errors, formatted, macro
 from train.fit import Plan, fit
 from train.net import nets, pack

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+import corpus
 import paper
 from paper.demand import Features
 from paper.training.rows import Rows, Split
 from pipewave import gpus
-from train import corpus
 
 MAX_ROWS = 800  # of each GPU and phase: one attention call costs milliseconds
 SEED = 0

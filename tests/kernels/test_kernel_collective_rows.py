@@ -10,8 +10,8 @@ import pytest
 pd = pytest.importorskip("pandas")
 
 import pipewave as pw  # noqa: E402
+from corpus import own_files  # noqa: E402
 from pipewave.measure.row_files import WAITED  # noqa: E402
-from train.corpus import own_files  # noqa: E402
 from train.nets.collective import _fastest, started_together  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not any(own_files("all_gather")), reason="no measured collectives")

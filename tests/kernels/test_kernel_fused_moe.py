@@ -127,7 +127,7 @@ def test_engines_by_implementation_name(impl: str, kind: str) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not (CORPUS / "CLEAN_RULES.json").exists(), reason="needs the public corpus")
 def test_hardly_a_row_of_the_corpus_beats_its_lower_bound() -> None:
-    pandas, corpus = pytest.importorskip("pandas"), pytest.importorskip("train.corpus")
+    pandas, corpus = pytest.importorskip("pandas"), pytest.importorskip("corpus")
     frame = corpus.training_rows("fused_moe", CORPUS)
     frame = frame[(frame["protocol"] == "graph") & (frame["dtype"] == "bf16")].sample(6000, random_state=0)
     keys = ["gpu", "stack", "impl", "routing"]

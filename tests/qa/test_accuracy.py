@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 import pipewave as pw
+from corpus.cases import held_out
 from pipewave.errors import BadFile
 from pipewave.kernels import group_of, rows_of
 from qa.accuracy import FIGURES as COMMITTED
 from qa.accuracy import Figures, Key, Row, cases, drifts, family_name, figures, own_rows, read, score, write
-from train.corpus.cases import held_out
 
 KEY = Key("gemm", "H200", "bf16", "torch-2.11", "cublas", "cold")
 FIGURES = Figures(100, 5.0, 4.0, -1.0, 90.0, 80.0, 0, 1.7, 0.3)
 
 
 def test_groups_are_those_of_training() -> None:
-    frame = pytest.importorskip("train.corpus.frame")
+    frame = pytest.importorskip("corpus.frame")
     groups = {name: rows.group for name, rows in rows_of().items()}
     for family in set(frame.GROUP_KEYS) & set(groups):
         assert groups[family] == frame.GROUP_KEYS[family]

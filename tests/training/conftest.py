@@ -15,7 +15,7 @@ AGAIN = {f"dsa_{phase}_module": ("vllm-0.24.0",) for phase in ("context", "gener
 @pytest.fixture
 def trained_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operators' tables without what came later: their groups, and with them who is held out, are those of training."""
-    operators = pytest.importorskip("train.corpus.operators")
+    operators = pytest.importorskip("corpus.operators")
     whole = operators.table
 
     def table(name: str, data: Path | str | None = None) -> Any:

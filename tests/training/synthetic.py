@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from corpus.select import fold
 from train.rows import Column, Rows
-from train.splits import fold
 
 GPUS = ("A100", "B200", "GB200", "H100", "H200", "H800", "L40S")
 FAMILY = {"A100": "ampere", "B200": "blackwell", "GB200": "blackwell", "L40S": "ada"}

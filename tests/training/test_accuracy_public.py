@@ -18,7 +18,7 @@ if not DATA.is_absolute():
 
 @pytest.mark.skipif(not (DATA / "aiconfigurator").is_dir(), reason="the public corpus is not here")
 def test_published_figures_of_the_corpus_still_hold() -> None:
-    from train.corpus.cases import held_out_rows
+    from corpus.cases import held_out_rows
 
     published = read()["public"]
     assert drifts(published, score(held_out_rows(DATA))) == []

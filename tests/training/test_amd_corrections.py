@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from corpus import aiter
+from corpus.sources import data_dir
 from pipewave.gpus import find
 from train import amd
-from train.corpus import aiter
-from train.corpus.sources import data_dir
 
 needs_corpus = pytest.mark.skipif(not (data_dir() / "aiter_amd").is_dir(), reason="needs the public corpus")
 

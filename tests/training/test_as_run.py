@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 pd = pytest.importorskip("pandas")
-as_run = pytest.importorskip("train.corpus.as_run").as_run
+as_run = pytest.importorskip("corpus.as_run").as_run
 
 ROW = {"protocol": "graph", "framework": "sglang", "version": "0.5.12", "impl": "sglang_fused_moe_triton", "gated": False, "flagged": False,
        "partial": False, "ep": 4, "experts": 128, "inter": 768, "raw_gpu": "h200_sxm", "dtype": "bf16"}  # fmt: skip

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import pipewave as pw
+from corpus.cases import held_out
 from pipewave.calls.families import from_dict
 from train.cold import BASIS, PROTOCOL, ROOT, WEIGHTS, asked, own
-from train.corpus.cases import held_out
 
 DATA = ROOT / "data" / "measured" / "h200"
 

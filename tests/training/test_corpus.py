@@ -11,10 +11,10 @@ import pytest
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
+from corpus import aiconfigurator, collectives, llmservingsim, pipeweave, rules, select, vidur  # noqa: E402
+from corpus.frame import COMMON, SHAPES, finish, gpu_name, stacked  # noqa: E402
+from corpus.sources import TABLES  # noqa: E402
 from pipewave.gpus import find  # noqa: E402
-from train.corpus import aiconfigurator, collectives, llmservingsim, pipeweave, rules, select, vidur  # noqa: E402
-from train.corpus.frame import COMMON, SHAPES, finish, gpu_name, stacked  # noqa: E402
-from train.corpus.sources import TABLES  # noqa: E402
 
 AIC = "aiconfigurator"
 

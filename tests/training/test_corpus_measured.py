@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("pandas")
 
+from corpus.frame import finish
+from corpus.measured import reader
 from lab.pack import pack
 from pipewave.files import store
-from train.corpus.frame import finish
-from train.corpus.measured import reader
 
 
 def packed(folder: Path, *cases: dict[str, Any], **extra: Any) -> Path:

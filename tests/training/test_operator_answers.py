@@ -8,14 +8,14 @@ import pytest
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
+from corpus.select import HELD_OUT, fold  # noqa: E402
+from corpus.sources import data_dir  # noqa: E402
 from pipewave.calls.families import from_dict  # noqa: E402
 from pipewave.gpus import find  # noqa: E402
 from pipewave.kernels.base import family_of  # noqa: E402
 from pipewave.prediction.api import predict_list  # noqa: E402
 from pipewave.prediction.columns import numeric_fields  # noqa: E402
-from train.corpus.sources import data_dir  # noqa: E402
 from train.net import nets  # noqa: E402
-from train.splits import HELD_OUT, fold  # noqa: E402
 
 pytestmark = [
     pytest.mark.skipif(not (data_dir() / "aiconfigurator").is_dir(), reason="the public corpus is not here"),

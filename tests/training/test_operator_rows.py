@@ -8,14 +8,14 @@ import pytest
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
+from corpus import operators  # noqa: E402
+from corpus.select import HELD_OUT, fold  # noqa: E402
+from corpus.sources import data_dir  # noqa: E402
 from pipewave.kernels import recurrent  # noqa: E402
 from pipewave.kernels.attention_module import family as attention_module  # noqa: E402
 from pipewave.kernels.base import Family, family_of  # noqa: E402
 from pipewave.physics.demand import floor_s  # noqa: E402
-from train.corpus import operators  # noqa: E402
-from train.corpus.sources import data_dir  # noqa: E402
 from train.net import analyses, balanced_names, nets  # noqa: E402
-from train.splits import HELD_OUT, fold  # noqa: E402
 
 HERE = (data_dir() / "aiconfigurator").is_dir()
 needs_corpus = pytest.mark.skipif(not HERE, reason="the public corpus is not here")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from synthetic import synthetic
 
+from corpus.select import fold
 from train import splits
 
 ROWS = synthetic()
@@ -18,7 +19,7 @@ def text(column: str, index: np.ndarray) -> set[str]:
 
 
 def test_fold_is_crc32_modulo_ten() -> None:
-    assert splits.fold("4096,14336") == zlib.crc32(b"4096,14336") % 10
+    assert fold("4096,14336") == zlib.crc32(b"4096,14336") % 10
 
 
 def test_fold_splits_hold_out_whole_groups_and_lose_no_row() -> None:

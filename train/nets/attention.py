@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+import corpus
 from pipewave.gpus import find
 from pipewave.kernels.attention.family import DECODE, FAMILY, PREFILL
 from pipewave.measure.row_files import rows as measured
 from pipewave.software.stacks import framework, version
-from train import corpus
 from train.net import Features, Net, features_of
 from train.rows import Rows
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from corpus import operators
 from pipewave.kernels.attention_module.family import FAMILY
-from train.corpus import operators
 from train.net import Features, Net, balanced_names, features_of, grouped, spread
 
 Dims = Mapping[str, int]

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+import corpus
 from pipewave.kernels.base import family_of
 from pipewave.kernels.collective.family import CUSTOM_STACKS, SMALL_ALL_REDUCE, regime
 from pipewave.measure.row_files import SPREAD_US, WAITED
 from pipewave.measure.row_files import rows as measured
 from pipewave.software.stacks import framework, version
-from train import corpus
 from train.net import Features, Net, both_halves, features_of
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")

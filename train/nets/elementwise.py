@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+import corpus
 from pipewave.calls.dtypes import ACTIVATION_BYTES
 from pipewave.kernels.streaming.elementwise import FAMILY
 from pipewave.measure.row_files import rows as measured
-from train import corpus
 from train.net import Features, Net, both_halves, features_of
 
 QUANTIZE_ROWS = 6_000  # of six GPUs: a smooth function of two sizes

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from corpus import operators
 from pipewave.gpus import find
 from pipewave.kernels.operators import ALL_TO_ALL, MEGA, MEGA_MOE, MOE_ALL_TO_ALL
-from train.corpus import operators
 from train.net import Features, Net, balanced_names, features_of, grouped, spread
 
 MOST = 2_000

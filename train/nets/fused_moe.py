@@ -23,12 +23,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+import corpus
 from pipewave.gpus import find
 from pipewave.kernels.base import Analysis, Columns, Context
 from pipewave.kernels.moe.family import FAMILY, analyse
 from pipewave.kernels.moe.routing import SHAPE, SHARED, WHOLE, model
 from pipewave.measure.row_files import rows as measured
-from train import corpus
 from train.net import Features, Net, balanced, features_of, pack
 from train.rows import Column, Rows
 

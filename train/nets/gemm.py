@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pandas as pd
 
+import corpus
 from pipewave.kernels.gemm.family import FAMILY, NET_OF
-from train import corpus
 from train.net import Features, Net, features_of
 
 CONTEXT = ("gpu", "dtype", "protocol", "stack", "impl", "quantize")

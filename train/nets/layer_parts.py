@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from corpus import operators
 from pipewave.kernels.operators import BATCHED, BATCHED_GEMM, HYPER, HYPER_CONNECTION
-from train.corpus import operators
 from train.net import Features, Net, features_of, grouped, spread
 
 FAMILIES = {HYPER: HYPER_CONNECTION, BATCHED: BATCHED_GEMM}

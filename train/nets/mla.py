@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
+import corpus
 from pipewave.kernels.attention.family import CONTEXT, GENERATION, MLA
 from pipewave.software.stacks import framework, version
-from train import corpus
 from train.net import Features, Net, features_of, grouped
 from train.nets import attention
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+import corpus
 from pipewave.kernels.streaming.norm import RMSNORM, SILU
-from train import corpus
 from train.net import Features, Net, both_halves, features_of
 
 FAMILIES = {family.name: family for family in (RMSNORM, SILU)}

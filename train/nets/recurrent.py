@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from corpus import operators
 from pipewave.kernels import recurrent
-from train.corpus import operators
 from train.net import Features, Net, balanced_names, features_of, grouped, spread
 
 MOST = 1_500  # rows of a GPU, stack and kernel

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from train.corpus import aiconfigurator
-from train.corpus.frame import DTYPES, gpu_name
-from train.corpus.sources import data_dir
+from corpus import aiconfigurator
+from corpus.frame import DTYPES, gpu_name
+from corpus.rules import matching
+from corpus.sources import data_dir
 
 RULES = Path(__file__).with_name("operator_rules.json")
 # What tells repeats of a call apart, and not calls.
@@ -73,15 +74,8 @@ def cleaned(rows: pd.DataFrame, name: str, gpu: str) -> pd.DataFrame:
     return rows
 
 
-def _matching(rows: pd.DataFrame, rule: dict[str, Any]) -> np.ndarray:
-    found = np.ones(len(rows), bool)
-    for column, values in rule.get("where", {}).items():
-        found &= rows[column].isin(values).to_numpy()
-    return found
-
-
 def _nothing(rows: pd.DataFrame, _rule: dict[str, Any]) -> np.ndarray:
-    return (rows["latency"] <= 0).to_numpy()
+    return np.asarray(rows["latency"] <= 0)
 
 
 def host_bound(rows: pd.DataFrame, rule: dict[str, Any]) -> np.ndarray:
@@ -110,16 +104,16 @@ def _flat(rows: pd.DataFrame, batch: list[str], most: float) -> pd.DataFrame:
 
 def _deep(rows: pd.DataFrame, rule: dict[str, Any]) -> np.ndarray:
     """Short prompts over deep caches: the host's time grows with requests there, so few flat batches show it."""
-    return ((rows["step"] > rule["step"]) & (rows["isl"] < rule["isl"])).to_numpy()
+    return np.asarray((rows["step"] > rule["step"]) & (rows["isl"] < rule["isl"]))
 
 
 def _sized(rows: pd.DataFrame, rule: dict[str, Any]) -> np.ndarray:
     """Matching rows whose tokens in all are within the bounds."""
-    return np.asarray(_matching(rows, rule) & (rows["batch_size"] * rows["isl"]).between(*rule["tokens"]).to_numpy())
+    return np.asarray(matching(rows, rule) & (rows["batch_size"] * rows["isl"]).between(*rule["tokens"]).to_numpy())
 
 
 ACTIONS: dict[str, Callable[[pd.DataFrame, dict[str, Any]], np.ndarray]] = {
-    "drop": _matching,
+    "drop": matching,
     "positive": _nothing,
     "host": host_bound,
     "deep": _deep,

@@ -1,18 +1,22 @@
 """Which rows count: the newest version of each framework, nothing flagged, and no GPU drowning the others.
 
-Training takes rows of every version besides (`versions`): as many of each, every group of shapes alike.
+Training takes rows of every version besides (`versions`): as many of each, every group of shapes alike. Groups of
+shapes are dealt into folds, of which shipped weights never see `HELD_OUT`.
 """
 
 from __future__ import annotations
 
 import re
+import zlib
 from functools import cache
 
 import pandas as pd
 
-from train.corpus.measured import CARDS as OWN
+from corpus.measured import CARDS as OWN
 
 MAX_ROWS = 20_000
+FOLDS = 10
+HELD_OUT = 0  # shipped weights never see this fold
 # A version is the newest for these, since a release may lack a dtype or a phase.
 SERIES = ("source", "gpu", "framework", "dtype", "protocol", "phase", "kv_dtype", "quantize", "part", "op")
 JUDGED = ("flagged", "partial", "noise")  # what cleaning says of a row
@@ -57,6 +61,11 @@ def capped(rows: pd.DataFrame, *, max_rows: int = MAX_ROWS, seed: int = 0) -> pd
         for _, group in rows.groupby(kernel, observed=True, sort=True)
     ]
     return pd.concat(kept).sort_index().reset_index(drop=True) if kept else rows.reset_index(drop=True)
+
+
+def fold(group: str) -> int:
+    """Fold of a group key."""
+    return zlib.crc32(group.encode()) % FOLDS
 
 
 @cache

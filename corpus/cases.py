@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from corpus.cache import load
+from corpus.select import HELD_OUT, fold, is_own, newest
 from pipewave.errors import BadFile, PipewaveError
 from pipewave.gpus import find
 from pipewave.kernels import group_of
@@ -30,8 +32,6 @@ ACTIVATIONS = {"mxfp4_mxfp8": ("mxfp4", ":mxfp8"), "int4_fp8": ("int4", ":w4afp8
 
 def held_out(case: Mapping[str, Any]) -> bool:
     """Whether shipped weights never saw any row of the case's group."""
-    from train.splits import HELD_OUT, fold
-
     return fold(group_of(case)) == HELD_OUT
 
 
@@ -40,9 +40,6 @@ def held_out_rows(data: Path, tables: Sequence[str] = ()) -> Iterator[Row]:
 
     `tables`: corpus tables, by default all whose rows are cases. BadFile where no corpus lies at `data`.
     """
-    from train.corpus import is_own, load, newest
-    from train.splits import HELD_OUT, fold
-
     if not data.is_dir():
         raise BadFile(f"no corpus at {data}", field="data")
     for table in tables or NUMBERS:

@@ -32,18 +32,18 @@ def apply(rows: pd.DataFrame, data_dir: Path, *, table: str, gpu: str, framework
     """
     flagged, dropped, cleared = (np.zeros(len(rows), bool) for _ in range(3))
     for rule in concerning(data_dir, table, gpu, framework, version):
-        matching = _matching(rule, rows)
+        meant = matching(rows, rule)
         if rule["action"] == "drop":
-            dropped |= matching & _bounded(rule, rows)
-            cleared |= matching & rule.get("clears", False)
+            dropped |= meant & _bounded(rule, rows)
+            cleared |= meant & rule.get("clears", False)
         else:
-            flagged |= matching
+            flagged |= meant
     return rows.assign(flagged=flagged, partial=flagged & cleared)[~dropped]
 
 
 def dropped(rows: pd.DataFrame, rule: dict[str, Any]) -> int:
     """How many rows of a raw file one rule drops."""
-    return int((_matching(rule, rows) & _bounded(rule, rows)).sum()) if rule["action"] == "drop" else 0
+    return int((matching(rows, rule) & _bounded(rule, rows)).sum()) if rule["action"] == "drop" else 0
 
 
 def _bounded(rule: dict[str, Any], rows: pd.DataFrame) -> np.ndarray:
@@ -77,8 +77,9 @@ def _concerns(rule: dict[str, Any], table: str, gpu: str, framework: str, versio
     return wanted and gpu in rule.get("gpu", [gpu]) and version in rule.get("ver", [version])
 
 
-def _matching(rule: dict[str, Any], rows: pd.DataFrame) -> np.ndarray:
-    matching = np.ones(len(rows), bool)
+def matching(rows: pd.DataFrame, rule: dict[str, Any]) -> np.ndarray:
+    """Rows whose columns have the values that a rule asks for."""
+    found = np.ones(len(rows), bool)
     for column, values in rule.get("where", {}).items():
-        matching &= rows[column].isin(values).to_numpy()
-    return matching
+        found &= rows[column].isin(values).to_numpy()
+    return found

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from train.corpus.frame import Table
+from corpus.frame import Table
 
 NAME = "pipeweave"
 # The other runs of the report hold subsets of the same measurements.

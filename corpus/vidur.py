@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from train.corpus.frame import Table, stacked
+from corpus.frame import Table, stacked
 
 NAME = "vidur"
 QUANTUM_US = 1.0

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from corpus.sources import data_dir
 from pipewave.gpus import GPU
-from train.corpus.sources import data_dir
 
 # gfx number and compute units → GPU; of the parts that have rows, the one that is sold under a datasheet. Rows of the
 # MI308X are read as an MI300X with its 80 compute units and its clock; memory is the same.

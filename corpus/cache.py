@@ -11,10 +11,10 @@ from typing import Any
 
 import pandas as pd
 
-from train.corpus.frame import Table, finish, gpu_name, repository, stacked
-from train.corpus.rules import OWN
-from train.corpus.select import newest
-from train.corpus.sources import data_dir, tables
+from corpus.frame import Table, finish, gpu_name, repository, stacked
+from corpus.rules import OWN
+from corpus.select import newest
+from corpus.sources import data_dir, tables
 
 
 def load(family: str, data: str | Path | None = None, *, sources: tuple[str, ...] | None = None) -> pd.DataFrame:

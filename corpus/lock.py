@@ -1,4 +1,4 @@
-"""`train/corpus.lock.json`: which files of which upstream commit the weights were trained on."""
+"""`corpus/lock.json`: which files of which upstream commit the weights were trained on."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from train.corpus.cache import file_hash
-from train.corpus.frame import repository
-from train.corpus.sources import TABLES
+from corpus.cache import file_hash
+from corpus.sources import TABLES
 
-LOCK = repository() / "train" / "corpus.lock.json"
+LOCK = Path(__file__).with_name("lock.json")
 ORIGINS = {
     "aiconfigurator": ("https://github.com/ai-dynamo/aiconfigurator", "095f58a51c4c", "Apache-2.0"),
     "pipeweave": ("https://github.com/zksainx/pipeweave", "55e03178d15a", "Apache-2.0"),

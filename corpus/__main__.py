@@ -1,4 +1,4 @@
-"""`python -m train.corpus --data DIR`: read every table, print row counts, and check or write the lock file."""
+"""`python -m corpus --data DIR`: read every table, print row counts, and check or write the lock file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from train.corpus import FAMILIES, data_dir, load, lock, rules, training_rows
+from corpus import FAMILIES, data_dir, load, lock, rules, training_rows
 
 DROPPED = Path(__file__).with_name("dropped.json")
 
@@ -21,7 +21,7 @@ def counts(rows: pd.DataFrame) -> pd.DataFrame:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m train.corpus", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m corpus", description=__doc__)
     parser.add_argument("--data", help="corpus folder (default: PIPEWAVE_DATA or ../shared/data)")
     parser.add_argument("--family", choices=FAMILIES, action="append", help="only these families")
     parser.add_argument("--newest", action="store_true", help="count the rows that training uses")

@@ -13,9 +13,9 @@ from typing import Any
 
 import pandas as pd
 
+from corpus.frame import DEFAULTS, SHAPES, Table, gpu_name, repository
 from pipewave.measure.row_files import clock_mhz
 from pipewave.measure.row_files import rows as measured
-from train.corpus.frame import DEFAULTS, SHAPES, Table, gpu_name, repository
 
 FOLDER = repository() / "data" / "measured"
 # Plans of one family, in folders of their own. Not `kind_kernels`: physics alone answers its attention kernel, and its

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from train.corpus import rules
-from train.corpus.as_run import as_run
-from train.corpus.frame import DTYPES, Table
+from corpus import rules
+from corpus.as_run import as_run
+from corpus.frame import DTYPES, Table
 
 NAME = "aiconfigurator"
 WITH_QUANTIZE = ("fp8", "fp8_block", "nvfp4")

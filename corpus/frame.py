@@ -96,7 +96,7 @@ class Table:
 
 def repository() -> Path:
     """The root of this checkout."""
-    return Path(__file__).resolve().parents[2]
+    return Path(__file__).resolve().parents[1]
 
 
 def finish(rows: pd.DataFrame, family: str, source: str) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from train.corpus.frame import Table, stacked
+from corpus.frame import Table, stacked
 
 NAME = "llmservingsim"
 NEW = f"{NAME}/perf/*/*/*/bf16/*"

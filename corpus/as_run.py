@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from corpus.frame import gpu_name
 from pipewave.kernels.moe.software import engine
 from pipewave.software import rules
 from pipewave.software.stacks import version_of
-from train.corpus.frame import gpu_name
 
 RULES = rules.read(Path(__file__).with_name("collected.json"))
 SAID_BY = ["protocol", "framework", "version", "impl", "raw_gpu", "dtype"]

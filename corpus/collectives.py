@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from train.corpus import aiconfigurator
-from train.corpus.frame import DTYPES, Table
+from corpus import aiconfigurator
+from corpus.frame import DTYPES, Table
 
 ELEMENT_BYTES = {"half": 2, "int8": 1, "bfloat16": 2}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from train.corpus import aiconfigurator, collectives, llmservingsim, measured, pipeweave, vidur
-from train.corpus.frame import Table, repository
+from corpus import aiconfigurator, collectives, llmservingsim, measured, pipeweave, vidur
+from corpus.frame import Table, repository
 
 TABLES: tuple[Table, ...] = (
     *aiconfigurator.TABLES,

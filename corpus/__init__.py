@@ -1,6 +1,6 @@
 """Measured latencies published by others and our own, read into one set of column names.
 
-    from train import corpus
+    import corpus
     rows = corpus.load("gemm")                  # every row of every source
     rows = corpus.training_rows("gemm")         # newest versions, unflagged, capped: what training uses
 
@@ -9,11 +9,11 @@ One file a source; `select` holds the choice of rows, `cache` remembers what was
 
 from __future__ import annotations
 
-from train.corpus.cache import load, training_rows
-from train.corpus.frame import FAMILIES
-from train.corpus.measured import files as own_files
-from train.corpus.select import MAX_ROWS, capped, is_own, newest, versions
-from train.corpus.sources import data_dir
+from corpus.cache import load, training_rows
+from corpus.frame import FAMILIES
+from corpus.measured import files as own_files
+from corpus.select import MAX_ROWS, capped, is_own, newest, versions
+from corpus.sources import data_dir
 
 __all__ = [
     "FAMILIES",
