@@ -9,8 +9,7 @@ from pipewave.calls.fields import of
 from pipewave.kernels import Analysis, Columns, Context, Family, register
 from pipewave.physics.cache import least_dram
 from pipewave.physics.demand import demand
-from pipewave.physics.launch import launch_s
-from pipewave.physics.overlap import overlapped
+from pipewave.physics.overlap import launch_s, overlapped
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from pipewave.measure import plan
 from pipewave.measure.impls import runner
 from pipewave.measure.job import rough_us
 from pipewave.physics.demand import demand
-from pipewave.physics.launch import launch_s
+from pipewave.physics.overlap import launch_s
 from pipewave.prediction.jsonl import answer_stream
 from pipewave.traces.group import group, recorded_call
 from pipewave.traces.kernel_names import kind_of

@@ -13,7 +13,7 @@ from pipewave.kernels.base import Context
 from pipewave.kernels.gemm.family import FAMILY as PRODUCTS
 from pipewave.nets.weights_metadata import changes
 from pipewave.physics.cache import PRODUCT_DRAM_SHARE
-from pipewave.physics.launch import launch_s
+from pipewave.physics.overlap import launch_s
 from pipewave.prediction.resolve import resolve
 from pipewave.software import stacks
 

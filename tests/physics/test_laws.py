@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from pipewave.gpus import find
-from pipewave.physics.arith import SCALAR
+from pipewave.physics.arith import SCALAR, log2
 from pipewave.physics.cache import MISSES, MULTICAST, l2_bytes, least_dram, missing_share, walked
 from pipewave.physics.demand import PIPES, busiest, demand, floor_s, pipe_rates
 from pipewave.physics.energy import DRAWS, delivered_us, joules_per_flop, limited_us, watts
-from pipewave.physics.launch import LAUNCHES, launch_s, log2
-from pipewave.physics.overlap import overlapped
+from pipewave.physics.overlap import LAUNCHES, launch_s, overlapped
 
 SIZES = np.geomspace(0.01, 100.0, 400)  # footprints in sizes of the L2
 

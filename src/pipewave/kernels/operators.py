@@ -14,8 +14,8 @@ from pipewave.kernels.collective.fabric import islands, network_gbps
 from pipewave.kernels.moe.routing import Routing, routing
 from pipewave.kernels.stages import LOG_TIME, Stage, Stages, columns_of, in_units_of, product
 from pipewave.kernels.streaming.stream import Stream
+from pipewave.physics.arith import log2
 from pipewave.physics.demand import PIPES, Array, demand
-from pipewave.physics.launch import log2
 from pipewave.physics.overlap import overlapped
 
 # Many small products of one shape in one launch, such as those that absorb MLA's up-projections, one a head.

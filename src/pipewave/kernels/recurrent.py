@@ -14,8 +14,9 @@ from pipewave.kernels.attention.tasks import Requests, requests_of
 from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.kernels.stages import Stage, Stages, elementwise, in_units_of
 from pipewave.kernels.streaming.stream import Stream
+from pipewave.physics.arith import log2
 from pipewave.physics.demand import Array
-from pipewave.physics.launch import launch_s, log2
+from pipewave.physics.overlap import launch_s
 
 STATE_BYTES = {"fp32": 4.0, "bf16": 2.0}
 FP32 = 4.0

@@ -17,11 +17,11 @@ from pipewave.calls.dtypes import ACTIVATION_BYTES, OPERAND_BYTES
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Analysis, Context
 from pipewave.kernels.streaming.stream import L2_SHARE, Stream, dram_bytes, least_bytes
+from pipewave.physics.arith import log2
 from pipewave.physics.cache import COLD, MISSES, SERVING, STREAM_DRAM_SHARE, l2_bytes, missing_share
 from pipewave.physics.demand import Array, demand
 from pipewave.physics.energy import Work
-from pipewave.physics.launch import launch_s, log2
-from pipewave.physics.overlap import overlapped, wave_efficiency
+from pipewave.physics.overlap import launch_s, overlapped, wave_efficiency
 
 Amount = Any  # [call], or a float that is the same for all
 MATH_SHARE = 0.7  # of the datasheet's tensor peak, in full waves

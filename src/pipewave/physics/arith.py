@@ -62,6 +62,11 @@ SCALAR = Arith(
 )
 
 
+def log2(values: Any, xp: Arith = ARRAY) -> Any:
+    """Base-2 logarithm, clipped away from zero."""
+    return xp.log2(xp.maximum(values, 1e-12))
+
+
 LOCALS = {name: getattr(math, name) for name in ("gcd", "ceil", "floor", "sqrt", "exp", "log2")}
 NAME = re.compile(r"\b[xt]\d+\b")  # of arguments and of what is worked out
 

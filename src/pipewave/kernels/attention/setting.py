@@ -14,7 +14,7 @@ from pipewave.kernels.attention.tasks import Amount, Heads
 from pipewave.kernels.base import Context, Features
 from pipewave.physics.arith import Arith, clipped
 from pipewave.physics.cache import COLD, MISSES, SERVING, l2_bytes, missing_share
-from pipewave.physics.launch import launch_s
+from pipewave.physics.overlap import launch_s
 from pipewave.software.rule_values import Companions
 from pipewave.software.rules import constant
 

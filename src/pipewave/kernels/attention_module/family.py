@@ -17,8 +17,8 @@ from pipewave.kernels.attention_module.parts import counts, module
 from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.kernels.stages import UNTOLD, Stage, Stages, in_units_of
 from pipewave.kernels.streaming.stream import Stream
+from pipewave.physics.arith import log2
 from pipewave.physics.demand import Array
-from pipewave.physics.launch import log2
 
 # Layers that choose nothing: every net of a kind sees the same features.
 NO_CHOICE = tuple(Stage(name, launches=0.0) for name in ("index_inputs", "indexer", "topk"))

@@ -23,9 +23,8 @@ from pipewave.kernels.collective.algorithms import (
     ring,
 )
 from pipewave.kernels.collective.fabric import Link, check_reach, islands, joined, link, network_gbps
-from pipewave.physics.arith import Arith, clipped
+from pipewave.physics.arith import Arith, clipped, log2
 from pipewave.physics.energy import Work
-from pipewave.physics.launch import log2
 
 SMALL_ALL_REDUCE = "all_reduce_small"  # the net of messages that frameworks may reduce by their own kernels
 LOG_TIME = -24.0, -4.0  # 60 ns to 60 ms: beyond, collectives only scale

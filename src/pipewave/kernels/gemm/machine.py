@@ -13,8 +13,7 @@ from pipewave.kernels.base import Context
 from pipewave.physics.arith import Arith
 from pipewave.physics.cache import COLD, MULTICAST, PRODUCT_DRAM_SHARE, SERVING, l2_bytes, missing_share, walked
 from pipewave.physics.energy import DRAWS, joules_per_flop, watts
-from pipewave.physics.launch import launch_s
-from pipewave.physics.overlap import waves
+from pipewave.physics.overlap import launch_s, waves
 from pipewave.software.rule_values import UnfusedQuantize
 
 # What the formulas of a GEMM need of a GPU and its software, computed once a context.

@@ -11,10 +11,10 @@ from pipewave.calls.families import FusedMoe
 from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.kernels.moe.routing import Layer, chosen_by, layer
 from pipewave.kernels.moe.software import ENGINES, Blocks, MoeMachine, Tiling, blocks, machine, product_dtype, tiling
+from pipewave.physics.arith import log2
 from pipewave.physics.cache import COLD, MISSES, SERVING, least_dram, missing_share
 from pipewave.physics.demand import Array, Demand, demand
 from pipewave.physics.energy import Work
-from pipewave.physics.launch import log2
 from pipewave.physics.overlap import overlapped, waves
 
 # What a timed call spends before its products besides the usual kernels: routers without a kernel, slow casts.

@@ -13,8 +13,7 @@ from pipewave.kernels.base import Columns, Context
 from pipewave.kernels.moe.routing import Layer, Product
 from pipewave.physics.cache import MULTICAST, PROFILER_WARM, STREAM_DRAM_SHARE, l2_bytes
 from pipewave.physics.demand import Array
-from pipewave.physics.launch import launch_s
-from pipewave.physics.overlap import overlapped, waves
+from pipewave.physics.overlap import launch_s, overlapped, waves
 from pipewave.software.rule_values import MoeCosts
 from pipewave.software.rules import constant
 from pipewave.software.stacks import version

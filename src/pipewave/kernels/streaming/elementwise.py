@@ -9,9 +9,8 @@ from pipewave.calls.families import Elementwise
 from pipewave.kernels.base import Columns, Context, Family, Sketch
 from pipewave.kernels.streaming import sampling
 from pipewave.kernels.streaming.stream import GENERATED, Stream, describe, generated_s, least_bytes, sketch, times
-from pipewave.physics.arith import ARRAY, Arith, clipped
+from pipewave.physics.arith import ARRAY, Arith, clipped, log2
 from pipewave.physics.cache import COLD, SERVING
-from pipewave.physics.launch import log2
 
 # Products in 32-bit floats, on the FMA units: routers of experts that vLLM keeps in this type (`float_routers`).
 #

@@ -20,9 +20,8 @@ from pipewave.kernels.streaming.stream import (
     sketch,
     times,
 )
-from pipewave.physics.arith import ARRAY, Arith, clipped
+from pipewave.physics.arith import ARRAY, Arith, clipped, log2
 from pipewave.physics.cache import LINE, SERVING
-from pipewave.physics.launch import log2
 from pipewave.physics.overlap import overlapped, wave_efficiency, waves
 from pipewave.software.rule_values import ScalarNorm
 from pipewave.software.rules import constant

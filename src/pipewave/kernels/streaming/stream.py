@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Context, Sketch
-from pipewave.physics.arith import ARRAY, Arith, clipped
+from pipewave.physics.arith import ARRAY, Arith, clipped, log2
 from pipewave.physics.cache import COLD, MISSES, SERVING, STREAM_DRAM_SHARE, l2_bytes, least_dram, missing_share
 from pipewave.physics.energy import Work
-from pipewave.physics.launch import launch_s, log2
-from pipewave.physics.overlap import overlapped
+from pipewave.physics.overlap import launch_s, overlapped
 
 # Share of the L2 peak that streaming kernels reach (static fp8 quantisation of six GPUs, fused norms of two).
 L2_SHARE = 0.42
