@@ -30,7 +30,7 @@ from corpus.frame import Table, finish, gpu_name
 from corpus.select import HELD_OUT, fold
 from corpus.sources import tables
 from pipewave.files import manifest
-from pipewave.software.ageing import FILE, age
+from pipewave.software.records import AGEING, age
 from pipewave.software.stacks import framework, version_text
 from train.cards import ROOT, TABLES, WEIGHTS, read, write
 from train.intervals import LEVEL
@@ -185,7 +185,7 @@ def main(argv: list[str] | None = None) -> int:
         COUNTED.write_text("[\n" + ",\n".join(lines) + "\n]\n", "utf-8")
     fitted = law(json.loads(COUNTED.read_text("utf-8")))
     if options.write:
-        write(FILE, fitted)
+        write(AGEING, fitted)
         manifest.write()
     return 0
 

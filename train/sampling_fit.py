@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from pipewave.gpus import find
-from pipewave.kernels.streaming import sampling
-from pipewave.kernels.streaming import sampling as argmax
-from pipewave.kernels.streaming.sampling import Law
+from pipewave.kernels.streaming import elementwise as argmax
+from pipewave.kernels.streaming import elementwise as sampling
+from pipewave.kernels.streaming.elementwise import Law
 
 MEASURED = Path(__file__).parents[1] / "data" / "measured"
 GPU = find("H100")

@@ -11,8 +11,8 @@ import pytest
 
 from pipewave.errors import BadInput, UnknownGPU, UnsupportedDtype
 from pipewave.gpus import DTYPES, GPU, all_gpus, find, names
+from pipewave.gpus.registry import SUMMARY_FIELDS, field_rows, summary_rows, unit_of
 from pipewave.gpus.shipped import key_of, raw_specs
-from pipewave.gpus.show import SUMMARY_FIELDS, field_rows, summary_rows, unit_of
 from pipewave.gpus.spec import VALUE_FIELDS
 
 DATA = Path(os.environ.get("PIPEWAVE_DATA", Path(__file__).parents[3] / "shared" / "data"))

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from pipewave.errors import BadFile, BadInput, MissingField, PipewaveError, UnknownField, UnknownGPU
 from pipewave.gpus import all_gpus, find
-from pipewave.gpus.limits import RATIOS
 from pipewave.gpus.shipped import REQUIRED
 from pipewave.gpus.spec import LIMITS, VALUE_FIELDS
+from pipewave.gpus.userfile import RATIOS
 
 MINIMAL: dict[str, Any] = {
     "name": "My H100",

@@ -10,7 +10,7 @@ from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
-from pipewave.software.recorded_models import first_version, unread
+from pipewave.software.records import first_versions, unread
 from pipewave.step import Runner, find_engine
 
 CASE = {"gpu": "H200", "mode": "serve", "isl": 64, "osl": 8, "concurrency": 1, "requests": 2}
@@ -34,7 +34,7 @@ def test_what_a_version_reads(version: str, model_type: str, said: str) -> None:
 
 
 def test_engines_without_a_list_are_not_doubted() -> None:
-    assert unread("vllm", "0.6.0", "glm4") == "" == first_version("vllm", "glm4")
+    assert unread("vllm", "0.6.0", "glm4") == "" == first_versions("vllm").get("glm4", "")
 
 
 def test_every_command_says_so_once() -> None:

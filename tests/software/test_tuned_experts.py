@@ -9,10 +9,10 @@ import pytest
 
 import pipewave as pw
 from pipewave.gpus import find
+from pipewave.software.records import TUNED, tuned
 from pipewave.software.stacks import version_of
-from pipewave.software.tuned_experts import FILE, tuned
 
-FILES = json.loads(FILE.read_text(encoding="utf-8"))["files"]
+FILES = json.loads(TUNED.read_text(encoding="utf-8"))["files"]
 
 
 def known(framework: str, version: str, gpu: str, dtype: str, experts: float, width: float) -> bool:

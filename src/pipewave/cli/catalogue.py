@@ -26,7 +26,7 @@ def gpus(
 ) -> None:
     """List the GPUs, or show one with the source of every field (`pipewave gpus H200`)."""
     from pipewave.gpus import find
-    from pipewave.gpus.show import field_rows, summary_rows
+    from pipewave.gpus.registry import field_rows, summary_rows
 
     form = check_format(format)
     if name:

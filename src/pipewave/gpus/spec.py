@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 from pipewave.errors import BadInput, UnknownField, UnsupportedDtype, meant_or_known
 from pipewave.gpus.architectures import Architecture, architecture_of
-from pipewave.gpus.limits import Limit, limited
 
 Kind = Literal["datasheet", "measured", "derived", "unverified"]
 
@@ -45,6 +44,26 @@ _FOLLOWS: dict[str, tuple[str, ...]] = {
     "dram_pin_gbps": ("dram_gbps",),
     "dram_measured_gbps": ("dram_gbps",),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Closed range of a number; wide enough for any what-if, narrow enough to catch a wrong unit."""
+
+    low: float
+    high: float
+    whole: bool = False
+    optional: bool = False
+
+    def __str__(self) -> str:
+        kind = "a whole number" if self.whole else "a number"
+        return f"{kind} from {self.low:g} to {self.high:g}" + (" or null" if self.optional else "")
+
+
+def limited(low: float, high: float, *, whole: bool = False, optional: bool = False) -> Any:
+    """Declare a field of a dataclass with what it may hold; None is the default where it may be None."""
+    limit = {"limit": Limit(low, high, whole, optional)}
+    return field(default=None, metadata=limit) if optional else field(metadata=limit)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -13,7 +13,6 @@ import yaml
 
 from pipewave.errors import BadFile, BadInput, MissingField, UnknownField
 from pipewave.gpus import architectures
-from pipewave.gpus.limits import check_plausible
 from pipewave.gpus.shipped import complete, shipped, stem_of
 from pipewave.gpus.spec import GPU, LIMITS, NUMBER_FIELDS, Kind, Source, checked
 
@@ -157,3 +156,50 @@ def _source(key: str, said: object) -> Source:
             field="sources",
         )
     return Source(said.get("kind", "datasheet"), str(said.get("note", "")), str(said.get("date", "")))
+
+
+# Ratios between fields of one GPU, wide enough for every part since V100 ten times over and narrow enough for a slip
+# of a thousand. A user's file that leaves them is refused, since no answer would say what is wrong.
+RATIOS: tuple[tuple[str, str, float, float], ...] = (
+    ("dram_gbps", "fp16_tflops", 0.3, 100.0),
+    ("fp16_tflops", "sms", 0.05, 300.0),
+    ("fp32_tflops", "fp16_tflops", 0.002, 2.0),
+    ("tf32_tflops", "fp16_tflops", 0.02, 2.0),
+    ("bf16_tflops", "fp16_tflops", 0.02, 20.0),
+    ("fp8_tflops", "fp16_tflops", 0.05, 20.0),
+    ("int8_tops", "fp16_tflops", 0.01, 20.0),
+    ("fp4_tflops", "fp16_tflops", 0.05, 60.0),
+    ("dram_gb", "dram_gbps", 0.002, 1.0),
+    ("dram_gib", "dram_gb", 0.5, 1.1),
+    ("dram_pin_gbps", "dram_gbps", 0.3, 3.0),
+    ("dram_measured_gbps", "dram_gbps", 0.3, 3.0),
+    ("l2_mb", "sms", 0.01, 30.0),
+    ("l2_gbps", "dram_gbps", 0.1, 100.0),
+    ("link_gbps", "dram_gbps", 0.0005, 3.0),
+    ("pcie_gbps", "dram_gbps", 0.0002, 1.0),
+    ("sustained_clock_mhz", "boost_clock_mhz", 0.1, 1.001),
+    ("tdp_w", "fp16_tflops", 0.03, 30.0),
+    ("xu_per_clk_per_sm", "fma_per_clk_per_sm", 0.01, 2.0),
+    ("smem_bytes_per_clk_per_sm", "fma_per_clk_per_sm", 0.05, 20.0),
+    ("smem_kb_per_sm", "max_threads_per_sm", 0.005, 5.0),
+    ("max_ctas_per_sm", "max_threads_per_sm", 0.001, 0.2),
+)
+
+
+def check_plausible(values: Mapping[str, Any], given: Collection[str]) -> None:
+    """Raise BadInput where a field that a user gave stands to another as on no GPU, as after a slip of a unit.
+
+    `values`: all fields of the GPU; `given`: names of those that the user gave.
+    """
+    for name, beside, low, high in RATIOS:
+        value, other = values[name], values[beside]
+        if {name, beside}.isdisjoint(given) or value is None or other is None or low <= value / other <= high:
+            continue
+        named, least, most = name, low * other, high * other
+        if name not in given:
+            named, beside, least, most, value, other = beside, name, value / high, value / low, other, value
+        raise BadInput(
+            f"{named} = {value:g} is not plausible beside {beside} = {other:g}: {least:.3g} to {most:.3g} would be; "
+            "mend the unit, or give the other field as well",
+            field=named,
+        )

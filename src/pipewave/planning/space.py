@@ -11,7 +11,7 @@ from typing import Any
 from pipewave.errors import BadInput, PipewaveError
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
-from pipewave.kernels.collective.fabric import joined
+from pipewave.kernels.collective.algorithms import joined
 from pipewave.models import ModelSpec
 from pipewave.models.shard import Parallel, stage_bytes
 from pipewave.physics.energy import limited

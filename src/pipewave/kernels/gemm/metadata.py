@@ -6,8 +6,8 @@ from math import prod
 
 import numpy as np
 
+from pipewave.calls.dense import Gemm
 from pipewave.calls.fields import Call
-from pipewave.calls.gemm import Gemm
 from pipewave.kernels.base import Analysis, Columns, Context
 from pipewave.kernels.family_metadata import (
     Case,

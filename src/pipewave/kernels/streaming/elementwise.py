@@ -1,16 +1,122 @@
-"""Kernels that only stream memory: RoPE, embedding rows, KV-cache writes, sampling. Bytes are named by the caller."""
+"""Kernels that only stream memory, by bytes that the caller names: RoPE, embedding rows, KV-cache writes, and the
+choice of tokens among logits.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pipewave.calls.families import Elementwise
+from pipewave.calls.dense import Elementwise
+from pipewave.gpus import GPU
 from pipewave.kernels.base import Columns, Context, Family, Sketch
-from pipewave.kernels.streaming import sampling
 from pipewave.kernels.streaming.stream import GENERATED, Stream, describe, generated_s, least_bytes, sketch, times
 from pipewave.physics.arith import ARRAY, Arith, clipped, log2
 from pipewave.physics.cache import COLD, SERVING
+
+# Kernels that look at logits to choose tokens: softmax, random draws, masks of top-k and top-p, sorts.
+#
+# A block of threads takes a row, or a tile of one, and looks at it in chunks of 1,024 values, one after the other (the
+# field `rounds` of a call). With few requests that is all the time there is; with many, blocks wait for an SM; logits
+# that the L2 no longer holds come from DRAM, more slowly and more than once:
+#
+#     blocks = values / (1024 · rounds),  miss = max(0, 1 − 0.4 · L2 / bytes)
+#     time = start + max( max(1, ⌈blocks / SMs⌉ / resident) · rounds · (cycles + more_cycles · miss) / clock,
+#                         passes · bytes · miss / DRAM bandwidth )
+#
+# Operators that run many kernels over all SMs (PyTorch's top-k and sort) have the work of an SM in the place of rounds.
+# Constants: `python -m train.sampling_fit`, which fits them to 48 sizes of each on an H100 (1 to 256 requests,
+# vocabularies of 32,000 to 262,144) and prints how far vocabularies left out are off.
+
+CHUNK = 1024  # values
+HELD = 0.4  # of the L2: logits and what they are made of
+VALUE_BYTES, INDEX_BYTES = 4, 8  # logits are compared as float32, places are int64
+
+# The greatest of each row, as PyTorch's reduction kernel finds it: few threads look at many values one by one.
+#
+# A block of 512 threads takes a row. Where a thread would look at 256 values or more, several blocks share the row and
+# exchange what they found through memory (`setReduceConfig` in ATen's Reduce.cuh: grids of all traced calls are this
+# rule's). So a row of 128,256 logits takes longer than one of 151,936. However many blocks it holds, an SM looks at
+# no more than so many values in a clock. The constants are fitted to 48 sizes on an H100 and an H200
+# (`python -m train.sampling_fit`).
+
+ARGMAX = "argmax"
+THREADS, SHARED_FROM, LEAST, MOST = 512, 256.0, 16.0, 256.0  # threads of a block; values a thread looks at
+BLOCKS_PER_SM = 4
+START_S, SHARED_START_S = 3.109e-06, 2.489e-06
+CYCLES_A_VALUE, MISSED_CYCLES, DRAM_SHARE = 176.0, 223.5, 0.6288
+VALUES_A_CLOCK = 2.481  # of an SM
+
+
+def blocks_of_a_row(rows: Any, values: Any, sms: int, xp: Arith = ARRAY) -> Any:
+    """Blocks that share a row of so many values."""
+    alone = values / THREADS
+    wanted = xp.minimum(xp.ceil(BLOCKS_PER_SM * sms / rows), xp.ceil(alone / LEAST))
+    return xp.where(alone < SHARED_FROM, 1.0, xp.maximum(wanted, xp.ceil(alone / MOST)))
+
+
+def argmax_seconds(read: Any, written: Any, gpu: GPU, xp: Arith = ARRAY) -> Any:
+    """Time of a call that reads float32 rows and writes a place of each, bytes as given."""
+    rows = xp.maximum(xp.floor(written / INDEX_BYTES), 1.0)
+    values = read / VALUE_BYTES / rows
+    shared = blocks_of_a_row(rows, values, gpu.sms, xp)
+    waves = xp.ceil(rows * shared / (BLOCKS_PER_SM * gpu.sms))
+    missing = xp.maximum(0.0, 1.0 - HELD * 1e6 * gpu.l2_mb / xp.maximum(read, 1.0))
+    cycles = CYCLES_A_VALUE + MISSED_CYCLES * missing
+    looking = waves * values / (THREADS * shared) * cycles / (1e6 * gpu.sustained_clock_mhz)
+    start = START_S + xp.where(shared > 1, SHARED_START_S, 0.0)
+    issued = rows * values / (VALUES_A_CLOCK * 1e6 * gpu.sustained_clock_mhz * gpu.sms)
+    return start + xp.maximum(xp.maximum(looking, issued), read / (DRAM_SHARE * 1e9 * gpu.dram_gbps))
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """`start_us`; `cycles` of a chunk from L2 and `more_cycles` from DRAM; `passes` over DRAM; blocks that an SM holds
+    at full speed. `spread`: many kernels over all SMs. `error_percent`: mean over vocabularies left out of the fit.
+    """
+
+    start_us: float
+    cycles: float
+    more_cycles: float
+    passes: float
+    resident: float
+    error_percent: float
+    spread: bool = False
+
+
+LAWS: dict[str, Law] = {
+    "softmax": Law(2.335, 455.7, 969.3, 3.096, 0.9997, 5.2),
+    "log_softmax": Law(1.354, 409.5, 983.9, 4.686, 1.0, 7.9),
+    "gumbel": Law(1.923, 1637.0, 0.0, 0.0, 1.142, 2.0),
+    "temperature": Law(0.904, 167.6, 145.8, 2.656, 0.4511, 6.3),
+    "min_p": Law(0.0, 1042.0, 1804.0, 0.4772, 1.724, 12.7),
+    "mask_top_k": Law(22.97, 1565.0, 1238.0, 1.971, 0.9995, 25.5),
+    "mask_top_p": Law(0.2125, 5224.0, 2071.0, 0.0, 1.059, 13.2),
+    "mask_top_k_top_p": Law(41.89, 1726.0, 1206.0, 2.254, 0.9982, 25.0),
+    "exponential": Law(3.243, 417.4, 0.0, 0.8533, 80.62, 8.4, spread=True),
+    "aten_topk": Law(55.3, 2087.0, 1292.0, 1.889, 1.0, 10.4, spread=True),
+    "aten_sort": Law(45.39, 20690.0, 0.0, 6.248, 0.9888, 6.9, spread=True),
+    "aten_multinomial": Law(44.54, 2321.0, 1589.0, 1.935, 1.0, 8.4, spread=True),
+}
+
+
+def rounds_of(values: int, tile: int = 0) -> int:
+    """Chunks that a block looks at: of a row of so many values, or of a tile of it."""
+    return max(1, -(-min(values, tile or values) // CHUNK))
+
+
+def seconds(op: str, read: Any, rounds: Any, gpu: GPU, xp: Arith = ARRAY) -> Any:
+    """Time of calls that read float32 logits, bytes as given."""
+    law = LAWS[op]
+    values = read / VALUE_BYTES
+    each = values / gpu.sms / CHUNK if law.spread else xp.maximum(rounds, 1.0)
+    blocks = values / (CHUNK * xp.maximum(rounds, 1.0))
+    turns = 1.0 if law.spread else xp.maximum(xp.ceil(blocks / gpu.sms) / law.resident, 1.0)
+    missing = xp.maximum(0.0, 1.0 - HELD * 1e6 * gpu.l2_mb / xp.maximum(read, 1.0))
+    looking = turns * each * (law.cycles + law.more_cycles * missing) / (1e6 * gpu.sustained_clock_mhz)
+    moving = law.passes * read * missing / (1e9 * gpu.dram_gbps)
+    return 1e-6 * law.start_us + xp.maximum(looking, moving)
+
 
 # Products in 32-bit floats, on the FMA units: routers of experts that vLLM keeps in this type (`float_routers`).
 #
@@ -30,12 +136,12 @@ FMA_SHARE = 0.8  # of the peak at the sustained clock
 
 def operations(work: Stream, xp: Arith = ARRAY) -> Any:
     """Multiplications and additions of m × k by k × n, from the bytes of both and of their product."""
-    return 2.0 * xp.sqrt(work.read * work.fresh * work.written / sampling.VALUE_BYTES**3)
+    return 2.0 * xp.sqrt(work.read * work.fresh * work.written / VALUE_BYTES**3)
 
 
 IN_PLACE = ("rope",)
 KNOWN = ("quantize", "rope", "kv_write")  # operations with measured rows
-OWN_LAW = (*KNOWN, FLOAT_PRODUCT, sampling.ARGMAX, *sampling.LAWS)  # all others count as plain copies
+OWN_LAW = (*KNOWN, FLOAT_PRODUCT, ARGMAX, *LAWS)  # all others count as plain copies
 # A pick of a top-k: the greatest value of each thread, then of the threads of a row, which exchange theirs in steps.
 # Fitted to the router of two traced decode steps (H200, 8 of 128 experts, 4.4 us); two prompts are then 12 % low.
 ROUND_CYCLES = 580.0
@@ -54,15 +160,15 @@ def formula(call: Columns, ctx: Context, xp: Arith) -> Sketch:
     rounds = call.get("rounds", 0.0 * read)
     work = Stream(call["weight_bytes"], read, written, in_place=op in IN_PLACE)
     least = {"dram": least_bytes(gpu, ctx.protocol, work, xp), "l2": work.moved, "launch": 1.0}
-    if op == sampling.ARGMAX:
-        return sketch(least, sampling.argmax_seconds(read, written, gpu, xp), ctx, work, xp)
+    if op == ARGMAX:
+        return sketch(least, argmax_seconds(read, written, gpu, xp), ctx, work, xp)
     if op == FLOAT_PRODUCT:
         flops, moving = operations(work, xp), times(ctx, work, xp)
         fma = 2.0 * gpu.fma_per_clk_per_sm * gpu.sms * 1e6 * gpu.sustained_clock_mhz
         busy = xp.maximum(flops / (FMA_SHARE * fma), xp.maximum(moving.dram, moving.through))
         return sketch(least | {"fma": flops}, moving.start + busy, ctx, work, xp)
-    if op in sampling.LAWS:
-        return sketch(least, sampling.seconds(op, read, rounds, gpu, xp), ctx, work, xp)
+    if op in LAWS:
+        return sketch(least, seconds(op, read, rounds, gpu, xp), ctx, work, xp)
     if ctx.impl == GENERATED:
         return sketch(least, generated_s(ctx, work, xp), ctx, work, xp)
     # Slots of a paged cache are scattered and long untouched, so writing them takes what it takes after a flush.

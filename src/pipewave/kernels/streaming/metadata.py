@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
+from pipewave.calls.dense import Elementwise, RmsNorm, SiluAndMul
 from pipewave.calls.fields import Call
-from pipewave.calls.streaming import Elementwise, RmsNorm, SiluAndMul
 from pipewave.kernels.family_metadata import (
     Case,
     FamilyMetadata,
@@ -18,9 +18,8 @@ from pipewave.kernels.family_metadata import (
     names_of,
 )
 from pipewave.kernels.profiler import Given, Launched, Op, Shaped, Step
-from pipewave.kernels.streaming import sampling
-from pipewave.kernels.streaming.sampling import ARGMAX as ARGMAX
-from pipewave.kernels.streaming.sampling import INDEX_BYTES
+from pipewave.kernels.streaming.elementwise import ARGMAX as ARGMAX
+from pipewave.kernels.streaming.elementwise import INDEX_BYTES, VALUE_BYTES, rounds_of
 
 # How profiles show kernels that choose tokens: PyTorch's operators, and kernels of vLLM by their names.
 
@@ -66,11 +65,11 @@ def as_run(call: Elementwise, name: str) -> Elementwise:
     law, rows = law_of(name), call.bytes_written // 8
     if law is None or not rows:
         return call
-    return _call(law[0], rows, call.bytes_read // sampling.VALUE_BYTES // rows, tile=law[1])
+    return _call(law[0], rows, call.bytes_read // VALUE_BYTES // rows, tile=law[1])
 
 
 def _call(op: str, rows: int, values: int, *, tile: int = 0, written: int | None = None) -> Elementwise:
-    rounds = sampling.rounds_of(values, tile)
+    rounds = rounds_of(values, tile)
     return Elementwise(4 * rows * values, 8 * rows if written is None else written, op=op, rounds=rounds)
 
 
