@@ -8,9 +8,8 @@ from pipewave.errors import UnsupportedModel
 from pipewave.models import load
 from pipewave.models.config import parse
 from pipewave.models.config_fields import Fields
-from pipewave.models.config_sections import audio_params
 from pipewave.models.shard import parameters, weight_bytes
-from pipewave.models.vision import read_tower
+from pipewave.models.vision import audio_params, read_tower
 
 # Tensors of the towers and projectors of transformers 5.23's classes at their configs' defaults.
 HEARD = {

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pipewave.errors import BadInput, UnsupportedModel
 from pipewave.models.config_fields import Fields
 from pipewave.models.families import Family, FlagOrField
+from pipewave.models.formulas import Part, kinds
 from pipewave.models.layer_types import LayerKind
 from pipewave.models.precision import Linear, Precision, Quantisation
 from pipewave.models.spec import Bypass, Mlp, Moe
@@ -64,6 +66,22 @@ class LayerReader:
     ) -> Linear:  # fmt: skip
         """A matrix with the precision its checkpoint name asks for."""
         return Linear(name, out, inp, split, precision=self.precision(places, module), **more)
+
+    def part(self, section: str, kind: str, **known: Any) -> Part:
+        """A part as a row of formulas says."""
+        known |= {"hidden": self.hidden, "family": partial(getattr, self.family), "setting": self.setting}
+        return Part(section, kind, self.fields, **known)
+
+    def maps(self, part: Part, which: str, places: Sequence[str]) -> tuple[Linear, ...]:
+        """The matrices that a row lists, in its own places or these."""
+        return tuple(
+            self.linear(
+                row["name"], part.of(row["out"]), part.of(row["inp"]), row["module"], row["split"],
+                places=row.get("places", places), bias=part.of(row.get("bias", "False")),
+            )
+            for row in part.row[which]
+            if part.of(row.get("when", "True"))
+        )  # fmt: skip
 
 
 GATED = frozenset(
@@ -173,85 +191,14 @@ TAPPED = 3  # layers of the target whose hidden states an EAGLE-3 head reads
 
 
 def small_parts(reader: LayerReader) -> Iterator[Bypass]:
-    """Parts that run beside a layer's blocks, where fields name them."""
-    for name, read in _PARTS.items():
-        if size := reader.fields.integer(name, 0, low=0):
-            yield read(reader, size)
-
-
-def _per_layer_input(reader: LayerReader, width: int) -> Bypass:
-    """Gemma 3n and 4: a vector a token and layer, gated by the hidden state."""
-    gate = reader.linear("per_layer_gate", width, reader.hidden, "per_layer_input_gate", places=("",))
-    back = reader.linear("per_layer_projection", reader.hidden, width, "per_layer_projection", places=("",))
-    return Bypass("per_layer_input", (gate, back), norms=1)
-
-
-def _laurel(reader: LayerReader, rank: int) -> Bypass:
-    """Gemma 3n: a residual of low rank."""
-    left = reader.linear("laurel_left", rank, reader.hidden, "linear_left", places=("laurel",))
-    right = reader.linear("laurel_right", reader.hidden, rank, "linear_right", places=("laurel",))
-    return Bypass("laurel", (left, right), norms=1)
-
-
-def _altup(reader: LayerReader, streams: int) -> Bypass:
-    """Gemma 3n: several residual streams, predicted and corrected."""
-    router = reader.linear("altup_router", streams, reader.hidden, "modality_router", places=("altup",))
-    return Bypass("altup", (router,), params=streams**3 + streams**2 + reader.hidden, norms=1)
-
-
-def _relative(reader: LayerReader, width: int) -> Bypass:
-    """Inkling: relative positions from the hidden state, short convolutions of keys, values and both blocks."""
-    fields, hidden = reader.fields, reader.hidden
-    keys = fields.integer("num_key_value_heads") * fields.integer("head_dim")
-    relative = reader.linear("relative_proj", fields.integer("num_attention_heads") * width, hidden, "r_proj")
-    extent = reader.kind.window or fields.integer("rel_extent", 1024)
-    convolutions = 2 * fields.integer("mamba_conv", 4) * (keys + hidden)
-    return Bypass("relative", (relative,), params=width * extent + convolutions)
-
-
-def _norm_gates(reader: LayerReader, rank: int) -> Bypass:
-    """A.X-K2: gates of both norms, of the first alone in layers without experts."""
-    count = 2 if "moe" in (reader.kind.ffns or ()) else 1
-    down = reader.linear("norm_gate_down", rank, reader.hidden, "fc1", places=("",))
-    up = reader.linear("norm_gate_up", reader.hidden, rank, "fc2", places=("",))
-    return Bypass("norm_gates", (down, up) * count)
-
-
-def _convolutions(reader: LayerReader, kernel: int) -> Bypass:
-    """Zaya: queries and keys pass a convolution a channel, then one a head."""
-    fields = reader.fields
-    dim, count = fields.integer("head_dim"), fields.integer("num_attention_heads")
-    wide = (count + fields.integer("num_key_value_heads", count)) * dim
-    return Bypass("convolutions", (), params=wide * (kernel + fields.integer("cca_time1", kernel) * dim + 2))
-
-
-def _router_mlp(reader: LayerReader, width: int) -> Bypass:
-    """Zaya: layers of the router before its last one."""
-    down = reader.linear("router_down", width, reader.hidden, "gate.down_proj", bias=True)
-    inner = reader.linear("router_inner", width, width, "gate.router_mlp.fc1", bias=True)
-    return Bypass("router_mlp", (down, inner, inner), params=2 * width)
-
-
-def _ngrams(reader: LayerReader, _: int) -> Bypass:
-    """Qwen4: hashed embeddings of n-grams become a value and a key a stream; a dilated convolution follows."""
-    fields, hidden = reader.fields, reader.hidden
-    width, streams = fields.integer("ple_embed_dim", hidden), fields.integer("hc_mult", 1) * hidden
-    key = reader.linear("ngram_key", streams, width, "ple.key_proj", places=("",))
-    value = reader.linear("ngram_value", hidden, width, "ple.value_proj", places=("",))
-    return Bypass("ngrams", (key, value), params=streams * (3 + fields.integer("ple_conv_kernel_size", 4)))
-
-
-# The field that says a layer has a part, and how large it is.
-_PARTS: dict[str, Callable[[LayerReader, int], Bypass]] = {
-    "hidden_size_per_layer_input": _per_layer_input,
-    "laurel_rank": _laurel,
-    "altup_num_inputs": _altup,
-    "d_rel": _relative,
-    "gated_norm_rank": _norm_gates,
-    "cca_time0": _convolutions,
-    "router_hidden_size": _router_mlp,
-    "ngrams": _ngrams,
-}
+    """Parts that run beside a layer's blocks, where the field that a row is called by says how large they are."""
+    routed = "moe" in (reader.kind.ffns or ())
+    for field in kinds("beside"):
+        if size := reader.fields.integer(field, 0, low=0):
+            part = reader.part("beside", field, size=size, window=reader.kind.window, routed=routed)
+            maps = reader.maps(part, "maps", ATTENTION) * part.of(part.row.get("times", "1"))
+            params = part.of(part.row.get("params", "0"))
+            yield Bypass(part.row["name"], maps, params=params, norms=part.row.get("norms", 0))
 
 
 def tables(fields: Fields, hidden: int) -> tuple[tuple[int, int], ...]:
