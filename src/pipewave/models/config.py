@@ -20,9 +20,17 @@ from pipewave.models.families import (
     section_type,
     type_of_architecture,
 )
-from pipewave.models.layer_plan import layer_count, layer_kinds
-from pipewave.models.layer_reader import LayerReader, bypass, dense, front_maps, moe, small_parts, tables
-from pipewave.models.layer_types import LayerKind
+from pipewave.models.layer_plan import LayerKind, layer_count, layer_kinds
+from pipewave.models.layer_reader import (
+    LayerReader,
+    bypass,
+    dense,
+    front_maps,
+    moe,
+    small_parts,
+    tables,
+    with_layer_values,
+)
 from pipewave.models.precision import BF16, FP16, Linear, Precision, Quantisation
 from pipewave.models.quantization_config import EXPERT_DTYPES, FORMATS, read_hf_quant, read_quantization
 from pipewave.models.read_attention import attention, recurrent
@@ -180,7 +188,8 @@ def _layers(reader: LayerReader, count: int) -> tuple[Layer, ...]:
     """All layers; those of one kind that are quantised alike are one object, read once."""
     known: dict[object, tuple[Layer, ...]] = {}
     found: list[Layer] = []
-    for index, kind in enumerate(layer_kinds(reader.fields, reader.family, count)):
+    kinds = with_layer_values(reader.fields, layer_kinds(reader.fields, reader.family, count))
+    for index, kind in enumerate(kinds):
         key = (kind, reader.quantisation.key(index))
         if key not in known:
             own = Fields(

@@ -1,27 +1,214 @@
-"""What each layer holds: experts or a dense block, window, RoPE, and the values a config states for one layer alone."""
+"""What each layer holds: attention or a recurrence, experts or a dense block, its window and RoPE."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pipewave.errors import BadInput, MissingField
+from pipewave.errors import BadInput, MissingField, UnsupportedModel
 from pipewave.models.config_fields import Fields
 from pipewave.models.families import Family
-from pipewave.models.layer_types import ATTENTION_RULES, DENSE, SPARSE, LayerKind
 
-Rule = Callable[[Fields, int], list[bool] | None]
+DENSE, SPARSE = ("mlp",), ("moe",)
 
 
-def routed_layers(fields: Fields, count: int) -> list[bool]:
-    """True for layers with experts: every rule that a config uses must agree. MissingField without their count."""
-    if fields.needed_but_missing("experts", ("topk", "moe_inter")):
-        fields.need("experts")
-    if not fields.has("experts") or False in (fields.get("enable_moe_block"), fields.get("is_moe")):
-        return [False] * count
-    rules = [made for rule in _ROUTING if (made := rule(fields, count)) is not None]
-    return [all(rule[index] for rule in rules) for index in range(count)]
+@dataclass(frozen=True, slots=True)
+class LayerKind:
+    """Parts of one layer by name; `ffns` None: dense or sparse as other fields say.
+
+    `own`: canonical fields with this layer's own values, in place of the model's.
+    """
+
+    mixers: tuple[str, ...] = ("attention",)
+    ffns: tuple[str, ...] | None = None
+    window: int | None = None
+    chunk: int | None = None
+    rope: bool = True
+    full: bool = True  # attention over the whole context, as opposed to a window or a chunk
+    ratio: int = 0
+    own: tuple[tuple[str, Any], ...] = ()
+
+    def with_own(self, **values: Any) -> LayerKind:
+        """The same with more values of its own; None leaves the model's."""
+        given = {name: value for name, value in values.items() if value is not None}
+        for name, value in given.items():
+            if not isinstance(value, (int, float, str)):
+                raise BadInput(f"{name} = {value!r:.60}: must be a number or a word", field=name)
+        return replace(self, own=(*self.own, *given.items()))
+
+
+FULL, SLIDING, LINEAR = LayerKind(), LayerKind(full=False), LayerKind(("linear",))
+MAMBA, CONV = LayerKind(("mamba",)), LayerKind(("conv",))
+LAYER_WORDS: dict[str, LayerKind] = {
+    **dict.fromkeys(("full_attention", "attention", "global", "indexed_attention", "deepseek_sparse_attention"), FULL),
+    **dict.fromkeys(("sparse_attention", "minimax_m3_sparse"), LayerKind(own=(("sparse", True),))),
+    **dict.fromkeys(("sliding_attention", "local", "hybrid_sliding", "chunked_attention"), SLIDING),
+    "linear_attention": LINEAR,
+    **dict.fromkeys(("mamba", "mamba2"), MAMBA),
+    **dict.fromkeys(("conv", "short_conv"), CONV),
+    "hybrid": LayerKind(("mamba", "attention")),
+    "compressed_sparse_attention": LayerKind(ratio=4),
+    "heavily_compressed_attention": LayerKind(ratio=128),
+}
+# One part a layer: in lists that hold these words, every word is a layer of that part alone.
+ONE_PART_WORDS: dict[str, LayerKind] = {
+    **dict.fromkeys(("M", "mamba", "linear_attention"), LayerKind(("linear",), ())),
+    **dict.fromkeys(("*", "attention", "full_attention"), LayerKind(ffns=())),
+    **dict.fromkeys(("E", "moe"), LayerKind((), SPARSE)),
+    **dict.fromkeys(("-", "mlp"), LayerKind((), DENSE)),
+}
+
+# Ways in which a field tells some layers from the others; None where a config does not have it.
+
+Flags = Callable[[Fields, int], list[bool] | None]
+
+
+def _every(name: str, first: int = 0) -> Flags:
+    """Every n-th layer, `first` being the number of the first; or a list of zeros and ones, one a layer."""
+
+    def flags(fields: Fields, count: int) -> list[bool] | None:
+        value = fields.get(name)
+        if value is None:
+            return None
+        if isinstance(value, (list, str)):
+            return [bool(flag) for flag in fields.listed(name, count) or []]
+        step = fields.integer(name)
+        return [(index + first) % step == 0 for index in range(count)]
+
+    return flags
+
+
+def _among(name: str, *unset: Any, inside: bool = True, first: int = 0, section: str = "") -> Flags:
+    """Layers that a list (or a text) of numbers names, counted from `first`, or all others; `unset` says nothing."""
+
+    def flags(fields: Fields, count: int) -> list[bool] | None:
+        place = Fields(fields.section(section)) if section else fields
+        value = place.get(name)
+        if value is None or value in unset:
+            return None
+        if isinstance(value, str):
+            value = [int(each) for each in value.split(",") if each.strip().isdigit()]
+        chosen = set(Fields({name: value}).ints(name))
+        return [(index + first in chosen) == inside for index in range(count)]
+
+    return flags
+
+
+def _phase(period: str, offset: str) -> Flags:
+    """One layer in every so many."""
+
+    def flags(fields: Fields, count: int) -> list[bool] | None:
+        if not fields.has(period):
+            return None
+        size, at = fields.integer(period), fields.integer(offset, 0, low=0)
+        return [index % size == at for index in range(count)]
+
+    return flags
+
+
+def _last_of_group(fields: Fields, count: int) -> list[bool] | None:
+    """Qwen3-Next and Ling: the last layer of every group, and those after the last whole one."""
+    name = next((n for n in ("full_attention_interval", "layer_group_size") if fields.has(n)), None)
+    if name is None:
+        return None
+    size = fields.integer(name)
+    whole = count // size * size
+    return [(i + 1) % size == 0 or i >= whole > 0 for i in range(count)]
+
+
+def _letters(fields: Fields, count: int) -> list[bool] | None:
+    """EXAONE 4: a word such as LLLG, repeated, whose L slide; the last layer never does."""
+    pattern = fields.get("sliding_window_pattern")
+    if not isinstance(pattern, str) or not pattern:
+        return None
+    return [pattern[i % len(pattern)] == "L" and i + 1 < count for i in range(count)]
+
+
+# Which attention or recurrence a layer has: the first rule that finds its field.
+
+Rule = Callable[[Fields, int], list[LayerKind] | None]
+
+
+def _by_word(name: str) -> Rule:
+    """A word or a letter a layer."""
+
+    def rule(fields: Fields, count: int) -> list[LayerKind] | None:
+        words = fields.listed(name, count)
+        if words is None:
+            return None
+        spoken = {word for word in words if isinstance(word, str)}
+        table = LAYER_WORDS if name == "layer_types" and not {"moe", "mlp"} & spoken else ONE_PART_WORDS
+        unknown = [word for word in words if not isinstance(word, str) or word not in table]
+        if unknown:
+            raise UnsupportedModel(
+                f"{name} holds {unknown[0]!r}: no part is known by this word; known: {', '.join(table)}",
+                field=fields.named(name),
+            )
+        alone = not fields.has("mamba_state")  # "hybrid" then speaks of attention with convolutions before it
+        return [FULL if word == "hybrid" and alone else table[word] for word in words]
+
+    return rule
+
+
+def _by_block(fields: Fields, count: int) -> list[LayerKind] | None:
+    """Blocks as a search found them (Nemotron NAS): each states its own attention and width, or that it has none."""
+    blocks = fields.listed("block_configs", count)
+    return None if blocks is None else [_block(fields, block) for block in blocks]
+
+
+def _block(fields: Fields, block: Any) -> LayerKind:
+    whole = Fields(block) if isinstance(block, dict) else Fields({})
+    if not whole.has("attention") or not whole.has("ffn"):
+        raise BadInput("block_configs: every block must hold attention and ffn", field="block_configs")
+    attention, ffn = Fields(whole.section("attention")), Fields(whole.section("ffn"))
+    mixers: tuple[str, ...] = () if attention.flag("no_op") else ("attention",)
+    mixers = ("bypass",) if attention.flag("replace_with_linear") else mixers
+    ffns = () if ffn.flag("no_op") else DENSE
+    ffns = ("bypass",) if ffn.flag("replace_with_linear") else ffns
+    group, heads = attention.optional("n_heads_in_group"), fields.integer("num_attention_heads")
+    kv = heads // group if group else attention.optional("num_key_value_heads")
+    inter, times = ffn.get("intermediate_size"), ffn.number("ffn_mult")
+    if not inter and times is not None:  # as Llama rounds it: two thirds of the multiple, up to 256
+        inter = -(-int(2 * times * fields.integer("hidden_size") / 3) // 256) * 256
+    kind = LayerKind(mixers, ffns, window=attention.optional("window_length"))
+    return kind.with_own(num_key_value_heads=kv, intermediate_size=inter or None)
+
+
+def _by_ratio(fields: Fields, count: int) -> list[LayerKind] | None:
+    ratios = fields.listed("compress_ratios", count)
+    if ratios is None:
+        return None
+    if not all(isinstance(r, int) and not isinstance(r, bool) and 0 <= r <= 1 << 20 for r in ratios):
+        raise BadInput("compress_ratios: must hold whole numbers", field="compress_ratios")
+    return [LayerKind(ratio=ratio) for ratio in ratios]
+
+
+def _where(flags: Flags, on: LayerKind, off: LayerKind) -> Rule:
+    def rule(fields: Fields, count: int) -> list[LayerKind] | None:
+        found = flags(fields, count)
+        return None if found is None else [on if each else off for each in found]
+
+    return rule
+
+
+ATTENTION_RULES: tuple[Rule, ...] = (
+    _by_block,
+    _by_word("hybrid_override_pattern"),
+    _by_word("layer_types"),
+    _by_ratio,
+    _where(_among("kda_layers", [], first=1, section="linear_attn_config"), LINEAR, FULL),  # Kimi Linear
+    _where(_every("hybrid_layer_pattern"), SLIDING, FULL),
+    _where(_every("attn_type_list"), FULL, LINEAR),
+    _where(_among("attn_layer_indices"), FULL, MAMBA),
+    _where(_among("full_attn_idxs"), FULL, CONV),
+    _where(_phase("attn_layer_period", "attn_layer_offset"), FULL, MAMBA),  # Jamba
+    _where(_last_of_group, FULL, LINEAR),
+    _where(_letters, SLIDING, FULL),
+)
+
+
+# Which layers have experts: every rule that finds its field must agree.
 
 
 def _words_of_mlp(fields: Fields, count: int) -> list[bool] | None:
@@ -40,162 +227,34 @@ def _first_dense(fields: Fields, count: int) -> list[bool] | None:
 
 def _last_sparse(fields: Fields, count: int) -> list[bool] | None:
     last = fields.get("moe_layer_end_index")
-    if not isinstance(last, int) or last < 0:
-        return None
-    return [index <= last for index in range(count)]
+    return [index <= last for index in range(count)] if isinstance(last, int) and last >= 0 else None
 
 
-def _every(name: str, first: int) -> Rule:
-    """Every n-th layer; `first` is the number of the first layer."""
-
-    def rule(fields: Fields, count: int) -> list[bool] | None:
-        value = fields.get(name)
-        if value is None:
-            return None
-        if isinstance(value, list):
-            return [bool(flag) for flag in fields.listed(name, count) or []]
-        step = fields.integer(name)
-        return [(index + first) % step == 0 for index in range(count)]
-
-    return rule
-
-
-def _among(name: str, *, inside: bool) -> Rule:
-    """Layers that a list of numbers (or a text of numbers) names, or all others."""
-
-    def rule(fields: Fields, count: int) -> list[bool] | None:
-        value = fields.get(name)
-        if value is None or value == []:
-            return None
-        if isinstance(value, str):
-            value = [int(each) for each in value.split(",") if each.strip().isdigit()]
-        chosen = set(Fields({name: value}).ints(name))
-        return [(index in chosen) == inside for index in range(count)]
-
-    return rule
-
-
-def _with_offset(fields: Fields, count: int) -> list[bool] | None:
-    if not fields.has("expert_layer_period"):
-        return None
-    period, offset = fields.integer("expert_layer_period"), fields.integer("expert_layer_offset", 0, low=0)
-    return [index % period == offset for index in range(count)]
-
-
-_ROUTING: tuple[Rule, ...] = (
+ROUTING_RULES: tuple[Flags, ...] = (
     _words_of_mlp,
     _first_dense,
     _last_sparse,
-    _every("moe_layer_freq", 0),
-    _every("moe_layer_interval", 0),
-    _every("moe_every_n_layers", 0),
+    *map(_every, ("moe_layer_freq", "moe_layer_interval", "moe_every_n_layers", "is_moe_layer")),
     _every("decoder_sparse_step", 1),  # Qwen counts layers from one here, DeepSeek from zero
     _every("interleave_moe_layer_step", 1),
-    _every("is_moe_layer", 0),
-    _among("mlp_only_layers", inside=False),
-    _among("moe_layers_enum", inside=True),
-    _among("moe_layers", inside=True),
-    _with_offset,
+    _among("mlp_only_layers", [], inside=False),
+    _among("moe_layers_enum", []),
+    _among("moe_layers", []),
+    _phase("expert_layer_period", "expert_layer_offset"),
 )
 
 
-_SLIDING = (
-    ("num_attention_heads", "swa_num_attention_heads"),
-    ("num_attention_heads", "num_sliding_attention_heads"),
-    ("num_key_value_heads", "swa_num_key_value_heads"),
-    ("head_dim", "swa_head_dim"),
-    ("v_head_dim", "swa_v_head_dim"),
-    ("use_sinks", "add_swa_attention_sink_bias"),
-)
-_GLOBAL = (
-    ("head_dim", "global_head_dim"),
-    ("num_key_value_heads", "num_global_key_value_heads"),
-    ("use_sinks", "add_full_attention_sink_bias"),
-    ("keys_are_values", "attention_k_eq_v"),
-)
-_ATTENTION = ("num_attention_heads", "num_key_value_heads")
-_ANYWHERE = ("intermediate_size", "moe_inter", "topk", "shared_count", "ngrams")
-Columns = Iterator[tuple[str, list[Any]]]  # a field and its value in every layer, None for the model's own
+def routed_layers(fields: Fields, count: int) -> list[bool]:
+    """True for layers with experts. MissingField without their count."""
+    if fields.needed_but_missing("experts", ("topk", "moe_inter")):
+        fields.need("experts")
+    if not fields.has("experts") or False in (fields.get("enable_moe_block"), fields.get("is_moe")):
+        return [False] * count
+    rules = [found for flags in ROUTING_RULES if (found := flags(fields, count)) is not None]
+    return [all(rule[index] for rule in rules) for index in range(count)]
 
 
-def with_layer_values(fields: Fields, kinds: Sequence[LayerKind]) -> list[LayerKind]:
-    """Give every layer what a config states for it alone; equal layers stay one object."""
-    columns = [
-        column for rule in (_listed, _borrowed, _reused, _blocks, _ngrams) for column in rule(fields, len(kinds))
-    ]
-    stated = fields.section("per_layer_config")
-    known: dict[object, LayerKind] = {}
-    found = []
-    for index, kind in enumerate(kinds):
-        values = {name: column[index] for name, column in columns if "attention" in kind.mixers or name in _ANYWHERE}
-        values |= Fields(stated).section(f"{index:02}") or Fields(stated).section(str(index))
-        key = (kind, repr(values))
-        if key not in known:
-            known[key] = kind.with_own(**_sliding_or_full(fields, kind), **values)
-        found.append(known[key])
-    return found
-
-
-def _sliding_or_full(fields: Fields, kind: LayerKind) -> dict[str, Any]:
-    """What a config states separately for sliding and for full attention."""
-    if "attention" not in kind.mixers:
-        return {}
-    values = {name: fields.get(source) for name, source in (_GLOBAL if kind.full else _SLIDING)}
-    given = {name: value for name, value in values.items() if value is not None}
-    return given if kind.full else given | _other_setting(fields)
-
-
-def _other_setting(fields: Fields) -> dict[str, Any]:
-    """Step 3.5 states the heads of its sliding layers in a section."""
-    section = Fields(fields.section("attention_other_setting"))
-    return {
-        name: section.optional(name)
-        for name in ("num_attention_heads", "num_key_value_heads", "head_dim")
-        if section.has(name)
-    }
-
-
-def _listed(fields: Fields, count: int) -> Columns:
-    """Fields that hold a list with one a layer."""
-    for name in (*_ATTENTION, *_ANYWHERE):
-        if isinstance(fields.get(name), list):
-            yield name, [fields.at(name, index) for index in range(count)]
-
-
-def _borrowed(fields: Fields, count: int) -> Columns:
-    """The last layers of Gemma 3n and 4 use K and V of an earlier layer; others list whose they use."""
-    if shared := fields.integer("num_kv_shared_layers", 0, low=0):
-        yield "borrowed", [index >= count - shared or None for index in range(count)]
-    elif sources := fields.ints("kv_source_layers"):
-        given = sources[:count] + list(range(len(sources), count))
-        yield "borrowed", [source != index or None for index, source in enumerate(given)]
-
-
-def _reused(fields: Fields, count: int) -> Columns:
-    """Layers that take an earlier layer's choice of keys: listed, or after the first all but one in so many."""
-    types = fields.get("indexer_types")
-    if isinstance(types, list):
-        yield "reused", [(index < len(types) and types[index] == "shared") or None for index in range(count)]
-        return
-    every, first = fields.integer("index_topk_freq", 1), fields.integer("index_skip_topk_offset", 0, low=0)
-    if every > 1:
-        yield "reused", [(index >= first and (index - first + 1) % every != 0) or None for index in range(count)]
-
-
-def _blocks(fields: Fields, count: int) -> Columns:
-    """Layers that choose blocks of keys (MiniMax-M3)."""
-    section = Fields(fields.section("sparse_attention_config"))
-    if section.raw and section.flag("use_sparse_attention", True):
-        listed = section.get("sparse_attention_freq")
-        flags = listed if isinstance(listed, list) else [1] * count
-        yield "sparse", [(index < len(flags) and bool(flags[index])) or None for index in range(count)]
-
-
-def _ngrams(fields: Fields, count: int) -> Columns:
-    """Layers, counted from one, that add embeddings of n-grams (Qwen4)."""
-    chosen = fields.ints("ple_layer_ids")
-    if chosen:
-        yield "ngrams", [int(index + 1 in chosen) or None for index in range(count)]
+# The plan of all layers.
 
 
 def layer_kinds(fields: Fields, family: Family, count: int) -> list[LayerKind]:
@@ -205,20 +264,17 @@ def layer_kinds(fields: Fields, family: Family, count: int) -> list[LayerKind]:
         raise MissingField(
             "config has no 'layer_types': a field must list which of its layers are attention", field="layer_types"
         )
-    found = found or [LayerKind(family.mixers, family.ffns)] * count
-    found = _windows(fields, family, found)
-    routed = routed_layers(fields, count)
+    found = _windows(fields, family, found or [LayerKind(family.mixers, family.ffns)] * count)
     both = family.dense_beside_experts or fields.flag("residual_moe")
-    chosen = [kind if kind.ffns is not None else replace(kind, ffns=_ffns(s, both=both))
-              for kind, s in zip(found, routed, strict=True)]  # fmt: skip
-    return with_layer_values(fields, [kind if _rope(fields, family, i) else replace(kind, rope=False)
-                        for i, kind in enumerate(chosen)])  # fmt: skip
-
-
-def _ffns(sparse: bool, *, both: bool) -> tuple[str, ...]:
-    if both and sparse:
-        return (*DENSE, *SPARSE)
-    return SPARSE if sparse else DENSE
+    sparse, routed = (*DENSE, *SPARSE) if both else SPARSE, routed_layers(fields, count)
+    return [
+        replace(
+            kind,
+            ffns=(sparse if has else DENSE) if kind.ffns is None else kind.ffns,
+            rope=kind.rope and _rope(fields, family, index),
+        )
+        for index, (kind, has) in enumerate(zip(found, routed, strict=True))
+    ]
 
 
 def layer_count(fields: Fields, high: int) -> int:

@@ -1,8 +1,8 @@
-"""Reads one layer: what all readers share, then dense blocks, routed experts and the small parts beside them."""
+"""Reads one layer: values of its own, what all readers share, dense blocks, routed experts, small parts beside them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,9 +11,88 @@ from pipewave.errors import BadInput, UnsupportedModel
 from pipewave.models.config_fields import Fields
 from pipewave.models.families import Family, FlagOrField
 from pipewave.models.formulas import Part, kinds
-from pipewave.models.layer_types import LayerKind
+from pipewave.models.layer_plan import LayerKind
 from pipewave.models.precision import Linear, Precision, Quantisation
 from pipewave.models.spec import Bypass, Mlp, Moe
+
+# What a config states for one layer alone, or separately for sliding and for full attention.
+
+_SLIDING = (
+    ("num_attention_heads", "swa_num_attention_heads"),
+    ("num_attention_heads", "num_sliding_attention_heads"),
+    ("num_key_value_heads", "swa_num_key_value_heads"),
+    ("head_dim", "swa_head_dim"),
+    ("v_head_dim", "swa_v_head_dim"),
+    ("use_sinks", "add_swa_attention_sink_bias"),
+)
+_GLOBAL = (
+    ("head_dim", "global_head_dim"),
+    ("num_key_value_heads", "num_global_key_value_heads"),
+    ("use_sinks", "add_full_attention_sink_bias"),
+    ("keys_are_values", "attention_k_eq_v"),
+)
+_ATTENTION = ("num_attention_heads", "num_key_value_heads")
+_ANYWHERE = ("intermediate_size", "moe_inter", "topk", "shared_count", "ngrams")
+
+
+def with_layer_values(fields: Fields, kinds: Sequence[LayerKind]) -> list[LayerKind]:
+    """Give every layer what a config states for it alone; equal layers stay one object."""
+    columns = [*_columns(fields, len(kinds))]
+    stated = fields.section("per_layer_config")
+    known: dict[object, LayerKind] = {}
+    found = []
+    for index, kind in enumerate(kinds):
+        values = {name: column[index] for name, column in columns if "attention" in kind.mixers or name in _ANYWHERE}
+        values |= Fields(stated).section(f"{index:02}") or Fields(stated).section(str(index))
+        key = (kind, repr(values))
+        if key not in known:
+            known[key] = kind.with_own(**_sliding_or_full(fields, kind), **values)
+        found.append(known[key])
+    return found
+
+
+def _sliding_or_full(fields: Fields, kind: LayerKind) -> Mapping[str, Any]:
+    if "attention" not in kind.mixers:
+        return {}
+    values = {name: fields.get(source) for name, source in (_GLOBAL if kind.full else _SLIDING)}
+    given = {name: value for name, value in values.items() if value is not None}
+    if kind.full:
+        return given
+    section = Fields(fields.section("attention_other_setting"))  # Step 3.5
+    return given | {name: section.optional(name) for name in (*_ATTENTION, "head_dim") if section.has(name)}
+
+
+def _columns(fields: Fields, count: int) -> Iterator[tuple[str, list[Any]]]:
+    """A field and its value in every layer, None for the model's own."""
+    for name in (*_ATTENTION, *_ANYWHERE):
+        if isinstance(fields.get(name), list):
+            yield name, [fields.at(name, index) for index in range(count)]
+    # The last layers of Gemma 3n and 4 use K and V of an earlier layer; others list whose they use.
+    if shared := fields.integer("num_kv_shared_layers", 0, low=0):
+        yield "borrowed", [index >= count - shared or None for index in range(count)]
+    elif sources := fields.ints("kv_source_layers"):
+        given = sources[:count] + list(range(len(sources), count))
+        yield "borrowed", [source != index or None for index, source in enumerate(given)]
+    yield from _choices(fields, count)
+    if chosen := fields.ints("ple_layer_ids"):  # Qwen4: layers, counted from one, that add embeddings of n-grams
+        yield "ngrams", [int(index + 1 in chosen) or None for index in range(count)]
+
+
+def _choices(fields: Fields, count: int) -> Iterator[tuple[str, list[Any]]]:
+    """Layers that take an earlier layer's choice of keys: listed, or after the first all but one in so many; and those
+    that choose blocks of keys (MiniMax-M3).
+    """
+    every, first = fields.integer("index_topk_freq", 1), fields.integer("index_skip_topk_offset", 0, low=0)
+    if isinstance(types := fields.get("indexer_types"), list):
+        yield "reused", [(index < len(types) and types[index] == "shared") or None for index in range(count)]
+    elif every > 1:
+        yield "reused", [(index >= first and (index - first + 1) % every != 0) or None for index in range(count)]
+    section = Fields(fields.section("sparse_attention_config"))
+    if section.raw and section.flag("use_sparse_attention", True):
+        listed = section.get("sparse_attention_freq")
+        flags = listed if isinstance(listed, list) else [1] * count
+        yield "sparse", [(index < len(flags) and bool(flags[index])) or None for index in range(count)]
+
 
 # Names that checkpoints give the block a part lives in, the most common first.
 ATTENTION = ("self_attn", "attn", "attention", "mixer")
