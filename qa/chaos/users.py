@@ -26,7 +26,7 @@ def question(pick: random.Random) -> tuple[str, str, dict[str, Any] | None]:
     """(method, path, body) of one question."""
     way = pick.random()
     if way < 0.15:
-        return "GET", pick.choice(("/", "/kernel", "/api/gpus", "/api/models", "/api/limits")), None
+        return "GET", pick.choice(("/", "/kernel", "/api/gpus", "/api/models", "/api/kernels")), None
     if way < 0.7:
         case = {"n": 64 * pick.randrange(8, 256), "k": 64 * pick.randrange(8, 256)}
         gpus = pick.sample(["H200", "H100", "L40S", "B200"], 2)

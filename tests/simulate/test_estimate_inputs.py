@@ -36,6 +36,12 @@ def test_an_embedding_runs_no_head_and_generates_nothing() -> None:
     assert (pooled.tpot_ms, pooled.output_tokens_per_s) == (0.0, 0.0)
 
 
+@pytest.mark.parametrize("engine", [[], {"a": 1}, None])
+def test_what_is_no_engine_is_refused(engine: object) -> None:
+    with pytest.raises(BadInput, match="engine = .*must be one of vllm"):
+        estimate("Qwen3-8B", "H100", **SIZES, output_len=1, engine=engine)  # type: ignore[arg-type]
+
+
 def test_an_encoder_sees_both_ways_and_keeps_nothing() -> None:
     model = parse(BERT, "bge")
     calls = [use.call for use in Deployment(model).kernels(Batch((100, 200), (100, 200)))]

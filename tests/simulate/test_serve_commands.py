@@ -149,6 +149,7 @@ def test_plan_prints_its_winner() -> None:
         ["serve", "--model", "Llama-3.1-8B", "--gpu", "H200", "--request-rate", "-1"],
         ["serve", "--model", "Llama-3.1-8B", "--gpu", "H200", "--seed", "-1"],
         ["serve", "--model", "Llama-3.1-8B", "--gpu", "H200", "--ttft", "-3"],
+        ["serve", "--model", "Llama-3.1-8B", "--gpu", "H200", "--lora", ""],
     ],
 )
 def test_bad_input_is_a_typed_error(words: list[str]) -> None:

@@ -152,7 +152,7 @@ class EngineOptions:
 
         said = {name: value for name, value in asdict(self).items() if name != "engine"}
         words = {"kv_dtype": cache_type, "speculative": speculative_of, "lora": lora_of, "balance": balance_of}
-        return said | {name: read(said[name]) for name, read in words.items() if said[name]}
+        return said | {name: read(said[name]) for name, read in words.items() if said[name] is not None}
 
 
 @dataclass(frozen=True, slots=True)
