@@ -134,6 +134,7 @@ train: $(VENV)/.train
 	$(BIN)/python -m train refresh $(addprefix --net ,$(IN_ORDER))
 	$(BIN)/python -m train.cold
 	$(BIN)/python -m train.amd
+	$(BIN)/python -m docs.tools.training_tables
 
 # Do the tests notice a changed law? A sample of mutants of physics/, step/ and prediction/, and those that have names.
 mutate: $(VENV)/.dev

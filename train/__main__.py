@@ -35,7 +35,7 @@ PROTOCOLS = ("graph", "cold", "profiler_warm")
 def rows(net: str, options: argparse.Namespace) -> None:
     """Build and save the rows and plans of a net."""
     folder = options.runs / net
-    frame = registry.frame_of(net, options.data)
+    frame = nets()[net].rows(net, options.data)
     built, low = registry.rows_of(net, frame), registry.plain(net, frame)
     write(folder / "net.json", registry.plan(net, "net", built))
     write(folder / "ceiling.json", registry.plan(net, "ceiling", low))

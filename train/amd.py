@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,19 +26,17 @@ from pipewave.nets.calibration.corrections import Saved, save
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "studies" / "results" / "amd.json"
-PAGE = ROOT / "docs" / "generated" / "amd.md"
 ORIGIN = "AITER's tuned kernels: attainable time"
 PROTOCOL = "cold"
 MOST_ROWS = 600
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Fit, save the corrections into the package, and write the table."""
+    """Fit, save the corrections into the package, and write what they are worth."""
     parser = argparse.ArgumentParser(prog="python -m train.amd", description=__doc__)
     parser.add_argument("--data", type=Path, help="corpus folder (default: PIPEWAVE_DATA or ../shared/data)")
     parser.add_argument("--out", type=Path, default=corrections.SHIPPED)
     parser.add_argument("--json", type=Path, default=OUT)
-    parser.add_argument("--markdown", type=Path, default=PAGE)
     options = parser.parse_args(argv)
     given, table = tables(options.data), []
     for architecture, found in _by_architecture(given).items():
@@ -48,23 +46,7 @@ def main(argv: list[str] | None = None) -> None:
         table += [_line(architecture, key, one) for key, one in sorted(fits.items())]
     content = {"fits": table, "listed": _spread(given)}
     options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    options.markdown.write_text(markdown(content), encoding="utf-8")
-    print(options.markdown.read_text(encoding="utf-8"))
-
-
-def markdown(content: Mapping[str, Any]) -> str:
-    """Both tables, between the marks that the page includes them by."""
-    parts = []
-    for name, rows in content.items():
-        head = list(rows[0])
-        lines = [head, ["---"] * len(head), *([_cell(row[key]) for key in head] for row in rows)]
-        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        parts.append(f"--8<-- [start:{name}]\n{table}\n--8<-- [end:{name}]\n")
-    return "\n".join(parts)
-
-
-def _cell(value: Any) -> str:
-    return "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+    print(json.dumps(content, indent=1))
 
 
 def tables(data: Path | None) -> dict[str, pd.DataFrame]:

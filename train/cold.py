@@ -28,7 +28,7 @@ from pipewave.nets.calibration.corrections import suspended
 from train.cards import ROOT, WEIGHTS, read, write
 from train.ceilings import QUANTILE
 from train.intervals import LEVEL
-from train.registry import features_of, frame_of
+from train.net import nets
 from train.rows import load
 from train.run import load_predictions
 from train.splits import by_name
@@ -70,8 +70,8 @@ def _known(card: Mapping[str, Any]) -> dict[str, float]:
 
 def unseen(net: str, runs: Path, power: float) -> float:
     """The same multiple for products that members never saw, from a run of `train.fit` and the rows it learned from."""
-    rows, frame = load(runs / net / "rows.npz"), frame_of(net, None)
-    _, base_us = features_of(net, frame.assign(sm_clock_mhz=0.0))
+    rows, frame = load(runs / net / "rows.npz"), nets()[net].rows(net, None)
+    _, base_us = nets()[net].features(net, frame.assign(sm_clock_mhz=0.0))
     mine = (rows.columns["source"].text() == GPU.lower()) & (rows.columns["protocol"].text() == PROTOCOL)
     ratios = []
     for name, (mean, scale) in load_predictions(runs / net / "net").items():

@@ -37,6 +37,16 @@ def as_balanced(_frame: pd.DataFrame, balanced: Floats) -> Floats:
     return balanced
 
 
+def as_it_is(_net: str, frame: pd.DataFrame) -> pd.DataFrame:
+    """A frame whose columns are those that its family reads."""
+    return frame
+
+
+def as_variant(net: str, frame: pd.DataFrame) -> pd.DataFrame:
+    """A frame of a family that has several nets, its rows asked of this one."""
+    return frame.assign(variant=net)
+
+
 def spread(frame: pd.DataFrame, _balanced: Floats) -> Floats:
     """Each GPU × stack × kernel counts by the square root of its rows."""
     size = frame.groupby(["gpu", "stack", "impl"], observed=True)["latency_us"].transform("size").to_numpy()
@@ -48,7 +58,8 @@ def spread(frame: pd.DataFrame, _balanced: Floats) -> Floats:
 class Net:
     """How the rows of a net are made, given its name.
 
-    `rows`: its frame in contract columns (`corpus.frame`), of a corpus folder. `features`: aligned with it.
+    `rows`: its frame in contract columns (`corpus.frame`), of a corpus folder. `family`: whose physics gives features,
+    of the frame as `prepared`, where it needs more than `family.analyse` by `analyse`.
     `tables`: public tables that they come from. `weight`: of a frame and its balanced weights. `card`: what the card
     says beyond the software that its rows show. `usual`: rows that default implementations are taken from. `packed`:
     rows of a frame, features and base estimate, where these need more than `pack`. `plans`: whose plans it shares.
@@ -56,7 +67,7 @@ class Net:
     """
 
     rows: Callable[[str, Path | str | None], pd.DataFrame]
-    features: Callable[[str, pd.DataFrame], Features]
+    family: Family
     tables: tuple[str, ...] = ()
     weight: Callable[[pd.DataFrame, Floats], Floats] = as_balanced
     card: Callable[[str, dict[str, Any]], dict[str, Any]] = lambda _net, _known: {}
@@ -64,6 +75,12 @@ class Net:
     packed: Callable[[pd.DataFrame, dict[str, Floats], Floats], Rows] | None = None
     plans: str = ""
     one_width: str = ""
+    prepared: Callable[[str, pd.DataFrame], pd.DataFrame] = as_it_is
+    analyse: Analyse | None = None
+
+    def features(self, name: str, frame: pd.DataFrame) -> Features:
+        """Features by name and the base estimate in µs, aligned with `frame`."""
+        return features_of(self.family, self.prepared(name, frame), self.analyse)
 
 
 @cache

@@ -1,15 +1,10 @@
-"""What a card says of its training: the commit of the code, the data, the seed, the time and memory that it took.
-
-`python -m train.record` prints it of all nets that ship.
-"""
+"""What a card says of its training: the commit of the code, the data, the seed, the time and memory that it took."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -65,34 +60,3 @@ def begun(device: str, card: Path | None) -> Callable[[], dict[str, Any]]:
         return took | {"device": device, "start": weights, "commit": code}
 
     return ended
-
-
-def table(weights: Path) -> str:
-    """What each card that ships says of its training, as Markdown; a dash where it does not say."""
-    lines = ["| net | rows | CPU or GPU | seconds | memory, MB | commit | data |", "|---|---:|---|---:|---:|---|---|"]
-    for path in sorted(weights.glob("*.json")):
-        card = json.loads(path.read_text(encoding="utf-8"))
-        training = card.get("training", {})
-        where = f"{training['device']}, {training['threads']} threads" if "threads" in training else "–"
-        took = (f"{training.get(name, '–'):,}" if name in training else "–" for name in ("seconds", "peak_mb"))
-        from_ = (f"`{training[name][:8]}`" if training.get(name) else "–" for name in ("commit", "corpus_lock_sha256"))
-        lines.append(" | ".join((f"| {path.stem}", f"{card['rows']:,}", where, *took, *from_)) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m train.record", description=__doc__)
-    parser.add_argument("--weights", type=Path, default=repository() / "src" / "pipewave" / "data" / "weights")
-    parser.add_argument("--markdown", type=Path, help="write the table there instead of printing it")
-    options = parser.parse_args(argv)
-    found = table(options.weights)
-    if options.markdown:
-        options.markdown.write_text(found, encoding="utf-8")
-    else:
-        print(found, end="")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -82,11 +82,12 @@ def _tuples(value: Any) -> Any:
 
 def write_frames(net: str, options: argparse.Namespace, changed: Sequence[str]) -> bool:
     """Keep the rows of a net that is concerned, and whether it is."""
-    from train.registry import bare_of, frame_of
+    from train.net import nets
+    from train.registry import bare_of
     from train.relearn import new_rows
 
     learn = changed_software(net, changed)
-    frame = frame_of(net, options.data)
+    frame = nets()[net].rows(net, options.data)
     rows = bare_of(frame)
     card = read(options.weights / f"{net}.json")
     new = int(new_rows(rows, card, learn).sum())

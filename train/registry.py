@@ -15,7 +15,7 @@ from pipewave.nets.nets import load
 from pipewave.nets.weights_metadata import WeightsMetadata, metadata_of
 from pipewave.software.stacks import framework
 from train.export import defaults, trained_software
-from train.net import Features, balanced, nets, pack
+from train.net import balanced, nets, pack
 from train.rows import Rows
 from train.splits import DRAWS, FEW, expand, meet
 
@@ -23,19 +23,10 @@ PLANS = Path(__file__).with_name("plans")
 FEWEST = 10 * FEW  # rows of a GPU and type of which a few are drawn
 
 
-def frame_of(net: str, data: Path | None) -> pd.DataFrame:
-    """A net's rows in contract columns. KeyError for an unknown net."""
-    return nets()[net].rows(net, data)
-
-
-def features_of(net: str, frame: pd.DataFrame) -> Features:
-    """Features by name and the base estimate in µs of such a frame."""
-    return nets()[net].features(net, frame)
-
-
 def rows_of(net: str, frame: pd.DataFrame) -> Rows:
     """A frame's rows with features, base estimate and weights."""
-    made, (features, base_us) = nets()[net], features_of(net, frame)
+    made = nets()[net]
+    features, base_us = made.features(net, frame)
     if made.packed:
         return made.packed(frame, features, base_us)
     return pack(frame, features, base_us, made.weight(frame, balanced(frame)))
@@ -49,7 +40,7 @@ def plain(net: str, frame: pd.DataFrame) -> Rows:
     """
     frame = frame[frame["counted"]].reset_index(drop=True) if "counted" in frame else frame
     card = metadata_of(defaults(bare_of(frame)))
-    return pack(frame, *features_of(net, as_default(frame, card)))
+    return pack(frame, *nets()[net].features(net, as_default(frame, card)))
 
 
 def as_default(frame: pd.DataFrame, card: WeightsMetadata) -> pd.DataFrame:

@@ -1,11 +1,9 @@
 """Fit an engine's constants to measured steps; what is left over is the kernels' error, not the engine's.
 
-    python -m train.step_fit [--write] [--starts]
+    python -m train.step_fit [--write]
 
 fits vLLM's to the committed H200 rows and prints them, with `--write` into software/times.json. Every constant is a
 time with a meaning (see `pipewave.software.engine_parts`), kept inside the range that traces and common sense allow.
-`--starts` shows how well the rows tell constants apart: where the fit ends from each start with each model held out,
-and how far that model's prompts are then off.
 """
 
 from __future__ import annotations
@@ -56,13 +54,9 @@ def ranges_of(engine: Engine) -> Mapping[str, tuple[float, float]]:
 
 def fit(measured: Measured, engine: Engine) -> Engine:
     """The constants with the least loss that coordinate descent reaches from several starts, whatever `engine` has."""
-    return min(_ends(measured, engine), key=lambda one: loss(measured, one))
-
-
-def _ends(measured: Measured, engine: Engine) -> list[Engine]:
-    """Where the descent ends from each start."""
     ranges = ranges_of(engine)
-    return [_descended(measured, engine.what_if(**_between(share, ranges)), ranges) for share in STARTS]
+    ends = [_descended(measured, engine.what_if(**_between(share, ranges)), ranges) for share in STARTS]
+    return min(ends, key=lambda one: loss(measured, one))
 
 
 def _between(share: float, ranges: Mapping[str, tuple[float, float]]) -> dict[str, float]:
@@ -108,19 +102,6 @@ def leave_one_model_out(measured: Measured, start: Engine) -> np.ndarray[tuple[i
     return out
 
 
-def print_starts(measured: Measured, start: Engine) -> None:
-    """The loss, the cost of a launch and the error of prompts, in percent, of every end with each model held out."""
-    models = np.array([point.model for point in measured.points])
-    for model in dict.fromkeys(models.tolist()):
-        others, own = measured.only(models != model), measured.only(models == model)
-        prompts = np.array([point.phase == "prefill" for point in own.points])
-        real = np.array([point.measured_ms for point in own.points])
-        for end in _ends(others, start):
-            wrong = np.abs(own.predict_ms(end) / real - 1.0)[prompts].mean()
-            launch = f"{end.host.launch_us:5.1f} µs a launch"
-            print(f"{model:16} loss {100 * loss(others, end):.3f}, {launch}, prompts {100 * wrong:.1f} % off")
-
-
 def constants(engine: Engine) -> dict[str, float]:
     """The fitted fields, rounded."""
     return {name: float(f"{asdict(engine.host)[name]:.3g}") for name in RANGES}
@@ -138,13 +119,9 @@ def main() -> None:
     """Fit to all models and print or write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="store the constants in software/times.json")
-    parser.add_argument("--starts", action="store_true", help="print where each start ends, models held out")
     given = parser.parse_args()
     start = find_engine("vllm")
     measured = measure_loads(points())
-    if given.starts:
-        print_starts(measured, start)
-        return
     found = fit(measured, start)
     print(f"mean absolute log error {100 * loss(measured, start):.2f} % → {100 * loss(measured, found):.2f} %")
     print(json.dumps(constants(found), indent=1))

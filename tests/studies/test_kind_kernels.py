@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+from functools import cache
 
 from lab.kind_kernels import cases
 from pipewave.measure.job import Job
-from pipewave.software.rules import constant
 from studies.kind_kernels import layout, measured, scores
-from train.kernel_fit import PHASES, is_gemma, loads_of, shipped
+
+GEMMA = "16 heads on 8 of 256", "16 heads on 2 of 512"
+
+
+def is_gemma(name: str) -> bool:
+    """Whether a layout is one of Gemma 4's, which no constant saw."""
+    return any(heads in name for heads in GEMMA)
 
 
 def test_every_case_was_measured_once() -> None:
@@ -25,19 +30,20 @@ def test_decode_of_few_heads_is_split_over_the_keys() -> None:
             assert ("reduce_segments" in names) == (few and layout(row).startswith("decode"))
 
 
+@cache
+def off() -> dict[str, float]:
+    """Mean absolute error of each layout of attention, %."""
+    return {name: mape for name, _, mape, _ in scores(measured()) if name.startswith(("prefill", "decode"))}
+
+
 def test_layouts_that_no_constant_saw_are_near_their_rows() -> None:
-    unseen = {name: mape for name, _, mape, _ in scores(measured()) if is_gemma(name)}
+    unseen = {name: mape for name, mape in off().items() if is_gemma(name)}
     assert len(unseen) == 4
     assert max(unseen.values()) < 15.0
 
 
-@pytest.mark.parametrize("phase", PHASES)
-def test_fitted_constants_are_those_that_ship(phase: str) -> None:
-    hopper = {"engine": "unified", "architecture": "hopper"}
-    prompts, decode = (constant(f"attention_{of}_cycles", **hopper) for of in ("prefill", "decode"))
-    shipping = {
-        "prefill": [*prompts.step_cycles, prompts.window_factor, *prompts.wave_cycles],
-        "decode": [*decode.tile_cycles, decode.blocks_per_sm, decode.merge_dram_share],
-    }
-    known = shipping[phase]
-    assert known == pytest.approx(list(shipped(loads_of(phase), phase)), rel=0.01)
+def test_constants_are_as_near_to_the_rows_that_they_were_fitted_to() -> None:
+    seen = {name: mape for name, mape in off().items() if not is_gemma(name)}
+    assert len(seen) == 16
+    assert max(seen.values()) < 15.0
+    assert sum(seen.values()) / len(seen) < 7.5

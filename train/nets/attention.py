@@ -17,7 +17,7 @@ from pipewave.gpus import find
 from pipewave.kernels.attention.family import DECODE, FAMILY, PREFILL
 from pipewave.measure.row_files import rows as measured
 from pipewave.software.stacks import framework, version
-from train.net import Features, Net, features_of
+from train.net import Net, as_variant
 from train.rows import Rows
 
 # Rows whose kv length is not that of each request (latency does not grow with batch x kv_len).
@@ -160,10 +160,7 @@ def _ragged_row(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def features(net: str, frame: pd.DataFrame) -> Features:
-    """Features by name and the base estimate in µs, aligned with `frame`."""
-    return features_of(FAMILY, frame.assign(variant=net))
-
-
 TABLES = ("context_attention", "generation_attention", "encoder_attention")
-NETS = dict.fromkeys((PREFILL, DECODE), Net(rows, features, TABLES, weight, card, usual, plans="attention"))
+NETS = dict.fromkeys(
+    (PREFILL, DECODE), Net(rows, FAMILY, TABLES, weight, card, usual, plans="attention", prepared=as_variant)
+)

@@ -11,7 +11,7 @@ import pandas as pd
 
 from corpus import operators
 from pipewave.kernels.attention_module.family import FAMILY
-from train.net import Features, Net, balanced_names, features_of, grouped, spread
+from train.net import Net, balanced_names, grouped, spread
 
 Dims = Mapping[str, int]
 GLM: Dims = {"hidden": 6144, "q_lora_rank": 2048, "nope_dim": 192, "v_dim": 256, "index_heads": 32}
@@ -109,11 +109,4 @@ def _group(frame: pd.DataFrame, source: Source) -> pd.Series:
     return grouped(frame, "kind", "hidden", "heads", *(["batch"] if few else []))
 
 
-def features(_: str, frame: pd.DataFrame) -> Features:
-    """Features by name and the base estimate in µs, aligned with `frame`."""
-    return features_of(FAMILY, frame)
-
-
-NETS = {
-    name: Net(rows, features, tuple(source.table for source in sources), spread) for name, sources in SOURCES.items()
-}
+NETS = {name: Net(rows, FAMILY, tuple(source.table for source in sources), spread) for name, sources in SOURCES.items()}

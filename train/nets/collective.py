@@ -15,7 +15,7 @@ from pipewave.kernels.collective.family import CUSTOM_STACKS, SMALL_ALL_REDUCE, 
 from pipewave.measure.row_files import SPREAD_US, WAITED
 from pipewave.measure.row_files import rows as measured
 from pipewave.software.stacks import framework, version
-from train.net import Features, Net, both_halves, features_of
+from train.net import Net, as_variant, both_halves
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 KEY = ["op", "impl", "bytes", "world", "source"]
@@ -95,12 +95,6 @@ def _thinned(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([frame[~dense], kept])
 
 
-def features(net: str, frame: pd.DataFrame) -> Features:
-    """Features by name and the base estimate in µs, aligned with `frame`."""
-    family = family_of("all_reduce" if net == SMALL_ALL_REDUCE else net)
-    return features_of(family, frame.assign(variant=net))
-
-
 def card(net: str, card: dict[str, Any]) -> dict[str, Any]:
     """Frameworks reduce small messages by their own kernels and leave the rest to NCCL.
 
@@ -130,6 +124,6 @@ def _alike(net: str) -> str:
 
 # A version of NCCL changes all its operations, by what the scale of one net does not foretell.
 NETS = {
-    name: Net(rows, features, ("nccl", "custom_allreduce"), card=card, one_width=_alike(name))
-    for name in (*OPS, SMALL_ALL_REDUCE)
+    name: Net(rows, family_of(op), ("nccl", "custom_allreduce"), card=card, one_width=_alike(name), prepared=as_variant)
+    for name, op in [*zip(OPS, OPS, strict=True), (SMALL_ALL_REDUCE, "all_reduce")]
 }

@@ -13,7 +13,7 @@ import corpus
 from pipewave.calls.dtypes import ACTIVATION_BYTES
 from pipewave.kernels.streaming.elementwise import FAMILY
 from pipewave.measure.row_files import rows as measured
-from train.net import Features, Net, both_halves, features_of
+from train.net import Net, both_halves
 
 QUANTIZE_ROWS = 6_000  # of six GPUs: a smooth function of two sizes
 FP32 = 4.0
@@ -77,11 +77,6 @@ PLAIN = "elementwise"
 OPS = {"silu_and_mul": PLAIN}
 
 
-def features(_: str, frame: pd.DataFrame) -> Features:
-    """Features by name and the base estimate in µs, aligned with `frame`."""
-    return features_of(FAMILY, frame)
-
-
 def weight(frame: pd.DataFrame, balanced: np.ndarray) -> np.ndarray:
     """Kernels of a layer count more than quantisation, which products contain already."""
     return np.asarray(np.where(frame["op"] == "quantize", 0.3, 1.0) * balanced)
@@ -93,4 +88,4 @@ def card(_: str, card: dict[str, Any]) -> dict[str, Any]:
     return {"default_stack": {"cold": newest, "profiler_warm": newest} | card["default_stack"]}
 
 
-NETS = {"elementwise": Net(rows, features, ("scale_matrix",), weight, card)}
+NETS = {"elementwise": Net(rows, FAMILY, ("scale_matrix",), weight, card)}

@@ -11,7 +11,7 @@ import pandas as pd
 from corpus import operators
 from pipewave.gpus import find
 from pipewave.kernels.operators import ALL_TO_ALL, MEGA, MEGA_MOE, MOE_ALL_TO_ALL
-from train.net import Features, Net, balanced_names, features_of, grouped, spread
+from train.net import Net, balanced_names, grouped, spread
 
 MOST = 2_000
 NAMES = {
@@ -97,10 +97,5 @@ def _mega(data_dir: Path | str | None) -> pd.DataFrame:
     return frame.assign(group=grouped(frame, "hidden", "ep", "tokens"))
 
 
-def features(net: str, frame: pd.DataFrame) -> Features:
-    """Features by name and the base estimate in µs, aligned with `frame`."""
-    return features_of(MEGA_MOE if net == MEGA else MOE_ALL_TO_ALL, frame)
-
-
 TABLES = ("moe_a2a", "wideep_deepep_normal", "wideep_deepep_ll", "trtllm_alltoall", "dsv4_megamoe_module")
-NETS = dict.fromkeys((ALL_TO_ALL, MEGA), Net(rows, features, TABLES, spread))
+NETS = {ALL_TO_ALL: Net(rows, MOE_ALL_TO_ALL, TABLES, spread), MEGA: Net(rows, MEGA_MOE, TABLES, spread)}

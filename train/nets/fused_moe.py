@@ -14,6 +14,7 @@ them, and tables of every version leave them out (`untuned`, counted in `corpus/
 
 from __future__ import annotations
 
+from ast import literal_eval
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from pipewave.kernels.base import Analysis, Columns, Context
 from pipewave.kernels.moe.family import FAMILY, analyse
 from pipewave.kernels.moe.routing import SHAPE, SHARED, WHOLE, model
 from pipewave.measure.row_files import rows as measured
-from train.net import Features, Net, balanced, features_of, pack
+from train.net import Net, balanced, pack
 from train.rows import Column, Rows
 
 SIZES = ("tokens", "experts", "topk", "hidden", "inter", "gated", "tp", "ep")
@@ -96,16 +97,16 @@ def _flat(source: str, gpu: str, file: Path) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
-def features(_: str, frame: pd.DataFrame) -> Features:
-    """Features by name and the base estimate in µs, aligned with the frame."""
-    configs = {repr(config): config for config in frame["config"].unique()}
+def with_named_configs(_: str, frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with configurations as text, by which rows can be grouped."""
+    return frame.assign(config=frame["config"].map(repr))
 
-    def analysed(columns: Columns, ctx: Context) -> Analysis:
-        options = dict(ctx.options)
-        named = options | {"config": configs[options["config"]]}
-        return analyse(columns, replace(ctx, options=tuple(named.items())))
 
-    return features_of(FAMILY, frame.assign(config=frame["config"].map(repr)), analysed)
+def analysed(columns: Columns, ctx: Context) -> Analysis:
+    """What the family makes of rows whose configuration is text."""
+    options = dict(ctx.options)
+    named = options | {"config": literal_eval(str(options["config"]))}
+    return analyse(columns, replace(ctx, options=tuple(named.items())))
 
 
 def fallbacks(frame: pd.DataFrame, base_us: Floats) -> NDArray[np.bool_]:
@@ -127,7 +128,7 @@ def untuned(frame: pd.DataFrame) -> NDArray[np.bool_]:
     named = named.assign(dtype=named["dtype"].replace({old: new for old, (new, _) in ACTIVATIONS.items()}))
     found = np.zeros(len(frame), bool)
     if len(named):
-        found[mine] = fallbacks(named, features("", named)[1])
+        found[mine] = fallbacks(named, NETS["fused_moe"].features("fused_moe", named)[1])
     return found
 
 
@@ -169,4 +170,6 @@ def _most(impls: pd.Series) -> str:
     return str((plain if len(plain) else impls).mode().iloc[0])
 
 
-NETS = {"fused_moe": Net(rows, features, ("moe",), card=card, packed=packed)}
+NETS = {
+    "fused_moe": Net(rows, FAMILY, ("moe",), card=card, packed=packed, prepared=with_named_configs, analyse=analysed)
+}

@@ -12,7 +12,7 @@ import pandas as pd
 
 import corpus
 from pipewave.kernels.gemm.family import FAMILY, NET_OF
-from train.net import Features, Net, features_of
+from train.net import Net
 
 CONTEXT = ("gpu", "dtype", "protocol", "stack", "impl", "quantize")
 # Eager modules of a few models, repeated and rounded: enough to learn the GPU and its protocol.
@@ -39,9 +39,4 @@ def _unusable(frame: pd.DataFrame) -> pd.Series:
     return (frame["flagged"] & ~frame["partial"] & ~corpus.is_own(frame)) | surplus
 
 
-def features(_: str, frame: pd.DataFrame) -> Features:
-    """Features by name and the base estimate in µs, aligned with `frame`."""
-    return features_of(FAMILY, frame)
-
-
-NETS = dict.fromkeys(NET_OF.values(), Net(rows, features, ("gemm",), plans="gemm"))
+NETS = dict.fromkeys(NET_OF.values(), Net(rows, FAMILY, ("gemm",), plans="gemm"))

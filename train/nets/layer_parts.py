@@ -9,9 +9,8 @@ import pandas as pd
 
 from corpus import operators
 from pipewave.kernels.operators import BATCHED, BATCHED_GEMM, HYPER, HYPER_CONNECTION
-from train.net import Features, Net, features_of, grouped, spread
+from train.net import Net, grouped, spread
 
-FAMILIES = {HYPER: HYPER_CONNECTION, BATCHED: BATCHED_GEMM}
 MOST = 1_000
 # A row times the connections of attention and of the experts, as its `num_sites` says: 65,536 tokens of 4,096 move
 # 4.8 GB in `post`, which takes 3.26 ms on an H100, twice what its DRAM needs.
@@ -41,9 +40,5 @@ def _batched(data_dir: Path | str | None) -> pd.DataFrame:
     return frame.assign(group=grouped(frame, "batch", "n"))
 
 
-def features(net: str, frame: pd.DataFrame) -> Features:
-    """Features by name and the base estimate in µs, aligned with `frame`."""
-    return features_of(FAMILIES[net], frame)
-
-
-NETS = dict.fromkeys(FAMILIES, Net(rows, features, ("mhc_module", "mla_bmm"), spread))
+FAMILIES = {HYPER: HYPER_CONNECTION, BATCHED: BATCHED_GEMM}
+NETS = {name: Net(rows, family, ("mhc_module", "mla_bmm"), spread) for name, family in FAMILIES.items()}

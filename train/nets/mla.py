@@ -10,7 +10,7 @@ import pandas as pd
 import corpus
 from pipewave.kernels.attention.family import CONTEXT, GENERATION, MLA
 from pipewave.software.stacks import framework, version
-from train.net import Features, Net, features_of, grouped
+from train.net import Net, grouped
 from train.nets import attention
 
 # Timed without a CUDA graph: 110 to 500 µs of host time whatever the size.
@@ -47,10 +47,5 @@ def usable(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(group=grouped(frame, "heads", "batch"))  # eight head counts are too few
 
 
-def features(_: str, frame: pd.DataFrame) -> Features:
-    """Features by name and the base estimate in µs, aligned with `frame`."""
-    return features_of(MLA, frame)
-
-
 TABLES = ("context_mla", "generation_mla")
-NETS = dict.fromkeys((CONTEXT, GENERATION), Net(rows, features, TABLES, card=card, plans="mla"))
+NETS = dict.fromkeys((CONTEXT, GENERATION), Net(rows, MLA, TABLES, card=card, plans="mla"))

@@ -10,9 +10,8 @@ import pandas as pd
 
 import corpus
 from pipewave.kernels.streaming.norm import RMSNORM, SILU
-from train.net import Features, Net, both_halves, features_of
+from train.net import Net, both_halves
 
-FAMILIES = {family.name: family for family in (RMSNORM, SILU)}
 SARATHI_ROWS = 2_000  # a GPU: eager layers of eight models, rounded to 1 µs, many of equal shape
 
 
@@ -22,11 +21,6 @@ def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
     old = frame["framework"] == "sarathi"
     kept = frame[old].groupby("gpu", observed=True).sample(SARATHI_ROWS, random_state=0)
     return both_halves(pd.concat([frame[~old], kept]).reset_index(drop=True))
-
-
-def features(net: str, frame: pd.DataFrame) -> Features:
-    """Features by name and the base estimate in µs, aligned with `frame`."""
-    return features_of(FAMILIES[net], frame)
 
 
 def weight(frame: pd.DataFrame, balanced: np.ndarray) -> np.ndarray:
@@ -40,4 +34,4 @@ def card(_: str, card: dict[str, Any]) -> dict[str, Any]:
     return {"default_stack": {"cold": newest, "graph": newest} | card["default_stack"]}
 
 
-NETS = dict.fromkeys(FAMILIES, Net(rows, features, weight=weight, card=card))
+NETS = {family.name: Net(rows, family, weight=weight, card=card) for family in (RMSNORM, SILU)}

@@ -9,7 +9,7 @@ import pandas as pd
 
 from corpus import operators
 from pipewave.kernels import recurrent
-from train.net import Features, Net, balanced_names, features_of, grouped, spread
+from train.net import Net, balanced_names, grouped, spread
 
 MOST = 1_500  # rows of a GPU, stack and kernel
 TABLES = {"gdn": "gdn", "kda": "kda"}
@@ -60,11 +60,5 @@ def channels(frame: pd.DataFrame) -> pd.Series:
     return pd.Series(np.where(frame["table"] == "mamba2", scan, delta), index=frame.index).astype(np.int64)
 
 
-def features(net: str, frame: pd.DataFrame) -> Features:
-    """Features by name and the base estimate in µs, aligned with `frame`."""
-    if net == recurrent.CONV:
-        return features_of(recurrent.CAUSAL_CONV1D, frame)
-    return features_of(recurrent.DELTA_NET, frame)
-
-
-NETS = dict.fromkeys((*recurrent.NETS, recurrent.CONV), Net(rows, features, CONV_ROWS, spread))
+NETS = dict.fromkeys(recurrent.NETS, Net(rows, recurrent.DELTA_NET, CONV_ROWS, spread))
+NETS[recurrent.CONV] = Net(rows, recurrent.CAUSAL_CONV1D, CONV_ROWS, spread)
