@@ -30,7 +30,7 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 CODE = re.compile(r"`[^`]*`")
 LINK = re.compile(r"\]\([^)]*\)")
 FIGURE = re.compile(r"\d[\d.,]*(?: to [\d.,]+| and [\d.,]+)? ?(?:%|µs\b|ms\b|times\b|tokens/s)")
-FOLDERS = r"(?:bench|data|docs|lab|paper|qa|src|studies|tests|train)"
+FOLDERS = r"(?:bench|corpus|data|docs|lab|paper|qa|src|studies|tests|train)"
 FILES = rf"{FOLDERS}/[\w./-]+\.\w+|{FOLDERS}/[\w/-]+|test_\w+\.py"
 NAMED = re.compile(rf"python -m ([\w.]+)|({FILES})")
 
