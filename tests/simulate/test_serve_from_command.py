@@ -200,9 +200,11 @@ def test_options_of_an_engine_that_only_look_alike_pass() -> None:
         engine, program = path.name.partition("-")[0], {"vllm": "vllm serve", "trtllm": "trtllm-serve"}
         command = program.get(engine, "python -m sglang.launch_server --model-path")
         for option in (line for line in path.read_text().splitlines() if line.startswith("--")):
-            taken = server_command.options([option], server_command._fields(engine))
-            refused = server_command._table(engine)["refused"]
-            told = " ".join(server_command._passed_over(engine, taken)) if option not in refused else option
+            table, recorded = server_command._table(engine), server_command._recorded(engine)
+            taken = server_command.options([option], server_command.named(table["fields"]))
+            told = option
+            if option not in table["refused"]:
+                told = " ".join(server_command.passed_over(engine, "from_command", taken, table, recorded))
             assert taken.said or option in told, f"{engine} {option}: passed over in silence"
         assert server_command.read(f"{command} Qwen3-0.6B --host 0.0.0.0 --port 80 --api-key x").setup.tp == 1
 
@@ -226,7 +228,7 @@ def test_pasted_commands_pass_nothing_over_in_silence() -> None:
     for _ in range(200):
         program, file = draw.choice(EVERY)
         engine, known = file.partition("-")[0], (server_command.FLAGS / file).read_text().splitlines()
-        fields = server_command._fields(engine)
+        fields = server_command.named(server_command._table(engine)["fields"])
         chosen = [one for one in draw.sample(known[1:], 3) if one not in fields or one in VALUED]
         words = [f"{one} {VALUED[one]}" if one in VALUED else one for one in chosen]
         try:

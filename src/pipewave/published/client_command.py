@@ -7,43 +7,18 @@ for SGLang's client and for `benchmark_serving.py`, the fork that InferenceX run
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatch
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipewave.calls.fields import Rule
-from pipewave.errors import BadInput, did_you_mean
+from pipewave.errors import BadInput
 from pipewave.files import packaged
-from pipewave.published.server_command import Words, options, split
+from pipewave.published.server_command import Words, named, number, options, passed_over, split
 from pipewave.simulate.report import Sla
 from pipewave.simulate.traffic import LONGEST, Traffic, datasets, drawn_from, synthetic
 
-NAMES: Mapping[str, str] = {
-    "--random-input-len": "input",
-    "--random-input": "input",
-    "--input-len": "input",
-    "--isl": "input",
-    "--random-output-len": "output",
-    "--random-output": "output",
-    "--output-len": "output",
-    "--osl": "output",
-    "--random-range-ratio": "ratio",
-    "--random-prefix-len": "prefix",
-    "--num-prompts": "requests",
-    "--num-prompt": "requests",
-    "--max-concurrency": "concurrency",
-    "--concurrency": "concurrency",
-    "--request-rate": "rate",
-    "--burstiness": "burstiness",
-    "--seed": "seed",
-    "--dataset-name": "dataset",
-    "--sharegpt-output-len": "answer",
-}
 OPTIONS = Path(__file__).with_name("client_options.yaml")
-MISSPELT = 0.85  # likeness of a word to the one that was meant
 AROUND, BELOW = "around", "below"
 
 
@@ -87,32 +62,17 @@ def read(command: str) -> ClientLoad:
         raise BadInput(
             f"client: no benchmark in {command[:80]!r}; known: {', '.join(c.program for c in CLIENTS)}", field="client"
         )
-    goals, words = _goodput(words)
-    taken = options(words, NAMES)
-    notes = _notes(taken) + _passed_over(taken)
-    return ClientLoad(_traffic(client, taken), Sla(**goals), notes)
-
-
-@cache
-def _table() -> Mapping[str, Any]:
-    return dict(packaged.yaml(OPTIONS))
-
-
-def _passed_over(taken: Words) -> tuple[str, ...]:
-    """Notes on options that change no traffic here. Raises BadInput for a misspelt one."""
-    table = _table()
-    quiet, notes = [], []
-    for option in dict.fromkeys(taken.other):
-        plain = option.replace("_", "-")
-        if any(fnmatch(plain, pattern) for pattern in table["no_effect"]):
-            quiet.append(option)
-        elif any(fnmatch(plain, pattern) for pattern in table["not_modelled"]):
-            notes.append(f"{option}: not modelled; answered as without it")
-        elif near := did_you_mean(plain, (*NAMES, "--goodput"), MISSPELT):
-            raise BadInput(f"client: {option} is no option that is known of it;{near}", field="client")
-        else:
-            notes.append(f"{option}: no option that is known of it; answered as without it")
-    return (*notes, *((f"without effect on times: {', '.join(quiet)}",) if quiet else ()))
+    table, (goals, words) = packaged.yaml(OPTIONS), _goodput(words)
+    taken = options(words, named(table["fields"]))
+    passed = passed_over("it", "client", taken, table, ("--goodput", *table["not_modelled"]))
+    notes = list[str]()
+    if (chosen := taken.said.get("dataset", MADE[0])) not in (*MADE, *datasets()):
+        notes.append(f"dataset {chosen}: its lengths are not known here; those of the options are taken")
+    if "concurrency" in taken.said and math.isfinite(_number("rate", taken.said.get("rate", "inf"))):
+        notes.append(
+            "request-rate beside max-concurrency: the concurrency is kept, requests come as soon as one is done"
+        )
+    return ClientLoad(_traffic(client, taken), Sla(**goals), (*notes, *passed))
 
 
 def below(nominal: float, ratio: float) -> tuple[float, float]:
@@ -159,24 +119,9 @@ def _goodput(words: list[str]) -> tuple[dict[str, float], list[str]]:
     return limits, words[:at] + words[at + 1 + len(pairs) :]
 
 
-def _notes(taken: Words) -> tuple[str, ...]:
-    notes = []
-    if taken.said.get("dataset", "random") not in (*MADE, *datasets()):
-        notes.append(f"dataset {taken.said['dataset']}: its lengths are not known here; those of the options are taken")
-    finite = math.isfinite(_number("rate", taken.said.get("rate", "inf")))
-    if finite and "concurrency" in taken.said:
-        notes.append(
-            "request-rate beside max-concurrency: the concurrency is kept, requests come as soon as one is done"
-        )
-    return tuple(notes)
-
-
 def _number(name: str, word: str) -> float:
     """A finite number; the rate alone may be `inf`."""
-    try:
-        value = float(word)
-    except ValueError as problem:
-        raise BadInput(f"client: {name} = {word!r}: must be a number", field="client") from problem
+    value = number(word, f"client: {name}", "client")
     if math.isfinite(value) or (name == "rate" and value > 0):
         return value
     raise BadInput(f"client: {name} = {word!r}: must be a finite number", field="client")

@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pipewave.calls.dtypes import cache_type
 from pipewave.calls.fields import Rule
@@ -35,45 +35,14 @@ FLAGS = Path(__file__).parent.parent / "software" / "flags"
 OPTIONS = Path(__file__).with_name("server_options.yaml")
 SAME_SPEED = ("auto", "bfloat16", "bf16", "half", "float16", "fp16")  # 16-bit types, by engines' words
 SWITCHES = (
-    "--enable-",
-    "--disable-",
-    "--no-",
-    "--trust-remote-code",
-    "--async-scheduling",
-    "--enforce-eager",
-    "--headless",
-)
+    "--enable-", "--disable-", "--no-", "--trust-remote-code", "--async-scheduling", "--enforce-eager", "--headless",
+)  # fmt: skip
+DEEPEP_MODES = {"normal": "deepep_high_throughput", "low_latency": "deepep_low_latency"}
 IMAGE = "vllm/vllm-openai"  # starts the server itself; the images of other engines are given a command
 
 
-class Program(NamedTuple):
-    """A program that starts a server: its engine, and whether the word `serve` must follow its name."""
-
-    engine: str
-    needs_serve: bool = False
-
-
-class Degrees(NamedTuple):
-    """How an engine means its degrees of parallelism.
-
-    `dp_within_tp`: data parallelism divides the tensor group where attention has it, else it copies the server.
-    `experts_everywhere`: an option without a number spreads experts over all GPUs.
-    """
-
-    dp_within_tp: bool = False
-    experts_everywhere: bool = False
-
-
-PROGRAMS = {
-    "vllm": Program("vllm"),
-    "sglang": Program("sglang", needs_serve=True),
-    "trtllm-serve": Program("trtllm"),
-}
-DEGREES = {
-    "vllm": Degrees(experts_everywhere=True),
-    "sglang": Degrees(dp_within_tp=True),
-    "trtllm": Degrees(),
-}
+PROGRAMS = {"vllm": "vllm", "sglang": "sglang", "trtllm-serve": "trtllm"}  # start a server of an engine
+NEED_SERVE = ("sglang",)  # where the word `serve` follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +74,8 @@ def read(command: str, version: str | None = None) -> Pasted:
     """The deployment of a command line, as pasted. Raises BadInput or MissingField, and what `load` raises."""
     words = split(command)
     engine, rest, tag = _engine(words)
-    taken = options(rest, _fields(engine))
-    passed_over = _passed_over(engine, taken)
+    taken = options(rest, named(_table(engine)["fields"]))
+    passed = passed_over(engine, "from_command", taken, _table(engine), _recorded(engine))
     version = version or tag
     model = taken.said.get("model") or next(iter(taken.alone), None)
     if model is None:
@@ -114,7 +83,7 @@ def read(command: str, version: str | None = None) -> Pasted:
     spec, loaded = _loaded(model, taken.said.get("weights"))
     name = f"{engine}:{version}" if version else engine
     setup = Setup(engine=name, **_parallel(engine, taken.said, spec), **_limits(taken.said))
-    notes = (*loaded, *_alone(engine, taken.said, spec), *passed_over)
+    notes = (*loaded, *_alone(engine, taken.said, spec), *passed)
     return Pasted(engine, model, spec, setup, version, notes)
 
 
@@ -155,18 +124,14 @@ def _is_option(word: str) -> bool:
 
 @cache
 def _table(engine: str) -> Mapping[str, Any]:
-    """What each option of an engine does here."""
+    """What each option of an engine does here; of `settings`, the fields that they give."""
     return dict(packaged.yaml(OPTIONS)[engine])
 
 
-@cache
-def _fields(engine: str) -> Mapping[str, str]:
-    """Our name of each option of an engine, in both spellings of its words."""
-    fields = _table(engine)["fields"]
-    named = {option: key for key, listed in fields.items() for option in listed}
-    return named | {
-        "--" + option[2:].replace("-", "_"): key for option, key in named.items() if option.startswith("--")
-    }
+def named(fields: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Our name of each option, in both spellings of its words."""
+    found = {option: key for key, listed in fields.items() for option in listed}
+    return found | {"--" + option[2:].replace("-", "_"): key for option, key in found.items() if option[:2] == "--"}
 
 
 @cache
@@ -176,25 +141,32 @@ def _recorded(engine: str) -> frozenset[str]:
     return frozenset(line for lines in files for line in lines if line.startswith("-"))
 
 
-def _passed_over(engine: str, taken: Words) -> tuple[str, ...]:
-    """Notes on options that change no setting here. Raises BadInput for one that is refused or misspelt."""
-    table = _table(engine)
+def passed_over(
+    whose: str, field: str, taken: Words, table: Mapping[str, Any], recorded: Collection[str]
+) -> tuple[str, ...]:
+    """Notes on options that change nothing here; `recorded`: options, or patterns of some, that its program has.
+
+    Raises BadInput for one that is refused or misspelt.
+    """
+    known = (*named(table["fields"]), *recorded)
     quiet, notes = [], []
     for option in dict.fromkeys(taken.other):
-        plain = option if engine == "trtllm" else option.replace("_", "-")
-        known = {option, plain, plain.replace("--no-", "--", 1)} & _recorded(engine)
-        if why := table["refused"].get(plain):
-            raise BadInput(f"from_command: {option}: {why}", field="from_command")
-        if any(fnmatch(plain, pattern) for pattern in table["no_effect"]):
+        plain = option if table.get("literal") else option.replace("_", "-")
+        if why := table.get("refused", {}).get(plain):
+            raise BadInput(f"{field}: {option}: {why}", field=field)
+        if _matches(plain, table["no_effect"]):
             quiet.append(option)
-        elif not known and (near := did_you_mean(option, (*_fields(engine), *_recorded(engine)), MISSPELT)):
-            raise BadInput(
-                f"from_command: {option} is no option that is known of {engine};{near}", field="from_command"
-            )
+        elif any(_matches(one, recorded) for one in {option, plain, plain.replace("--no-", "--", 1)}):
+            notes.append(f"{option}: not modelled; answered as without it")
+        elif near := did_you_mean(plain, known, MISSPELT):
+            raise BadInput(f"{field}: {option} is no option that is known of {whose};{near}", field=field)
         else:
-            what = "not modelled" if known else f"no option that is known of {engine}"
-            notes.append(f"{option}: {what}; answered as without it")
+            notes.append(f"{option}: no option that is known of {whose}; answered as without it")
     return (*notes, *((f"without effect on times: {', '.join(quiet)}",) if quiet else ()))
+
+
+def _matches(option: str, patterns: Collection[str]) -> bool:
+    return option in patterns or any("*" in pattern and fnmatch(option, pattern) for pattern in patterns)
 
 
 def _alone(engine: str, said: Mapping[str, str], spec: ModelSpec) -> Iterator[str]:
@@ -210,37 +182,30 @@ def _alone(engine: str, said: Mapping[str, str], spec: ModelSpec) -> Iterator[st
 def _engine(words: Sequence[str]) -> tuple[str, Sequence[str], str | None]:
     """The engine, the words after its program, and its version where an image names it."""
     for index, word in enumerate(words):
-        name = word.rpartition("/")[2]
-        rest = words[index + 1 :]
+        name, rest = word.rpartition("/")[2], words[index + 1 :]
         serves = rest[:1] == ["serve"]
-        if (program := PROGRAMS.get(name)) and (serves or not program.needs_serve):
-            return program.engine, rest[1:] if serves else rest, None
+        if name in PROGRAMS and (serves or name not in NEED_SERVE):
+            return PROGRAMS[name], rest[1:] if serves else rest, None
         if name.startswith(("sglang.launch_server", "vllm.entrypoints")):
             return name.partition(".")[0], rest, None
     for index, word in enumerate(words):
-        if word.startswith(IMAGE):
-            return "vllm", words[index + 1 :], _release(word.partition(":")[2])
+        if word.startswith(IMAGE):  # of `v0.11.0-x86_64`, not of `latest` and other names
+            release = re.match(r"v?(\d+\.\d+\.\d+)", word.partition(":")[2])
+            return "vllm", words[index + 1 :], release and release[1]
     known = "vllm serve, python -m sglang.launch_server, trtllm-serve"
     raise BadInput(f"from_command: no server in {shlex.join(words)[:80]!r}; known: {known}", field="from_command")
-
-
-def _release(tag: str) -> str | None:
-    """`0.11.0` of `v0.11.0-x86_64`; None of `latest` and other names."""
-    found = re.match(r"v?(\d+\.\d+\.\d+)", tag)
-    return found[1] if found else None
 
 
 def _parallel(engine: str, said: Mapping[str, str], spec: ModelSpec) -> dict[str, Any]:
     """Degrees as the engine means them."""
     tp, pp, dp, ep = (_whole(said.get(name, "1"), name, least=1) for name in ("tp", "pp", "dp", "ep"))
-    means = DEGREES[engine]
-    if means.dp_within_tp:
+    if _table(engine).get("dp_within_tp"):
         if "dp_attention" not in said:
             return {"tp": tp, "pp": pp, "ep": ep, "replicas": dp}
         if tp % dp:
             raise BadInput(f"dp-size = {dp}: must divide tp-size = {tp}", field="dp")
         return {"tp": tp // dp, "pp": pp, "ep": ep, "dp": dp}
-    if means.experts_everywhere:
+    if _table(engine).get("experts_everywhere"):
         ep = tp * dp if "experts" in said and spec.is_moe else 1
     return {"tp": tp, "pp": pp, "ep": ep, "dp": dp}
 
@@ -261,83 +226,6 @@ def _loaded(model: str, word: str | None) -> tuple[ModelSpec, tuple[str, ...]]:
     return loaded, (f"--quantization {word}: 16-bit weights are quantised while they are loaded",)
 
 
-def _limits(said: Mapping[str, str]) -> dict[str, Any]:
-    """Limits of the scheduler, the cache and what drafts."""
-    readers: dict[str, tuple[str, Callable[[str], Any]]] = {
-        "requests": ("max_num_seqs", lambda word: _whole(word, "max_num_seqs")),
-        "tokens": ("max_num_batched_tokens", lambda word: _whole(word, "max_num_batched_tokens")),
-        "memory": ("gpu_memory_utilization", lambda word: _number(word, "gpu_memory_utilization")),
-        "kv": ("kv_dtype", lambda word: None if word == "auto" else cache_type(word)),
-        "moe": ("moe_backend", lambda word: None if word == "auto" else word),
-        "delta": ("delta_backend", lambda word: word if word == "triton" else None),
-        "looks": ("recv_interval", lambda word: _whole(word, "recv_interval")),
-        "stream": ("stream_interval", lambda word: _whole(word, "stream_interval")),
-        "mixed": ("mixes_phases", lambda word: word == SWITCH),
-        "prefix": ("prefix_cache", lambda word: word == SWITCH),
-        "no_prefix": ("prefix_cache", lambda word: word != SWITCH),
-        "eager": ("eager", lambda word: word == SWITCH),
-        "level": ("eager", lambda word: _whole(word, "optimization_level") == 0),
-        "graphs": ("graph_limit", lambda word: _whole(word, "max_cudagraph_capture_size")),
-        "overlap": ("overlaps", lambda word: word == SWITCH),
-        "no_overlap": ("overlaps", lambda word: word != SWITCH),
-    }
-    _check_type(said.get("dtype", "auto"))
-    found = {named: reader(said[key]) for key, (named, reader) in readers.items() if key in said}
-    drafts = _drafts(said)
-    return found | _experts(said) | ({"speculative": drafts} if drafts else {})
-
-
-def _check_type(word: str) -> None:
-    """Raise BadInput for activations in 32 bits."""
-    if word not in SAME_SPEED:
-        raise BadInput(f"dtype = {word!r}: not modelled; known: {', '.join(SAME_SPEED)}", field="dtype")
-
-
-def _experts(said: Mapping[str, str]) -> dict[str, Any]:
-    """How tokens reach experts, and how experts are balanced."""
-    found: dict[str, Any] = {"exchange": _exchange(said)} if "exchange" in said else {}
-    found |= {"two_batch": True} if "two_batch" in said else {}
-    return found | ({"balance": Balance(_redundant(said))} if "eplb" in said else {})
-
-
-def _exchange(said: Mapping[str, str]) -> str:
-    """DeepEP's mode is an option of its own in SGLang."""
-    modes = {"normal": "deepep_high_throughput", "low_latency": "deepep_low_latency"}
-    word = said["exchange"]
-    return modes.get(said.get("deepep_mode", "auto"), word) if word == "deepep" else word
-
-
-def _redundant(said: Mapping[str, str]) -> int:
-    """Copies of experts: a number, or in vLLM's JSON."""
-    if "eplb_config" not in said:
-        return _whole(said.get("redundant", "0"), "redundant")
-    try:
-        return int(dict(json.loads(said["eplb_config"])).get("num_redundant_experts", 0))
-    except (ValueError, TypeError, OverflowError) as problem:
-        raise BadInput(f"eplb-config: not a JSON object ({problem})", field="eplb") from problem
-
-
-def _drafts(said: Mapping[str, str]) -> Speculative | None:
-    """vLLM's JSON, or SGLang's algorithm and steps."""
-    if "drafts" in said:
-        try:
-            given = dict(json.loads(said["drafts"]))
-        except (ValueError, TypeError) as problem:
-            raise BadInput(f"speculative-config: not a JSON object ({problem})", field="speculative") from problem
-        method = given.get("method") or ("draft" if given.get("model") else "ngram")
-        return _speculative(str(method), given.get("num_speculative_tokens"), given.get("model"))
-    if "algorithm" in said:
-        return _speculative(said["algorithm"], said.get("steps") or said.get("draft_tokens"), said.get("draft_model"))
-    return None
-
-
-def _speculative(method: str, tokens: Any, model: Any) -> Speculative:
-    known = {"method": method.lower()} | ({"tokens": tokens} if tokens is not None else {})
-    if known["method"] in ("draft_model", "standalone", "draft") and model:
-        known["model"] = model
-    return speculative_of(known)
-
-
 def _whole(word: str, name: str, least: int = 0) -> int:
     try:
         value = int(word)
@@ -346,8 +234,71 @@ def _whole(word: str, name: str, least: int = 0) -> int:
     return int(Rule("int", low=least).check(name, value))
 
 
-def _number(word: str, name: str) -> float:
+def number(word: str, name: str, field: str | None = None) -> float:
+    """A number of a command line, as messages name it. Raises BadInput."""
     try:
         return float(word)
     except ValueError as problem:
-        raise BadInput(f"{name} = {word!r}: must be a number", field=name) from problem
+        raise BadInput(f"{name} = {word!r}: must be a number", field=field or name) from problem
+
+
+READERS: dict[str, Callable[[str, str], Any]] = {  # of a word, and the name that messages give it
+    "whole": _whole,
+    "number": number,
+    "cache_type": lambda word, _name: None if word == "auto" else cache_type(word),
+    "word": lambda word, _name: None if word == "auto" else word,
+    "triton": lambda word, _name: word if word == "triton" else None,
+    "given": lambda word, _name: word == SWITCH,
+    "not_given": lambda word, _name: word != SWITCH,
+    "zero": lambda word, _name: _whole(word, "optimization_level") == 0,
+    "any": lambda _word, _name: True,
+}
+
+
+def _limits(said: Mapping[str, str]) -> dict[str, Any]:
+    """Limits of the scheduler and the cache, how experts are reached and balanced, and what drafts."""
+    if (dtype := said.get("dtype", "auto")) not in SAME_SPEED:
+        raise BadInput(f"dtype = {dtype!r}: not modelled; known: {', '.join(SAME_SPEED)}", field="dtype")
+    readers = ((key, *how) for key, how in _table("settings").items() if key in said)
+    found = {field: READERS[reader](said[key], field) for key, field, reader in readers}
+    if "exchange" in said:  # DeepEP's mode is an option of its own in SGLang
+        word = said["exchange"]
+        found["exchange"] = DEEPEP_MODES.get(said.get("deepep_mode", ""), word) if word == "deepep" else word
+    if "eplb" in said:
+        found["balance"] = Balance(_redundant(said))
+    drafts = _drafts(said)
+    return found | ({"speculative": drafts} if drafts else {})
+
+
+def _redundant(said: Mapping[str, str]) -> int:
+    """Copies of experts: a number, or in vLLM's JSON."""
+    if "eplb_config" not in said:
+        return _whole(said.get("redundant", "0"), "redundant")
+    try:
+        return int(_json(said["eplb_config"], "eplb-config", "eplb").get("num_redundant_experts", 0))
+    except (ValueError, TypeError, OverflowError) as problem:
+        raise BadInput(f"eplb-config: num_redundant_experts must be an integer ({problem})", field="eplb") from problem
+
+
+def _json(word: str, name: str, field: str) -> dict[str, Any]:
+    try:
+        return dict(json.loads(word))
+    except (ValueError, TypeError) as problem:
+        raise BadInput(f"{name}: not a JSON object ({problem})", field=field) from problem
+
+
+def _drafts(said: Mapping[str, str]) -> Speculative | None:
+    """vLLM's JSON, or SGLang's algorithm and steps."""
+    if "drafts" in said:
+        given = _json(said["drafts"], "speculative-config", "speculative")
+        method = str(given.get("method") or ("draft" if given.get("model") else "ngram"))
+        tokens, model = given.get("num_speculative_tokens"), given.get("model")
+    elif "algorithm" in said:
+        method, model = said["algorithm"], said.get("draft_model")
+        tokens = said.get("steps") or said.get("draft_tokens")
+    else:
+        return None
+    known = {"method": method.lower()} | ({"tokens": tokens} if tokens is not None else {})
+    if model and known["method"] in ("draft_model", "standalone", "draft"):
+        known["model"] = model
+    return speculative_of(known)
