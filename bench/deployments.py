@@ -15,7 +15,7 @@ import numpy as np
 
 from pipewave.models import load
 from pipewave.planning import Demand, Question, Space, plan
-from pipewave.planning.executors import executor, one_a_core
+from pipewave.published.stream import executor, one_a_core
 from pipewave.simulate.pools import Pools
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.shared_tokens import of_hashes

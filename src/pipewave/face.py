@@ -208,8 +208,8 @@ def plan(
     """
     from pipewave.planning import Demand, Question, Space
     from pipewave.planning import plan as search
-    from pipewave.planning.checkpoints import quantised
     from pipewave.planning.prices import Owned
+    from pipewave.planning.space import quantised
     from pipewave.simulate.arrival_files import read_trace
 
     given, recorded = _long_names(asked), None if arrivals is None else read_trace(arrivals)

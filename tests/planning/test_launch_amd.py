@@ -10,7 +10,7 @@ import yaml
 from pipewave.errors import BadInput
 from pipewave.models import load
 from pipewave.planning import Question, Space, plan
-from pipewave.planning.platforms import NVIDIA, of
+from pipewave.planning.manifests import NVIDIA, platform_of
 from pipewave.published.server_command import read
 from tests.sampled import sampled
 
@@ -49,4 +49,4 @@ def test_what_does_not_run_there_is_no_design() -> None:
 
 
 def test_other_gpus_need_nothing() -> None:
-    assert of("H200", "trtllm") == NVIDIA and NVIDIA.words == []
+    assert platform_of("H200", "trtllm") == NVIDIA and NVIDIA.words == []

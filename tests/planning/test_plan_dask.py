@@ -13,7 +13,7 @@ import pytest
 
 from pipewave.models import load
 from pipewave.planning import Question, Space, plan
-from pipewave.planning.executors import executor
+from pipewave.published.stream import executor
 
 distributed = pytest.importorskip("distributed")
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from pipewave.cli import build
-from pipewave.told.next_loads import PROPOSED, next_loads
 from pipewave.told.posterior import CAUSES, LATENTS, PLACES, Points, Posterior, left_open, shipped
-from pipewave.told.tell import tell
+from pipewave.told.tell import PROPOSED, next_loads, tell
 from tests.command_line import CliRunner
 
 RUN = {"model": "Llama-3.1-8B", "gpu": "H200", "engine": "vllm", "isl": 512, "osl": 64, "concurrency": 8,

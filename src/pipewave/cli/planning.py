@@ -146,9 +146,9 @@ def plan_command(
     from pipewave.face import LENGTHS, plan
     from pipewave.files.whole import write
     from pipewave.gpus import names
-    from pipewave.planning.executors import executor as open_executor
-    from pipewave.planning.executors import one_a_core
     from pipewave.planning.prices import read_prices
+    from pipewave.published.stream import executor as open_executor
+    from pipewave.published.stream import one_a_core
 
     given: dict[str, Any] = asdict(asked) | asdict(coming) | asdict(tried) | asdict(bill)
     own = (read_prices(bill.price_file) if bill.price_file else {}) | dict(given.pop("price"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
@@ -102,11 +101,10 @@ def serve_command(
 
 def answer_file(cases: str, out: str, executor: str | None, *, resume: bool = False) -> int:
     """Answer a file of cases; 0 = all answered, 1 = some in error. Raises BadFile and BadInput."""
-    from pipewave.planning import executors
-    from pipewave.published.stream import answer_stream
+    from pipewave.published.stream import answer_stream, one_a_core
+    from pipewave.published.stream import executor as open_executor
     from pipewave.told.answers import answer
 
-    where = executor or (f"processes://{cores}" if (cores := os.cpu_count() or 1) > 1 else None)
-    with executors.executor(where) as pool, bar("deployments") as tell:
+    with open_executor(executor or one_a_core()) as pool, bar("deployments") as tell:
         work = partial(answer_stream, executor=pool, progress=tell, ask=answer)
         return answer_cases(cases, out, work, resume=resume, asked=["serve", VERSION])

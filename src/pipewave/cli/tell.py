@@ -35,8 +35,7 @@ def tell_command(
 
     `pipewave tell result.json --model Llama-3.1-8B --gpu H200 --name mine`
     """
-    from pipewave.told.next_loads import next_loads
-    from pipewave.told.tell import keep, tell
+    from pipewave.told.tell import keep, next_loads, tell
 
     degrees = {each: value for each, value in asdict(split).items() if value > 1}
     found = tell(files, also=_fields(also), model=model, gpu=gpu, engine=engine, **degrees)

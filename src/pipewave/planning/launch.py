@@ -14,8 +14,7 @@ from pipewave.files import packaged
 from pipewave.models import ModelSpec
 from pipewave.models.quantization_config import ONLINE
 from pipewave.models.spec import Mlp
-from pipewave.planning import platforms
-from pipewave.planning.manifests import Pool, engine_words
+from pipewave.planning.manifests import Pool, engine_words, platform_of
 from pipewave.planning.space import Split
 from pipewave.simulate.speculative import of as speculative_of
 from pipewave.step import Engine, find_engine
@@ -68,7 +67,7 @@ def command(
     }
     line = [word.format(**values) for part in _kept(words["command"], values) for word in part.split()]
     lines = [part.format(**values) for part in _kept(words.get("file", ()), values)]
-    shown = shlex.join([*platforms.of(split.gpu, engine.name).words, *line])
+    shown = shlex.join([*platform_of(split.gpu, engine.name).words, *line])
     return shown + (IN_PLACE.format(lines=shlex.join(lines)) if lines else "")
 
 

@@ -1,6 +1,7 @@
 """A plan's engines as `docker run`, as Kubernetes deployments, or as a recipe of NVIDIA Dynamo.
 
-Images are the engines' own, by version. What a cluster decides itself (storage, secrets, network) is left out.
+What a launch needs besides, by the maker of its GPU, is a `Platform`. Images are the engines' own, by version. What a
+cluster decides itself (storage, secrets, network) is left out.
 """
 
 from __future__ import annotations
@@ -16,21 +17,55 @@ import yaml
 
 from pipewave.errors import BadInput
 from pipewave.files import packaged
-from pipewave.planning.platforms import NVIDIA, Platform
+from pipewave.gpus import find
 
 FORMS = ("shell", "docker", "kubernetes", "dynamo")
 ENGINES = Path(__file__).with_name("launch.yaml")
+PLATFORMS = ENGINES.with_name("platforms.yaml")
 CACHE = "/root/.cache/huggingface"
 
 
 @cache
-def _engines() -> dict[str, Any]:
-    return dict(packaged.yaml(ENGINES))
+def _table(file: Path) -> dict[str, Any]:
+    return dict(packaged.yaml(file))
 
 
 def engine_words(name: str) -> dict[str, Any]:
     """What starts an engine."""
-    return dict(_engines()[name])
+    return dict(_table(ENGINES)[name])
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """environment: variables before the engine's command; image: of its container, None for the engine's usual one;
+    docker: words that hand a container all GPUs, None for `--gpus N`; resource: what Kubernetes counts.
+    """
+
+    environment: tuple[tuple[str, str], ...] = ()
+    image: str | None = None
+    docker: tuple[str, ...] | None = None
+    resource: str = "nvidia.com/gpu"
+
+    @property
+    def words(self) -> list[str]:
+        """The environment as a shell takes it before a command."""
+        return [f"{name}={value}" for name, value in self.environment]
+
+
+NVIDIA = Platform()
+
+
+def platform_of(gpu: str, engine: str) -> Platform:
+    """The platform of a GPU under an engine. Raises BadInput for an engine that does not run there."""
+    known = _table(PLATFORMS)
+    card = known["cards"].get(str(find(gpu).compute_capability).replace(".", ""))
+    if card is None:
+        return NVIDIA
+    found = known["amd"].get(engine)
+    if found is None:
+        raise BadInput(f"engine = {engine!r}: it does not run on {find(gpu).name}", field="engine")
+    image = str(found["image"]).replace("{card}", card)
+    return Platform(tuple(found["environment"].items()), image, tuple(known["docker"]), known["resource"])
 
 
 class _Plain(yaml.SafeDumper):

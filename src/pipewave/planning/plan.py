@@ -15,15 +15,13 @@ from pipewave.gpus import find as find_gpu
 from pipewave.models import ModelSpec, names
 from pipewave.models.kernels import Deployment
 from pipewave.models.quantization_config import ONLINE
-from pipewave.planning import platforms
-from pipewave.planning.checkpoints import PUBLISHED, quantised
 from pipewave.planning.fleet import MONTH_H, Demand, Fleet, curve
 from pipewave.planning.launch import pools
-from pipewave.planning.manifests import render
+from pipewave.planning.manifests import platform_of, render
 from pipewave.planning.prices import AT_BOARDS, Meter, Price
 from pipewave.planning.run import command_line
 from pipewave.planning.screen import Screened, screen
-from pipewave.planning.space import Question, Space, Split
+from pipewave.planning.space import PUBLISHED, Question, Space, Split, quantised
 from pipewave.prediction.notes import by_gpu
 from pipewave.results import Shown
 from pipewave.step import Runner, find_engine
@@ -272,7 +270,7 @@ class Plan(Shown):
             length=longest if most is None else min(longest + MARGIN, most),
             engine=engine,
         )
-        return render(form, engine.name, engine.version, engines, platforms.of(split.gpu, engine.name))
+        return render(form, engine.name, engine.version, engines, platform_of(split.gpu, engine.name))
 
     def notes(self) -> list[str]:
         """What the model, and the designs of the front and of each GPU, rest on, each once."""

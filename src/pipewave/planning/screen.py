@@ -26,8 +26,8 @@ from pipewave.gpus import find as find_gpu
 from pipewave.kernels.collective.algorithms import network_gbps
 from pipewave.models import ModelSpec
 from pipewave.physics.demand import Array
-from pipewave.planning import platforms
 from pipewave.planning.launch import check_blocks, check_weights
+from pipewave.planning.manifests import platform_of
 from pipewave.planning.run import stated
 from pipewave.planning.space import Question, Split
 from pipewave.published.answers import check_prompts
@@ -121,7 +121,7 @@ def screen(
 
 def _screen(model: ModelSpec, split: Split, question: Question, gpu: GPU, at_rate: float) -> Screened:
     split.parallel.check(model)
-    platforms.of(split.gpu, find_engine(split.engine).name)
+    platform_of(split.gpu, find_engine(split.engine).name)
     check_blocks(model, split)
     check_weights(split)
     mean = question.input_len + question.output_len

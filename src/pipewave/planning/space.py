@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from pipewave.errors import BadInput, PipewaveError
+from pipewave.files import packaged
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
 from pipewave.kernels.collective.algorithms import joined
-from pipewave.models import ModelSpec
+from pipewave.models import ModelSpec, load
+from pipewave.models.quantization_config import ONLINE
 from pipewave.models.shard import Parallel, stage_bytes
 from pipewave.physics.energy import limited
-from pipewave.planning import platforms
+from pipewave.planning.manifests import platform_of
 from pipewave.published.unstated import default_engine, newest
 from pipewave.simulate.report import Limit
 from pipewave.simulate.traffic import Traffic, synthetic
@@ -23,6 +27,8 @@ from pipewave.software.engine_rules import names as engine_names
 from pipewave.step import find_engine
 from pipewave.step.memory import GIB
 
+CHECKPOINTS = Path(__file__).with_name("checkpoints.yaml")
+PUBLISHED = "published"  # every quantised form of a model that is listed
 SPREAD = 0.5  # of lengths over their mean, where no file of arrivals says them
 DEGREES = (1, 2, 4, 8)  # of a node; ranks of attention data parallelism go on while NVLink joins the GPUs
 WIDEST = 32  # GPUs of one engine that the default search tries, in an NVLink rack or where a node does not do
@@ -249,7 +255,7 @@ def _able(gpu: str) -> Iterator[str]:
     for name in engine_names():
         try:
             engine = f"{name}:{newest(name)}"
-            platforms.of(gpu, find_engine(engine).name)
+            platform_of(gpu, find_engine(engine).name)
         except PipewaveError:
             continue
         yield engine
@@ -257,3 +263,31 @@ def _able(gpu: str) -> Iterator[str]:
 
 def _whole(value: Any) -> bool:
     return value is None or (isinstance(value, int) and not isinstance(value, bool) and value > 0)
+
+
+@cache
+def published(model: str) -> Mapping[str, str]:
+    """Repositories that hold a quantised checkpoint of a built-in model, and their formats."""
+    return dict(packaged.yaml(CHECKPOINTS).get(model, {}))
+
+
+def quantised(
+    model: str | Path | Mapping[str, Any] | ModelSpec, asked: Sequence[str], ignore: tuple[str, ...] = ()
+) -> dict[str, ModelSpec]:
+    """The forms of a model that were asked for, by name: `fp8` (made while loading), a format (`awq`), a repository,
+    or `published` for all listed ones. Raises BadInput for a word that names none.
+    """
+    if not asked:
+        return {}
+    spec = load(model, ignore=ignore)
+    listed, out = published(spec.name), dict[str, ModelSpec]()
+    for word in asked:
+        chosen = {word: word} if word in ONLINE else {r: f for r, f in listed.items() if word in (PUBLISHED, r, f)}
+        if not chosen and word != PUBLISHED:
+            known = ", ".join([*ONLINE, *listed]) if listed else f"{', '.join(ONLINE)} (no checkpoint is listed)"
+            raise BadInput(f"quantize = {word!r}: names no form of {spec.name}; known: {known}", field="quantize")
+        for name, form in chosen.items():
+            found = load(model, ignore=ignore, online=form)
+            if found != spec:
+                out[name] = found
+    return out

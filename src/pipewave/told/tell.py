@@ -1,26 +1,31 @@
-"""`pipewave tell`: result files of a deployment, what they say of it, and where they are kept."""
+"""`pipewave tell`: result files of a deployment, what they say of it, where they are kept, and what to measure next."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pipewave.errors import BadInput
+from pipewave.errors import BadInput, PipewaveError
 from pipewave.files import whole
 from pipewave.files.json_text import dumps
-from pipewave.published.cases import MOST_TOLD, Measured, from_dict
-from pipewave.told.answers import Learned, learn
-from pipewave.told.figures import figures
+from pipewave.physics.demand import Array
+from pipewave.published.cases import MEASURED, MOST_TOLD, Case, Measured, from_dict
+from pipewave.told.answers import ENERGY, Learned, learn, point
+from pipewave.told.figures import Figures, figures
+from pipewave.told.posterior import NORMAL, Points, left_open
 from pipewave.told.readers import Results, Run, read
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
 ANY_LOAD: Run = {"isl": 1, "osl": 1, "concurrency": 1}  # of a case that is there for its told runs alone
 DEPLOYMENT = ("model", "gpu", "engine", "version", "tp", "pp", "ep", "dp")
+PROPOSED = 3  # loads to measure next
+CONCURRENCY = (1, 8, 32, 128)  # of those, and prompts and outputs over those of the first told run
+STRETCHED = ((1, 1), (4, 1), (1, 4))
 SHOWN = ("isl", "osl", "concurrency", "rate")
 
 
@@ -96,3 +101,51 @@ def _folder() -> Path:
     from platformdirs import user_data_path
 
     return user_data_path("pipewave") / "told"
+
+
+def next_loads(found: Told) -> list[dict[str, Any]]:
+    """Loads to measure, the most telling first, each with half the 90 % interval in percent that is left once it and
+    those before it are told: the mean over all loads that were weighed. BadInput where nothing told can be simulated.
+
+    Chosen greedily: the variance that runs leave does not depend on what they find.
+    """
+    if found.learned is None:
+        raise BadInput("next: none of the told runs can be simulated", field="next")
+    prior, told = found.learned.posterior.prior, found.learned.posterior.told
+    loads = list(_loads(found.measured[found.learned.runs[0]].case))
+    points = [_points(one) for _, one in loads]
+    every, chosen = Points.joined(points), list[int]()
+    rows = []
+    for _ in range(min(PROPOSED, len(loads))):
+        left = {at: _half(prior, Points.joined([told, *(points[i] for i in (*chosen, at))]), every)
+                for at in range(len(loads)) if at not in chosen}  # fmt: skip
+        chosen.append(min(left, key=left.__getitem__))
+        case = loads[chosen[-1]][0]
+        load = {"isl": case.isl, "osl": case.osl, "concurrency": case.concurrency}
+        rows.append(load | {"then ± %": round(left[chosen[-1]], 1)})
+    return rows
+
+
+def _loads(first: Case) -> Iterator[tuple[Case, Figures]]:
+    """Closed loops of the deployment, without those that it cannot serve."""
+    for prompt, output in STRETCHED:
+        for flight in CONCURRENCY:
+            isl, osl = prompt * (first.isl or 1024), output * (first.osl or 128)
+            case = replace(first, isl=isl, osl=osl, concurrency=flight, requests=2 * flight, rate=None, arrivals=None,
+                           mode="serve", told=())  # fmt: skip
+            try:
+                yield case, figures(case)
+            except PipewaveError:
+                continue
+
+
+def _points(found: Figures) -> Points:
+    """Its figures, as one run's."""
+    names = [name for name in MEASURED if name in found.slopes and name != ENERGY]
+    return Points.of([point(found, name, 0) for name in names])
+
+
+def _half(prior: Any, told: Points, asked: Points) -> float:
+    """Half the 90 % interval in percent, the mean of all figures."""
+    deviations: Array = np.sqrt(left_open(prior, told, asked))
+    return float(100 * np.expm1(NORMAL * float(prior.width[0]) * deviations).mean())
