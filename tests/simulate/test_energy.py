@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
@@ -96,4 +94,3 @@ def test_a_long_run_is_told_from_a_bounded_sample_of_it() -> None:
         log.add(Stretch(0, float(start), 1.0, 1, int(drawn.integers(1, 9)), 8.0, ()))
     assert len(log.kept) <= MOST_KEPT < 2 * len(log.kept) + 2 and log.busy_s == [50_000.0, 0.0]
     assert np.mean([one.decoding for one in log.kept]) == pytest.approx(4.5, rel=0.05)
-    assert json.dumps(log.within(0.0, 100.0, 1)) == "[]"

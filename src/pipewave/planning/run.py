@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from pipewave.models import ModelSpec
 from pipewave.planning.space import Question, Split
@@ -18,7 +17,7 @@ from pipewave.published.answers import Deployed, deploy
 from pipewave.published.unstated import Stated
 from pipewave.simulate.interval import interval_ends
 from pipewave.simulate.pools import Side
-from pipewave.simulate.report import Limit, steadiness
+from pipewave.simulate.report import over, steadiness
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import of as speculative_of
 from pipewave.step import find_engine
@@ -58,19 +57,12 @@ class Point:
 
 def stated(model: ModelSpec, split: Split, question: Question, replicas: int = 1) -> Stated:
     """A design as a deployment. `serve` fills what it leaves unsaid as it does for everybody."""
-    drafts = speculative_of(split.speculative) if split.speculative else None
-    setup = Setup(kv_dtype=split.kv_dtype, speculative=drafts)
+    setup = Setup(kv_dtype=split.kv_dtype, speculative=speculative_of(split.speculative) if split.speculative else None)
     if split.prefill:
         first, then = (side(one, n * replicas) for one, n in zip((split.prefill, split), split.workers, strict=True))
         return Stated(model, split.card, setup, split.engine, gpus=split.tp * split.dp, pools=(first, then))
-    degrees: dict[str, Any] = {"tp": split.tp, "pp": split.pp, "ep": split.ep, "dp": split.dp, "replicas": replicas}
-    setup = Setup(
-        **degrees,
-        kv_dtype=split.kv_dtype,
-        speculative=drafts,
-        max_num_seqs=split.max_num_seqs,
-        max_num_batched_tokens=budget_of(split, question),
-    )
+    own = {name: getattr(split, name) for name in ("tp", "pp", "ep", "dp", "max_num_seqs")}
+    setup = replace(setup, **own, replicas=replicas, max_num_batched_tokens=budget_of(split, question))
     return Stated(model, split.card, setup, split.engine, gpus=split.tp * split.dp)
 
 
@@ -104,43 +96,29 @@ def serve(model: ModelSpec, split: Split, question: Question, rate: float, reque
     figures, overloaded = ready.figures(record, window), steadiness(record, ready.traffic).overloaded
     energy = ready.energy(record, figures, window)
     uncertain = ready.engines.uncertain
-    others = [_run(ready, scale) for scale in uncertain.tried(None)]
-    over = OVERLOADED if overloaded else _over(figures, question.limits)
+    others = [ready.steady_figures(scale) for scale in uncertain.tried(None)]
+    above = OVERLOADED if overloaded else over(figures, question.limits)
     figures |= {**interval_ends(figures, uncertain, *(found for found, _ in others)), **energy}
     late = overloaded or (bool(question.limits) and any(late for _, late in others))
-    high = OVERLOADED if late else _over(figures, question.limits, "_high")
+    high = OVERLOADED if late else over(figures, question.limits, "_high")
     server = ready.engines.decode
     fits = max(int(server.kv.pages // server.kv.held(question.input_len + question.output_len)), 1)
     limits = min(server.policy.max_requests, fits), server.policy.max_batched_tokens
-    return Point(rate, replicas, requests, figures, over, high, *limits, tuple(ready.all_notes))
+    return Point(rate, replicas, requests, figures, above, high, *limits, tuple(ready.all_notes))
 
 
 def _above(ready: Deployed, question: Question, *, sure: bool) -> float:
     """How far the times of a deployment, or the upper ends of their intervals, are above the limits, as a logarithm.
     Steps at their slowest are run only where the others leave it open.
     """
-    figures, overloaded = _run(ready, 1.0)
-    over = OVERLOADED if overloaded else _over(figures, question.limits)
+    figures, overloaded = ready.steady_figures()
     if not sure or overloaded or not question.limits:
-        return over
+        return OVERLOADED if overloaded else over(figures, question.limits)
     uncertain = ready.engines.uncertain
-    if (by_law := _over(interval_ends(figures, uncertain), question.limits, "_high")) > 0:
+    if (by_law := over(interval_ends(figures, uncertain), question.limits, "_high")) > 0:
         return by_law
-    slow, late = _run(ready, max(uncertain.tried(None), default=1.0))
-    return OVERLOADED if late else max(by_law, _over(slow, question.limits))
-
-
-def _run(ready: Deployed, scale: float) -> tuple[dict[str, float], bool]:
-    """Figures of the middle of a run, and whether it did not keep up with its requests."""
-    record = ready.run(scale=scale)
-    found = ready.figures(record, ready.window(record, steady=True))
-    return found, steadiness(record, ready.traffic).overloaded
-
-
-def _over(figures: Mapping[str, float], limits: Sequence[Limit], end: str = "") -> float:
-    """Logarithm of the time nearest to its limit over that limit."""
-    ratios = [figures.get(one.figure + end, 0.0) / one.ms for one in limits]
-    return math.log(max([*ratios, 1e-6]))
+    slow, late = ready.steady_figures(max(uncertain.tried(None), default=1.0))
+    return OVERLOADED if late else max(by_law, over(slow, question.limits))
 
 
 def largest(
@@ -159,9 +137,9 @@ def largest(
         rate = math.exp(at)
         requests = int(min(max(SHORT_TURNS * in_flight * rate / guess, FEWEST), SHORT_MOST))
         ready = deploy(stated(model, split, question), question.traffic(requests, rate))
-        over = _above(ready, question, sure=sure)
-        (missed if over > 0 else passed).append((at, min(over, OVERLOADED)))
-        if -near <= over <= 0 or (over <= 0 and not question.limits):
+        above = _above(ready, question, sure=sure)
+        (missed if above > 0 else passed).append((at, min(above, OVERLOADED)))
+        if -near <= above <= 0 or (above <= 0 and not question.limits):
             break
         at = _next(sorted(passed), sorted(missed), -near / 2)
         if passed and at - max(passed)[0] < near / 2:
@@ -175,12 +153,12 @@ def _next(passed: Sequence[tuple[float, float]], missed: Sequence[tuple[float, f
     """
     low, high = (passed[-1] if passed else None), (missed[0] if missed else None)
     two = [low, high] if low and high else (passed[-2:] if passed else missed[:2])
-    at, over = low or high or (0.0, 0.0)
+    at, above = low or high or (0.0, 0.0)
     slope = 1.0
     if len(two) == 2 and two[0] and two[1] and two[1][0] > two[0][0]:
         slope = (two[1][1] - two[0][1]) / (two[1][0] - two[0][0])
     slope = min(max(slope, FLATTEST), STEEPEST)
-    following = at + min(max((aim - over) / slope, -FARTHEST), FARTHEST)
+    following = at + min(max((aim - above) / slope, -FARTHEST), FARTHEST)
     if low and high:
         width = high[0] - low[0]
         following = min(max(following, low[0] + 0.15 * width), high[0] - 0.15 * width)
@@ -197,8 +175,8 @@ def command_line(model: str, split: Split, question: Question, point: Point) -> 
         for name, one, each in zip(("prefill", "decode"), (split.prefill, split), split.workers, strict=True):
             words += [f"--{name}", _pool(one, each * point.replicas)]
     else:
-        degrees: dict[str, Any] = {"tp": split.tp, "pp": split.pp, "ep": split.ep, "dp": split.dp}
-        words += [word for name, n in degrees.items() if n > 1 for word in (f"--{name}", str(n))]
+        degrees = ((name, getattr(split, name)) for name in ("tp", "pp", "ep", "dp"))
+        words += [word for name, n in degrees if n > 1 for word in (f"--{name}", str(n))]
         words += ["--gpus", str(split.tp * split.dp)] if split.dp > 1 and split.tp > 1 else []
         words += ["--replicas", str(point.replicas)] if point.replicas > 1 else []
         limits = {"--max-num-seqs": split.max_num_seqs, "--max-num-batched-tokens": budget_of(split, question)}

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from pipewave.errors import PipewaveError
@@ -28,10 +29,8 @@ AT_ONCE, ROUNDS = 2, 2  # likely ones beside them, and further ones so many time
 COULD = 0.85  # of what it seems to cost, a design may
 NEARLY = 0.05  # of a replica, by which those that need fewer of the same number come first
 ALSO = 1.6  # times the cost of the best of its GPU, up to which a design is tried with drafts
-NEAR = (
-    0.03,
-    0.08,
-)  # logarithm, near enough to the nearest limit: of a largest rate, and where whole replicas are sought
+# Logarithm, near enough to the nearest limit: of a largest rate, and where whole replicas are sought.
+NEAR = (0.03, 0.08)
 ADDED, BACK = 3, 0.04  # further runs where a long one misses a limit that short ones kept, each so much slower
 LOWER = (0.5, 0.2)  # of the largest rate: further points of the front
 CHUNK = 8  # looks of one task
@@ -100,20 +99,18 @@ class Search:
         return self.costs(one.split, rate, one.times_ms[2] / 1e3) if rate else math.inf
 
     def _screened(self, splits: Sequence[Split], more: bool) -> list[Screened]:
-        chunks = [splits[i : i + CHUNK] for i in range(0, len(splits), CHUNK)]
-        total = len(splits) * (1 + more)
-        found = self._each(screen_many, [(self.models, chunk, self.question) for chunk in chunks], total, CHUNK)
-        return [one for part in found for one in part]
+        tasks = [(self.models[split.weights], split, self.question) for split in splits]
+        return self._each(screen, tasks, len(splits) * (1 + more), CHUNK)
 
-    def _each(self, work: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], total: int, size: int) -> list[Any]:
+    def _each(
+        self, work: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], total: int = 0, chunk: int = 1
+    ) -> list[Any]:
         """Results in the order of their tasks, whoever computes them."""
-        if not tasks:
-            return []
-        run, out = self.executor.map if self.executor else map, list[Any]()
-        for result in run(work, *zip(*tasks, strict=True)):
+        out, run = list[Any](), partial(self.executor.map, chunksize=chunk) if self.executor else map
+        for result in run(work, *zip(*tasks, strict=True)) if tasks else ():
             out.append(result)
             if self.progress:
-                self.progress(size, total)
+                self.progress(1, total or len(tasks))
         return out
 
     # Costs.
@@ -168,8 +165,9 @@ class Search:
     def serve(self, numbers: Iterable[int], likely: frozenset[int] = frozenset()) -> None:
         """Run designs, some of them at their likely rate as well."""
         listed = [number for number in numbers if number not in self.found]
-        tasks = [(self.models, self.looked[n], self.question, self.demand, n in likely) for n in listed]
-        for number, served in zip(listed, self._each(serve_best, tasks, len(tasks), 1), strict=True):
+        looks = ((self.looked[number], number in likely) for number in listed)
+        tasks = [(self.models[look.split.weights], look, self.question, self.demand, also) for look, also in looks]
+        for number, served in zip(listed, self._each(serve_best, tasks), strict=True):
             self.found[number] = [self._design(self.looked[number], one) for one in served]
 
     def designs(self) -> list[Design]:
@@ -177,8 +175,12 @@ class Search:
         out = [design for found in self.found.values() for design in found]
         if not self.demand.given:
             best = {tuple(d.split.by_gpu): d for d in sorted(out, key=lambda d: -d.cost) if d.sure}
-            lower = [(self.models, design, self.question, share) for design in best.values() for share in LOWER]
-            found = self._each(serve_slower, lower, len(lower), 1)
+            lower = [
+                (self.models[design.split.weights], design, self.question, share)
+                for design in best.values()
+                for share in LOWER
+            ]
+            found = self._each(serve_slower, lower)
             out += [self._design(task[1].look, one) for task, one in zip(lower, found, strict=True) if one]
         return out
 
@@ -227,18 +229,11 @@ def plan(
     return Search(models, question, space, demand or Demand(), known, meter, executor, progress).run()
 
 
-def screen_many(models: Mapping[str, ModelSpec], splits: Sequence[Split], question: Question) -> list[Screened]:
-    """Looks, the unit of work of an executor."""
-    return [screen(models[split.weights], split, question) for split in splits]
-
-
-def serve_best(
-    models: Mapping[str, ModelSpec], look: Screened, question: Question, demand: Demand, likely: bool
-) -> list[Served]:
+def serve_best(model: ModelSpec, look: Screened, question: Question, demand: Demand, likely: bool) -> list[Served]:
     """A design that serves a demand as cheaply as it surely can, and as it likely can where asked or where it cannot
     surely; without a demand, one replica at its largest rate.
     """
-    model, out = models[look.split.weights], list[Served]()
+    out = list[Served]()
     for sure, guess in ((True, look.sure_rate), (False, look.rate)):
         if guess > 0 and (sure or likely or not out):
             try:
@@ -272,12 +267,12 @@ def _served(
     return None
 
 
-def serve_slower(models: Mapping[str, ModelSpec], design: Design, question: Question, share: float) -> Served | None:
+def serve_slower(model: ModelSpec, design: Design, question: Question, share: float) -> Served | None:
     """A design at a share of its rate."""
     point = design.fleet.point
     requests = requests_for(point.in_flight * share)
     try:
-        slower = serve(models[design.split.weights], design.split, question, point.rate * share, requests)
+        slower = serve(model, design.split, question, point.rate * share, requests)
     except PipewaveError:
         return None
     return Served(slower, 1, design.fleet.capacity)

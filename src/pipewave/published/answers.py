@@ -57,6 +57,12 @@ class Deployed:
         """Latency percentiles and rates of a run."""
         return summary(record, self.traffic, self.engines.gpus, sla, window)
 
+    def steady_figures(self, scale: float = 1.0) -> tuple[dict[str, Any], bool]:
+        """Figures of the middle of a run, and whether it did not keep up with its requests."""
+        record = self.run(scale=scale)
+        overloaded = steadiness(record, self.traffic).overloaded
+        return self.figures(record, self.window(record, steady=True)), overloaded
+
     def energy(self, record: Record, figures: Mapping[str, Any], window: Mask | None = None) -> Mapping[str, float]:
         """Mean watts of one GPU and joules of an output token, with the ends of their intervals."""
         engines, kept = self.engines, slice(None) if window is None else window

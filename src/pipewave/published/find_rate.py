@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from pipewave.published.answers import Deployed
 from pipewave.results import Shown
 from pipewave.simulate.interval import interval_ends
-from pipewave.simulate.report import Limit, steadiness
+from pipewave.simulate.report import Limit, over
 
 NEAR = 0.01  # how far apart the rates are between which a limit is crossed
 TURNS, FEWEST, MOST = 12, 600, 20_000  # requests of a run for each that is in flight, and at least and at most
@@ -85,7 +85,7 @@ def find_rate(load: Load, limits: tuple[Limit, ...], *, curve: bool = True, inte
     """
     search = _Search(load, limits)
     best, above = search.largest(0.0)
-    bound = search.broken(above)
+    broken = [str(limit) for limit in limits if above.figures.get(limit.figure, 0.0) > limit.ms]
     ends = [search.largest(sign)[0] for sign in (1.0, -1.0)] if best and interval else [best, best]
     shown = [share * search.capacity for share in STEPS] if curve else []
     points = [search.at(rate, 0.0) for rate in sorted({*shown, *filter(None, [best])})]
@@ -100,7 +100,7 @@ def find_rate(load: Load, limits: tuple[Limit, ...], *, curve: bool = True, inte
         rate_per_s_low=min(ends[0], best),
         rate_per_s_high=max(ends[1], best),
         capacity_per_s=search.capacity,
-        bound_by=bound,
+        bound_by="capacity" if above.saturated else next(iter(broken), ""),
         curve=tuple(point.row() for point in points),
         verdict=f"{met}; saturated at {search.capacity:.4g}",
         traffic=str(deployed.traffic),
@@ -140,18 +140,14 @@ class _Search:
             return self.known[rate]
         deployed = self.load(rate, self.requests(rate))
         uncertain = deployed.engines.uncertain
-        tried = uncertain.tried(None)
-        record = deployed.run(scale=tried[1 if sign > 0 else 0] if sign else 1.0)
-        figures = deployed.figures(record, deployed.window(record, steady=True))
-        late = steadiness(record, deployed.traffic).overloaded
+        figures, late = deployed.steady_figures(uncertain.tried(None)[sign > 0] if sign else 1.0)
         if sign:
             plain = self.at(rate, 0.0)
             ends = interval_ends(plain.figures, uncertain, figures)
             figures = {name: ends.get(name + ("_high" if sign > 0 else "_low"), one) for name, one in figures.items()}
             late = late if sign > 0 else late and plain.saturated
-        ratios = [figures.get(limit.figure, 0.0) / limit.ms for limit in self.limits]
-        over = math.inf if late else math.log(max([*ratios, LEAST])) if ratios else -math.inf
-        point = Point(rate, figures, over, late)
+        above = over(figures, self.limits) if self.limits else -math.inf
+        point = Point(rate, figures, math.inf if late else above, late)
         if not sign:
             self.known[rate] = point
         return point
@@ -175,14 +171,7 @@ class _Search:
         """Where the line through both ends meets the limit, kept off the ends; half way where there is no line."""
         if below is None:
             return 0.5 * high.rate
-        if math.isinf(high.over) or math.isinf(below.over):
-            return math.sqrt(low * high.rate)
-        part = -below.over / (high.over - below.over)
-        return float(low * (high.rate / low) ** min(max(part, 0.1), 0.9))
-
-    def broken(self, point: Point) -> str:
-        """What a run breaks."""
-        if point.saturated:
-            return "capacity"
-        over = [limit for limit in self.limits if point.figures.get(limit.figure, 0.0) > limit.ms]
-        return str(over[0]) if over else ""
+        part = 0.5
+        if math.isfinite(high.over) and math.isfinite(below.over):
+            part = min(max(-below.over / (high.over - below.over), 0.1), 0.9)
+        return float(low * (high.rate / low) ** part)

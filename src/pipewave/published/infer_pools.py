@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from typing import NamedTuple
 
 from pipewave.errors import BadInput, CannotShard, DoesNotFit
 from pipewave.gpus import GPU
@@ -36,20 +37,21 @@ def matched(model: ModelSpec, gpu: str | GPU, setup: Setup, gpus_given: int, tra
     Raises DoesNotFit when no size holds the model.
     """
     setup, flight = routed(setup), traffic.concurrency or len(traffic)
-    decode, side = _decode(model, gpu, setup, gpus_given, flight, traffic)
-    prefill, first = _prefill(model, gpu, setup, traffic)
-    choices = _choices(prefill, decode, flight, traffic)
+    given = 1 << (gpus_given.bit_length() - 1)  # or the fewest beyond them
+    able = next(_servers(model, gpu, setup, traffic.longest, given))
+    decode, side = min(able, key=lambda one: _token_s(one[0], flight, traffic))
+    prefill, first = next(_servers(model, gpu, setup, traffic.longest))[0]
+    choices = list(_choices(prefill, decode, flight, traffic))
     choice = min(choices, key=lambda one: one.gpus / flight * one.token_s**2)
     open_ = max(abs(math.log(one.token_s / choice.token_s)) for one in choices)
-    return Pools((prefill, decode), choice.workers, pools_open=open_), (
+    return Pools((prefill, decode), (choice.prefill, choice.decode), pools_open=open_), (
         f"disaggregated, pools not given: {choice.prefill} prefill engines of {first.gpus} GPUs match the rate of "
         f"{choice.decode} decode engines of tp {side.tp}, dp {side.dp}; {choices[0].decode} hold all requests, and of "
         f"{choices[0].decode} to {choices[-1].decode} these make most of tokens a GPU × tokens a user"
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """Numbers of engines of two pools, GPUs of both, and seconds from token to token."""
 
     prefill: int
@@ -57,76 +59,43 @@ class Choice:
     gpus: int
     token_s: float
 
-    @property
-    def workers(self) -> tuple[int, int]:
-        """As `Disaggregated` has them."""
-        return self.prefill, self.decode
 
-
-def _choices(prefill: Server, decode: Server, flight: int, traffic: Traffic) -> list[Choice]:
-    """Pools from the fewest decode engines that hold all requests on, while nobody would run more GPUs."""
-    fewest = min(math.ceil(flight / _room(decode, traffic)), MOST_WORKERS)
-    found = [_choice(prefill, decode, fewest, flight, traffic)]
-    for engines in range(fewest + 1, min(flight, MOST_WORKERS) + 1):
-        larger = _choice(prefill, decode, engines, flight, traffic)
-        if larger.gpus > MOST_GPUS:
+def _choices(prefill: Server, decode: Server, flight: int, traffic: Traffic) -> Iterator[Choice]:
+    """Pools from the fewest decode engines that hold all requests on, while nobody would run more GPUs; prefill engines
+    are as many as keep up.
+    """
+    first, then = (server.runner.deployment.parallel for server in (prefill, decode))
+    fewest = min(math.ceil(flight / (_fits(decode, traffic) * then.dp)), MOST_WORKERS)
+    for engines in range(fewest, max(min(flight, MOST_WORKERS), fewest) + 1):
+        token_s = _token_s(decode, math.ceil(flight / engines), traffic)
+        rate = flight / (float(traffic.output_len.mean()) * token_s)
+        workers = min(max(math.ceil(HEADROOM * rate * _prompt_s(prefill, traffic)), 1), MOST_WORKERS)
+        gpus = workers * first.world + engines * then.world
+        if engines > fewest and gpus > MOST_GPUS:
             break
-        found.append(larger)
-    return found
+        yield Choice(workers, engines, gpus, token_s)
 
 
-def _choice(prefill: Server, decode: Server, engines: int, flight: int, traffic: Traffic) -> Choice:
-    """So many decode engines, and the prefill engines that keep up."""
-    token_s = _token_s(decode, math.ceil(flight / engines), traffic)
-    rate = flight / (float(traffic.output_len.mean()) * token_s)
-    workers = min(max(math.ceil(HEADROOM * rate * _prompt_s(prefill, traffic)), 1), MOST_WORKERS)
-    first, then = (server.runner.deployment.parallel.world for server in (prefill, decode))
-    return Choice(workers, engines, workers * first + engines * then, token_s)
-
-
-def _splits(model: ModelSpec, size: int) -> Iterator[Side]:
-    """Ways to cut a model over so many GPUs."""
-    yield Side(tp=size, ep=size if model.is_moe and size > 1 else 1)
-    if model.is_moe and size > 1:
-        yield Side(dp=size, ep=size)
-
-
-def _servers(model: ModelSpec, gpu: str | GPU, setup: Setup, size: int, longest: int) -> Iterator[tuple[Server, Side]]:
-    """Those that can be."""
-    for side in _splits(model, size):
-        try:
-            yield Server.of(model, gpu, side.of(setup), longest), side
-        except (CannotShard, DoesNotFit, BadInput):
-            continue
-
-
-def _decode(
-    model: ModelSpec, gpu: str | GPU, setup: Setup, gpus_given: int, flight: int, traffic: Traffic
-) -> tuple[Server, Side]:
-    """The engine that makes a token soonest, on the GPUs given or the fewest beyond them."""
-    start = 1 << (gpus_given.bit_length() - 1)
-    for size in (size for size in SIZES if size >= start):
-        found = list(_servers(model, gpu, setup, size, traffic.longest))
+def _servers(
+    model: ModelSpec, gpu: str | GPU, setup: Setup, longest: int, fewest: int = 1
+) -> Iterator[list[tuple[Server, Side]]]:
+    """Engines of rising numbers of GPUs, tensor parallel or with data-parallel attention, where some can be. Raises
+    DoesNotFit at the end.
+    """
+    for size in (size for size in SIZES if size >= fewest):
+        sides = [Side(tp=size, ep=size if model.is_moe else 1)]
+        sides += [Side(dp=size, ep=size)] if model.is_moe and size > 1 else []
+        found = []
+        for side in sides:
+            with suppress(CannotShard, DoesNotFit, BadInput):
+                found.append((Server.of(model, gpu, side.of(setup), longest), side))
         if found:
-            return min(found, key=lambda one: _token_s(one[0], flight, traffic))
+            yield found
     raise DoesNotFit(f"{model.name} fits no engine of up to {SIZES[-1]} × {find_gpu(gpu).name}", field="gpu")
-
-
-def _prefill(model: ModelSpec, gpu: str | GPU, setup: Setup, traffic: Traffic) -> tuple[Server, Side]:
-    """The fewest GPUs that hold the model, tensor parallel."""
-    for size in SIZES:
-        for server, side in _servers(model, gpu, setup, size, traffic.longest):
-            return server, side
-    raise DoesNotFit(f"{model.name} fits no engine of up to {SIZES[-1]} × {find_gpu(gpu).name}", field="gpu")
-
-
-def _room(server: Server, traffic: Traffic) -> int:
-    """Requests that an engine decodes at once, by its cache and its limit."""
-    return _fits(server, traffic) * server.runner.deployment.parallel.dp
 
 
 def _fits(server: Server, traffic: Traffic) -> int:
-    """The same of a rank."""
+    """Requests that a rank decodes at once, by its cache and its limit."""
     return max(min(server.memory.kv_tokens // max(_each(traffic), 1), server.policy.max_requests), 1)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -44,7 +44,7 @@ OTHER_VERSION, ANY_VERSION, UNNAMED_VERSION = 1.0, 0.1, 0.2
 LENGTHS = 2.0  # a factor e of tokens in, or out
 NOT_MEANT = 0.5  # a launch for other numbers of requests
 DRAFTS, DRAFTS_HERE = 1.0, 0.3  # drafting that was not asked for: a launch for other requests, for just these
-SHORT = 0.12
+SHORT = 0.12  # by which those sent are below nominal ones in public runs
 FARTHEST = 6.0
 
 
@@ -140,7 +140,8 @@ def _distance(launch: Launch, wanted: Wanted) -> float:
     distance = OTHER_MODEL * model + OTHER_GPU * (of["gpu"] != facts.gpu) + OTHER_DTYPE * (of["dtype"] != facts.dtype)
     if model and wanted.experts == 0:
         return math.inf  # dense models are cut otherwise
-    distance += LENGTHS * sum(_off(a / b) for a, b in zip(launch.lengths, wanted.lengths, strict=True))
+    off = (abs(math.log(a / b)) for a, b in zip(launch.lengths, wanted.lengths, strict=True))
+    distance += LENGTHS * sum(max(each - SHORT, 0.0) for each in off)
     meant = wanted.flight in launch.flights
     flight = 0.0 if meant else NOT_MEANT + min(abs(math.log(wanted.flight / one)) for one in launch.flights)
     distance += flight + _version(of, wanted.version) + OTHER_GPUS * _other_gpus(launch, wanted.gpus)
@@ -149,19 +150,12 @@ def _distance(launch: Launch, wanted: Wanted) -> float:
     return float(distance)
 
 
-def _off(ratio: float) -> float:
-    """How far nominal tokens are from the mean of those sent, which is a tenth below in public runs."""
-    return max(abs(math.log(ratio)) - SHORT, 0.0)
-
-
 def _version(of: Mapping[str, Any], given: str) -> float:
     """`unnamed` launches are those of runs that kept no version."""
     meant = of.get("version", "")
-    if not given and of.get("unnamed"):
-        return 0.0
-    if not meant:
-        return ANY_VERSION
-    return UNNAMED_VERSION if not given else OTHER_VERSION * (meant != given)
+    if not given:
+        return 0.0 if of.get("unnamed") else UNNAMED_VERSION if meant else ANY_VERSION
+    return OTHER_VERSION * (meant != given) if meant else ANY_VERSION
 
 
 def _other_gpus(launch: Launch, gpus: int) -> float:
@@ -175,15 +169,14 @@ def _other_gpus(launch: Launch, gpus: int) -> float:
 
 @cache
 def _launches() -> tuple[Launch, ...]:
-    return tuple(launch for group in packaged.yaml(FILE) for launch in _group(group))
-
-
-def _group(group: Mapping[str, Any]) -> Iterator[Launch]:
-    for lengths, lines in group.items():
-        if lengths != "of":
-            tokens_in, _, tokens_out = lengths.partition("/")
-            for line, flights in lines.items():
-                yield _launch(line, (int(tokens_in), int(tokens_out)), flights, group["of"])
+    return tuple(
+        _launch(line, (int(tokens[0]), int(tokens[1])), flights, group["of"])
+        for group in packaged.yaml(FILE)
+        for lengths, lines in group.items()
+        if lengths != "of"
+        for tokens in [lengths.split("/")]
+        for line, flights in lines.items()
+    )
 
 
 def _launch(line: str, lengths: tuple[int, int], flights: list[int], of: Mapping[str, Any]) -> Launch:
@@ -200,24 +193,21 @@ def _launch(line: str, lengths: tuple[int, int], flights: list[int], of: Mapping
 
 
 @cache
+def _handover() -> dict[str, Any]:
+    """What it takes to hand a request from a prefill to a decode engine, beside its cache's way over the link."""
+    return dict(packaged.yaml(HANDOVER))
+
+
 def handover_ms(engine: str) -> float:
-    """Milliseconds that a request takes from a prefill to a decode engine, beside its cache's way over the link."""
-    return float(packaged.yaml(HANDOVER)["ms"][engine])
+    """Milliseconds of a request."""
+    return float(_handover()["ms"][engine])
 
 
-@cache
 def send_ms(engine: str, fabric: str, ranks: str) -> float:
     """Milliseconds that it takes a prefill rank's scheduler to send a prompt's cache over a fabric (`nvlink`,
     `network`) from ranks of a kind (`data_parallel`, `tensor`); 0 where it does not wait for it.
     """
-    return float(packaged.yaml(HANDOVER)["send_ms"].get(engine, {}).get(fabric, {}).get(ranks, 0.0))
-
-
-@cache
-def handoff_delay_share(engine: str, exchange: str = "") -> float:
-    """Share of a prefill engine's next step that passes before it sends the caches of the one before."""
-    found = packaged.yaml(HANDOVER)["late"].get(engine, {})
-    return float(found.get(exchange, found.get("other", 0.0)))
+    return float(_handover()["send_ms"].get(engine, {}).get(fabric, {}).get(ranks, 0.0))
 
 
 # What launches of whole engines set, and those of pools do not: tokens held back, prompts that wait for company.
@@ -255,14 +245,14 @@ def launched(
 
 def _pools(launch: Launch, gpu: str | GPU, engine: str, first: Server, then: Server) -> Pools:
     """Prefill and decode engines as a launch joins them."""
-    fabric = _fabric(launch, gpu)
+    fabric, late = _fabric(launch, gpu), _handover()["late"].get(engine, {})
     return Pools(
         (first, then),
         (launch.prefill.workers, launch.decode.workers),
         fabric=fabric,
         handover_s=1e-3 * handover_ms(engine),
         send_s=1e-3 * send_ms(engine, *fabric),
-        handoff_delay_share=handoff_delay_share(engine, first.setup.exchange or ""),
+        handoff_delay_share=float(late.get(first.setup.exchange or "", late.get("other", 0.0))),
     )
 
 
@@ -283,12 +273,10 @@ def _weights(model: ModelSpec, launch: Launch, dtype: str) -> ModelSpec:
     """
     if launch.of.get("output_maps") != dtype or dtype != NVFP4.dtype or launch.of["model_type"] != model.model_type:
         return model
-    known = {id(layer): _narrowed(layer) for layer in model.layers}  # equal layers stay one object
+    known: dict[int, Layer] = {}  # equal layers stay one object
+    for layer in model.layers:
+        known.setdefault(id(layer), replace(layer, mixers=tuple(map(_output_narrowed, layer.mixers))))
     return replace(model, layers=tuple(known[id(layer)] for layer in model.layers))
-
-
-def _narrowed(layer: Layer) -> Layer:
-    return replace(layer, mixers=tuple(map(_output_narrowed, layer.mixers)))
 
 
 def _output_narrowed(mixer: Mixer) -> Mixer:
@@ -348,11 +336,8 @@ def _cut(setup: Setup, launch: Launch, engines: Engines, model: ModelSpec, excha
 def _note(launch: Launch) -> str:
     drafts = f", {launch.drafts} tokens drafted" if launch.drafts else ""
     rank = f", {launch.batch} requests a rank" if launch.batch else ""
+    flights = " to ".join(map(str, dict.fromkeys((min(launch.flights), max(launch.flights)))))
     return (
         f"disaggregated, pools not given: as launched in public for {launch.of['model']} on {launch.of['gpu']} at "
-        f"{_shown(launch.flights)} requests in flight: prefill {launch.prefill}, decode {launch.decode}{rank}{drafts}"
+        f"{flights} requests in flight: prefill {launch.prefill}, decode {launch.decode}{rank}{drafts}"
     )
-
-
-def _shown(flights: tuple[int, ...]) -> str:
-    return str(flights[0]) if len(flights) == 1 else f"{min(flights)} to {max(flights)}"

@@ -13,20 +13,18 @@ from operator import attrgetter
 from typing import Protocol
 
 from pipewave.simulate.kv_budget import KvBudget
-from pipewave.simulate.policies import SchedulingPolicy
-from pipewave.simulate.replica import Replica, Step
+from pipewave.simulate.replica import BatchPolicy, Replica, Step, StepTimer
 from pipewave.simulate.step_grids import Pieces, RankBatch
 from pipewave.simulate.traffic import Traffic
 
 NOTHING: RankBatch = (0, 0, ())
 
 
-class GroupTimer(Protocol):
-    """Predicts how long a step of all ranks takes."""
+class GroupTimer(StepTimer, Protocol):
+    """Step times of one scheduler, and of data-parallel ranks in lock step."""
 
     def group_seconds(self, ranks: Sequence[RankBatch], /) -> float:
-        """Seconds."""
-        ...
+        """Seconds of a step of all ranks."""
 
 
 class StepRecorder:
@@ -51,7 +49,7 @@ class DataParallelGroup:
     def __init__(
         self,
         timer: GroupTimer,
-        policy: SchedulingPolicy,
+        policy: BatchPolicy,
         kv: KvBudget,
         traffic: Traffic,
         ranks: int,
@@ -106,16 +104,12 @@ class DataParallelGroup:
 
     def _holds(self) -> bool:
         """Whether prompts wait for ranks that have none."""
-        if not self.most_held or not any(rank.waiting for rank in self.ranks):
+        with_prompts = [bool(rank.waiting) for rank in self.ranks]
+        if not self.most_held or not any(with_prompts):
             return False
-        if all(rank.waiting for rank in self.ranks) or not all(rank.decoding for rank in self.ranks):
-            self.held = 0
-            return False
-        self.held += 1
-        if self.held < self.most_held:
-            return True
-        self.held = 0
-        return False
+        waits = not all(with_prompts) and all(rank.decoding for rank in self.ranks) and self.held + 1 < self.most_held
+        self.held = self.held + 1 if waits else 0
+        return waits
 
 
 def _add(whole: Step, step: Step) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipewave.simulate.kv_budget import KvBudget
-from pipewave.simulate.replica import Replica, Step
+from pipewave.simulate.replica import BatchPolicy, Replica, Step
 from pipewave.simulate.setup import Setup
 from pipewave.software.engine import Engine
 
@@ -23,18 +23,8 @@ RESERVE_SETTLES = 600  # decode steps over which SGLang's share of reserved outp
 
 
 @dataclass(frozen=True, slots=True)
-class SchedulingPolicy:
+class SchedulingPolicy(BatchPolicy):
     """Continuous batching under a token budget: running requests first, then waiting ones in order of arrival."""
-
-    max_batched_tokens: int  # tokens of a step
-    max_requests: int  # requests that run at once
-    mixes_phases: bool = True  # decode tokens and prompts share a step; else steps with prompts decode nothing
-    chunked_prefill: bool = True  # a prompt may be cut over steps
-    overlaps: bool = False  # a step is scheduled while the one before runs, so new requests are seen one step later
-    recv_interval: int = 1  # decode steps between two looks at new requests
-    compile_s: float = 0.0  # a step waits this long for a kernel if no step had as many tokens before
-    wait_steps: int = 0  # decode steps that prompts are held back at most until more come
-    prefill_wait_steps: int = 0  # steps that prompts are held back until every data-parallel rank has one
 
     @property
     def notes(self) -> tuple[str, ...]:

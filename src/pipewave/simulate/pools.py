@@ -21,12 +21,13 @@ from pipewave.kernels.collective.algorithms import joined, network_gbps
 from pipewave.models import ModelSpec
 from pipewave.models.expert_parallel import report
 from pipewave.prediction.notes import merged
+from pipewave.simulate.data_parallel import GroupTimer
 from pipewave.simulate.drafting import pays_until
 from pipewave.simulate.interval import Uncertainty
 from pipewave.simulate.power import Boards
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
-from pipewave.simulate.simulation import MOST_STEPS, Record, Simulation, Timer
+from pipewave.simulate.simulation import MOST_STEPS, Record, Simulation
 from pipewave.simulate.step_grids import Pieces, RankBatch, fresh
 from pipewave.simulate.traffic import Traffic
 from pipewave.step.memory import cache_bytes
@@ -94,7 +95,7 @@ def _words(text: str, name: str) -> dict[str, int | str]:
 class Sender:
     """Step times of a prefill engine whose scheduler sends caches: `send_s` for each prompt that a rank begins."""
 
-    timer: Timer
+    timer: GroupTimer
     send_s: float
 
     def seconds(self, decoding: int, cached: int, pieces: Pieces, /) -> float:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from pipewave.physics.power import Board
-from pipewave.simulate.step_grids import Pieces
+from pipewave.simulate.drafting import Drafted
+from pipewave.simulate.step_table import StepTable
 
 MOST_KEPT = 1024
 
@@ -44,49 +45,32 @@ class StretchLog:
             if len(self.kept) > MOST_KEPT:
                 self.kept, self.every = self.kept[::2], 2 * self.every
 
-    def within(self, begin: float, end: float, side: int) -> list[Stretch]:
-        """Those of a side that began in a window."""
-        return [one for one in self.kept if one.side == side and begin <= one.start_s < end]
-
-
-class DrawsPower(Protocol):
-    """Step tables that know what a step draws."""
-
-    def watts(self, seconds: float, decoding: int, cached: float, pieces: Pieces, ranks: int) -> float:
-        """Mean watts of one GPU in a step that takes so long."""
-        ...
-
 
 class Boards(NamedTuple):
     """The GPUs of one side: engines as the simulation counts them, data-parallel ranks of each, GPUs in all."""
 
-    table: DrawsPower
+    table: StepTable | Drafted
     board: Board
     engines: int
     ranks: int
     gpus: int
 
-    def mean_w(self, stretches: Sequence[Stretch], busy_s: float, span_s: float) -> float:
-        """Mean watts of one GPU over a span in which engines are busy for so many seconds together."""
-        sampled = sum(one.seconds for one in stretches)
-        if not sampled:
-            return self.board.idle_w
-        joules = 0.0
-        for one in stretches:
-            pieces, each_s = [(tokens, before) for _, tokens, before in one.pieces], one.seconds / one.steps
-            joules += one.seconds * self.table.watts(each_s, one.decoding, one.cached, pieces, self.ranks)
-        busy = min(busy_s / (self.engines * span_s), 1.0)
-        return self.board.idle_w + busy * (joules / sampled - self.board.idle_w)
-
 
 def mean_power_w(sides: Sequence[Boards], log: StretchLog, begin: float, end: float) -> float:
-    """Mean watts of one GPU of a deployment while its run was in a window."""
+    """Mean watts of one GPU of a deployment while its run was in a window; engines that wait draw what they do idle."""
     total, span = 0.0, max(end - begin, 1e-12)
-    for side, boards in enumerate(sides):
-        some = log.within(begin, end, side)
-        every = sum(one.seconds for one in log.kept if one.side == side)
-        busy = log.busy_s[side] * sum(one.seconds for one in some) / every if every else 0.0
-        total += boards.gpus * boards.mean_w(some, busy, span)
+    for side, (table, board, engines, ranks, gpus) in enumerate(sides):
+        every = [one for one in log.kept if one.side == side]
+        some = [one for one in every if begin <= one.start_s < end]
+        sampled, joules = sum(one.seconds for one in some), 0.0
+        for one in some:
+            pieces = [(tokens, before) for _, tokens, before in one.pieces]
+            joules += one.seconds * table.watts(one.seconds / one.steps, one.decoding, one.cached, pieces, ranks)
+        watts = board.idle_w
+        if sampled:
+            busy_s = log.busy_s[side] * sampled / sum(one.seconds for one in every)
+            watts += min(busy_s / (engines * span), 1.0) * (joules / sampled - board.idle_w)
+        total += gpus * watts
     return total / sum(boards.gpus for boards in sides)
 
 

@@ -31,7 +31,6 @@ class StepTimer(Protocol):
         """Seconds of a step of decoding requests that hold `cached` tokens together, and prompt pieces (tokens,
         tokens before them).
         """
-        ...
 
 
 @dataclass(slots=True)
@@ -50,32 +49,23 @@ class Step:
     pages: int = 0  # of the cache, in use
 
 
-class BatchPolicy(Protocol):
-    """Scheduling policy of an engine (`policies`)."""
+@dataclass(frozen=True, slots=True)
+class BatchPolicy:
+    """Limits of a scheduler; what it puts into a step is its engine's own (`policies`)."""
 
-    @property
-    def max_batched_tokens(self) -> int:
-        """Tokens of a step."""
-        ...
+    max_batched_tokens: int  # tokens of a step
+    max_requests: int  # requests that run at once
+    mixes_phases: bool = True  # decode tokens and prompts share a step; else steps with prompts decode nothing
+    chunked_prefill: bool = True  # a prompt may be cut over steps
+    overlaps: bool = False  # a step is scheduled while the one before runs, so new requests are seen one step later
+    recv_interval: int = 1  # decode steps between two looks at new requests
+    compile_s: float = 0.0  # a step waits this long for a kernel if no step had as many tokens before
+    wait_steps: int = 0  # decode steps that prompts are held back at most until more come
+    prefill_wait_steps: int = 0  # steps that prompts are held back until every data-parallel rank has one
 
-    @property
-    def max_requests(self) -> int:
-        """Requests that run at once."""
-        ...
-
-    @property
-    def wait_steps(self) -> int:
-        """Decode steps that prompts are held back at most."""
-        ...
-
-    @property
-    def compile_s(self) -> float:
-        """Seconds that a step waits for a kernel, once for each number of tokens."""
-        ...
-
-    def next_batch(self, engine: Replica, step: Step, /) -> int:
+    def next_batch(self, engine: Replica, step: Step) -> int:
         """Put prompt pieces into `step`; returns how many requests decode in it."""
-        ...
+        raise NotImplementedError
 
 
 class Replica:
@@ -154,7 +144,9 @@ class Replica:
             step.seconds *= self.jitter[self.steps % len(self.jitter)]
             self.steps += 1
             if self.policy.compile_s and pieces:
-                step.seconds += self._compile_s(decodes + sum(tokens for tokens, _ in pieces))
+                tokens = decodes + sum(size for size, _ in pieces)
+                step.seconds += self.policy.compile_s * (tokens not in self.compiled)
+                self.compiled.add(tokens)
         if self.cache:
             step.seconds += self.cache.loaded() * self.kv.host_load_s
         if decodes:
@@ -240,7 +232,7 @@ class Replica:
     def preempt_for_decodes(self, step: Step) -> None:
         """Throw out the newest requests until every decoding one can write its next token."""
         while self.opening > self.free and self.decoding:
-            victim = self._newest()
+            victim = next(one for one in iter(self.order.pop, None) if one in self.begun or one in self.partial)
             if self.decoding == 1 and not self.partial:
                 self._too_small(victim)
             self._evict(victim)
@@ -285,19 +277,6 @@ class Replica:
         return room - take
 
     # How requests begin, leave and end.
-
-    def _compile_s(self, tokens: int) -> float:
-        """Seconds for which a step waits for a kernel that is compiled for so many tokens."""
-        if tokens in self.compiled:
-            return 0.0
-        self.compiled.add(tokens)
-        return self.policy.compile_s
-
-    def _newest(self) -> int:
-        while True:
-            request = self.order.pop()
-            if request in self.begun or request in self.partial:
-                return request
 
     def _evict(self, request: int) -> None:
         if request in self.partial:

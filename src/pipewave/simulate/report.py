@@ -8,7 +8,7 @@ A closed loop begins with all its requests at once, whose prompts wait for one a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,6 +47,7 @@ class Sla:
 
 ANY = Sla()
 MEAN = "mean"
+LEAST = 1e-6  # of a time over its limit, where nothing is limited
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,11 @@ class Limit:
                 field=metric,
             )
         return cls(metric, ms, statistic)
+
+
+def over(figures: Mapping[str, float], limits: Sequence[Limit], end: str = "") -> float:
+    """Logarithm of the time nearest to its limit over that limit; `end` of its interval: `_low`, `_high`."""
+    return math.log(max([figures.get(one.figure + end, 0.0) / one.ms for one in limits] + [LEAST]))
 
 
 def limits_of(**given: float | str | None) -> tuple[Limit, ...]:

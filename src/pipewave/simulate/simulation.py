@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import count
 from operator import sub
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -22,20 +22,16 @@ from pipewave.simulate.frontend_queue import FrontendQueue, RequestInbox, lognor
 from pipewave.simulate.kv_budget import KvBudget
 from pipewave.simulate.policies import SchedulingPolicy
 from pipewave.simulate.power import Stretch, StretchLog
-from pipewave.simulate.replica import Replica, Step, StepTimer
+from pipewave.simulate.replica import Replica, Step
 from pipewave.simulate.traffic import Traffic
 from pipewave.software.front import INSIDE, Front
-
-
-class Timer(StepTimer, GroupTimer, Protocol):
-    """Step times of one scheduler, and of data-parallel ranks in lock step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
     """Equal engines side by side."""
 
-    timer: Timer
+    timer: GroupTimer
     policy: SchedulingPolicy
     kv: KvBudget  # of one data-parallel rank
     engines: int = 1
@@ -68,22 +64,14 @@ class StepLog:
         self.engine, self.start_s, self.seconds = array("i"), array("d"), array("d")
         self.decoding, self.preempted = array("i"), array("i")
 
-    def add(self, which: int, step: Step) -> None:
-        """A step of an engine."""
-        self.engine.append(which)
-        self.start_s.append(step.start_s)
-        self.seconds.append(step.seconds)
-        self.decoding.append(step.decoding)
-        self.preempted.append(step.preempted)
-
-    def add_decodes(self, which: int, begin: float, ends: list[float], decoding: int) -> None:
-        """Decode steps that follow each other from `begin` on and end so."""
+    def add(self, which: int, begin: float, ends: Sequence[float], decoding: int, preempted: int = 0) -> None:
+        """Alike steps of an engine that follow each other from `begin` on and end so."""
         count, starts = len(ends), [begin, *ends[:-1]]
         self.engine.extend([which] * count)
         self.start_s.extend(starts)
         self.seconds.extend(map(sub, ends, starts))
         self.decoding.extend([decoding] * count)
-        self.preempted.extend([0] * count)
+        self.preempted.extend([preempted] * count)
 
     def within(self, begin: float = -math.inf, end: float = math.inf) -> Mapping[str, Array]:
         """The columns of steps that began in a window."""
@@ -149,7 +137,7 @@ class Simulation:
         self.events: list[tuple[float, int, Handler, int]] = []
         self.serial = count()
         size = len(traffic)
-        self.arrived_s: list[float] = traffic.arrival_s.tolist()
+        self.arrival_s: list[float] = traffic.arrival_s.tolist()
         self.reached_s, self.first_s, self.done_s, self.first_made_s, self.done_made_s, self.found = (
             [math.nan] * size for _ in range(6)
         )
@@ -158,7 +146,7 @@ class Simulation:
         self.output: list[int] = traffic.output_len.tolist()
         self.open = traffic.concurrency is None and traffic.after is None
         after = [-1] * size if traffic.after is None else traffic.after.tolist()
-        told = ((request, sent) for request, sent in enumerate(self.arrived_s) if after[request] < 0)
+        told = ((request, sent) for request, sent in enumerate(self.arrival_s) if after[request] < 0)
         self.arrivals = self._reaching() if self.open else told
         self.next_turn = {earlier: turn for turn, earlier in enumerate(after) if earlier >= 0}
         self.think_s: list[float] = [0.0] * size if traffic.think_s is None else traffic.think_s.tolist()
@@ -170,11 +158,9 @@ class Simulation:
         while self.events:
             now, _, handle, which = heapq.heappop(self.events)
             handle(now, which)
-        first_s, done_s, arrived_s = (np.array(one) for one in (self.first_s, self.done_s, self.arrived_s))
-        made = (np.array(one) for one in (self.reached_s, self.first_made_s, self.done_made_s, self.found))
-        reached_s, first_made_s, done_made_s, found = made
-        times = (reached_s, first_made_s, done_made_s, found)
-        return Record(first_s, done_s, arrived_s, self.steps, *times, self.log, self.stretches)
+        names = ("first_s", "done_s", "arrival_s", "reached_s", "first_made_s", "done_made_s", "found")
+        times = {name: np.array(getattr(self, name)) for name in names}
+        return Record(**times, steps=self.steps, log=self.log, stretches=self.stretches)
 
     def _at(self, time: float, handle: Handler, which: int, *, last: bool = False) -> None:
         """Handle an event then; `last`: after all others of that instant."""
@@ -205,7 +191,7 @@ class Simulation:
             self._enter(now, request)
 
     def _enter(self, now: float, request: int) -> None:
-        self.arrived_s[request] = now
+        self.arrival_s[request] = now
         reached = self.frontend.enter(now, self.prompt[request])
         if reached > now:
             self._at(reached, self._reach, request)
@@ -259,7 +245,7 @@ class Simulation:
         if step.seconds:
             side = int(which >= len(self.front))
             self.stretches.add(Stretch(side, now, step.seconds, 1, step.decoding, step.cached, step.pieces))
-            self.log.add(which, step)
+            self.log.add(which, now, [now + step.seconds], step.decoding, step.preempted)
             if self.keep_steps:
                 self.steps.append((which, step))
         return step
@@ -289,7 +275,7 @@ class Simulation:
         self._spend(len(ends) * (1.0 if self.keep_steps else STRETCHED))
         side, middle = int(which >= len(self.front)), engine.cached - 0.5 * count * len(ends)
         self.stretches.add(Stretch(side, now, ends[-1] - now, len(ends), count, middle, ()))
-        self.log.add_decodes(which, now, ends, count)
+        self.log.add(which, now, ends, count)
         self.frontend.stream(ends, count)
         inbox.skipped(len(ends))
         self.began_s[which] = ends[-2] if len(ends) > 1 else now
