@@ -38,7 +38,7 @@ def test_an_embedding_runs_no_head_and_generates_nothing() -> None:
 
 @pytest.mark.parametrize("engine", [[], {"a": 1}, None])
 def test_what_is_no_engine_is_refused(engine: object) -> None:
-    with pytest.raises(BadInput, match="engine = .*must be one of vllm"):
+    with pytest.raises(BadInput, match=r"engine = .*must be one of vllm"):
         estimate("Qwen3-8B", "H100", **SIZES, output_len=1, engine=engine)  # type: ignore[arg-type]
 
 
