@@ -25,8 +25,7 @@ from lab.own_kernels.space import kernels, space
 from pipewave.cli.streams import show
 from pipewave.errors import BadFile
 from pipewave.tune import load_table
-from pipewave.tune.defaults import defaults
-from pipewave.tune.law.launch_counts import SHAPE_FIELDS, family
+from pipewave.tune.shipped_kernels import SHAPE_FIELDS, defaults, family
 
 RECORDINGS = Path("data/recordings/h200")
 Floats = NDArray[np.float64]

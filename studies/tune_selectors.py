@@ -20,9 +20,9 @@ from lab.own_kernels.measured import Measured, measured
 from lab.own_kernels.recording import ANCHOR, TEST, Recording
 from lab.own_kernels.space import kernels
 from pipewave.tune import tables
-from pipewave.tune.defaults import defaults
 from pipewave.tune.law.anchors import Anchors, Floats, Ints, peaks_of
 from pipewave.tune.law.model import fit
+from pipewave.tune.shipped_kernels import defaults
 from studies.tune_evaluate import regrets, summary
 
 RECORDINGS = Path("data/recordings/h200")

@@ -6,13 +6,6 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import product
 
-from lab.any_kernel.calls import (
-    gated_call,
-    int8_call,
-    l2norm_call,
-    prefill_call,
-    prefill_trips,
-)
 from lab.any_kernel.subjects import (
     MOE_ROWS,
     WARPS,
@@ -25,13 +18,18 @@ from lab.any_kernel.subjects import (
     first,
     flag_gems_call,
     fused_moe_call,
+    gated_call,
     grouped_call,
     grouped_trips,
+    int8_call,
+    l2norm_call,
     layer_norm_call,
     liger_warps,
     matmul_call,
     persistent_call,
     power,
+    prefill_call,
+    prefill_trips,
     product_shape,
     rms_norm_call,
     rows_shape,

@@ -16,10 +16,10 @@ from lab.any_kernel.spaces import Space
 from lab.any_kernel.subjects import Call, Shape, Subject
 from pipewave.tune import autotune
 from pipewave.tune.law.anchors import columns
-from pipewave.tune.source.formula import inputs_of
+from pipewave.tune.source.formula import inputs_of, unwrapped
 from pipewave.tune.user_kernels import measuring
 from pipewave.tune.user_kernels.device import Device, Launch
-from pipewave.tune.user_kernels.kernel import described, jit
+from pipewave.tune.user_kernels.kernel import described
 from pipewave.tune.user_kernels.launch_formulas import LaunchFormulas
 
 ANCHORS, TESTS, FRESH = 110, 50, 24
@@ -44,7 +44,7 @@ def configs_of(subject: Subject) -> list[Any]:
 
 def keys_of(subject: Subject) -> list[str]:
     """The key that upstream would tune anew for, as far as it is arguments."""
-    return [name for name in subject.key if name in jit(subject.kernel()).arg_names]
+    return [name for name in subject.key if name in unwrapped(subject.kernel())[0].arg_names]
 
 
 def record(subject: Subject, device: Device, torch: Any, budget_s: float) -> Space:

@@ -20,7 +20,8 @@ import numpy as np
 
 from pipewave.errors import BadFile
 from pipewave.files.whole import write as replace
-from pipewave.tune.law.anchors import COUNTS, Anchors, Floats, Ints, columns, usual
+from pipewave.tune.law.anchors import Anchors, Floats, Ints, columns, usual
+from pipewave.tune.law.wave import COUNTS
 from pipewave.tune.user_kernels.measuring import disturbed_from
 
 T4_VERSION = "1.0.0"

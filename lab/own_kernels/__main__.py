@@ -2,22 +2,19 @@
 
 Everything is compiled and checked, then timed at random test shapes and, until the budget is spent, at anchors. One
 file a kernel; a kernel whose file exists is skipped, a killed run goes on where it was. `--tables` makes the tables of
-the recordings, `--check` times ten anchors of the tables that ship again. Needs torch and triton.
+the recordings. Recording needs torch and triton.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.own_kernels.check import check, gpu_timer
 from lab.own_kernels.making import table_of
 from lab.own_kernels.profile import Budget, run
 from lab.own_kernels.recording import Recording
 from lab.own_kernels.space import kernels, space
-from pipewave.tune import load_table
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -28,7 +25,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--tests", type=int, default=64)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tables", action="store_true", help="fit the recordings of --out instead, without a GPU")
-    parser.add_argument("--check", action="store_true", help="time a few anchors of the shipped tables again")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(argv)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -37,11 +33,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         path = options.out / f"{kernel}.npz"
         if options.tables:
             print(table_of(Recording.load(path), options.out))
-        elif options.check:
-            print(kernel, check(load_table(kernel).meta, gpu_timer(kernel)))
         elif not path.exists():
-            run(kernel, path.with_suffix(".profile"), budget, lambda text: print(text, file=sys.stderr),
-                lambda *_: None).save(path)  # fmt: skip
+            run(kernel, path.with_suffix(".profile"), budget).save(path)
 
 
 if __name__ == "__main__":

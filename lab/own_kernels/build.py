@@ -6,14 +6,10 @@ Needs triton.
 
 from __future__ import annotations
 
-import re
-import subprocess
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import triton
@@ -23,7 +19,8 @@ from triton.compiler import ASTSource
 from lab.own_kernels.kernels import decode, grouped
 from lab.own_kernels.space import Config, space
 from pipewave.triton_kernels import gemm, moe_experts, prefill
-from pipewave.tune.law.launch_counts import family
+from pipewave.tune.rank import resources
+from pipewave.tune.shipped_kernels import family
 
 # How each kernel's arguments look to the compiler: pointer types, and integers known to be multiples of 16.
 _BF16 = "*bf16"
@@ -121,26 +118,13 @@ def compile_nothing(capability: int = 90) -> Any:
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 1})
 
 
-def _report(cubin: bytes) -> tuple[int, int]:
-    """Return (registers a thread, bytes of stack a thread) as the binary's own table of resources says."""
-    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-    if not tool.exists():
-        return -1, -1
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        text = subprocess.run([str(tool), "-res-usage", file.name], capture_output=True, text=True, check=False).stdout
-    found = re.search(r"REG:(\d+) STACK:(\d+)", text)
-    return (int(found[1]), int(found[2])) if found else (-1, -1)
-
-
 def build(kernel: str, binary: Config) -> Built:
     """Compile one binary and report on it; a failed compilation is reported, not raised."""
     try:
         compiled, _ = compile_binary(kernel, binary)
     except Exception as error:  # noqa: BLE001  the compiler raises whatever its passes raise; the caller drops the binary
         return Built(0, 0, 0, f"{type(error).__name__}: {error}"[:200])
-    registers, stack = _report(compiled.asm["cubin"])
+    registers, stack = resources(compiled.asm["cubin"])
     return Built(compiled.metadata.shared, registers, stack)
 
 

@@ -15,7 +15,7 @@ from lab.own_kernels.operands import Binaries, Call, Operands, routing
 from lab.own_kernels.shapes import Shape
 from pipewave.errors import BadInput
 from pipewave.triton_kernels import moe_experts, moe_sort
-from pipewave.tune.law.launch_counts import is_up
+from pipewave.tune.shipped_kernels import is_up
 
 PART = 1 << 30  # elements: what is written apart and then summed
 

@@ -1,4 +1,4 @@
-"""From a recording of a shipped kernel to its table: fit each kind of launch, work out short lists, keep a canary."""
+"""From a recording of a shipped kernel to its table: fit each kind of launch, work out short lists."""
 
 from __future__ import annotations
 
@@ -11,17 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.own_kernels.build import function
-from lab.own_kernels.check import canary
 from lab.own_kernels.measured import Measured, measured, routed_rows
 from lab.own_kernels.recording import ANCHOR, Recording
-from lab.own_kernels.space import space
 from pipewave.tune import store, tables
-from pipewave.tune.choose.chooser import CHUNK, Chooser
-from pipewave.tune.defaults import defaults
+from pipewave.tune.chooser import CHUNK, Chooser
 from pipewave.tune.law.anchors import Anchors, Floats, peaks_of
-from pipewave.tune.law.launch_counts import SHAPE_FIELDS, family
 from pipewave.tune.law.margin import MARGINS
 from pipewave.tune.law.model import Model, fit
+from pipewave.tune.shipped_kernels import SHAPE_FIELDS, defaults, family
 from pipewave.tune.store import KindTable
 from pipewave.tune.user_kernels.kernel import KernelDescription, Kind, source_hash
 from pipewave.tune.user_kernels.launch_formulas import Sizes
@@ -42,13 +39,12 @@ def table_of(recording: Recording, out: Path, samples: int = SAMPLES) -> Path:
     kinds = {kind: _kind(kernel, anchors, recording.meta["env"], kind, samples)
              for kind in (tables.SHAPE, *((tables.LOAD,) if anchors.load else ()))}  # fmt: skip
     path = out / store.slug(recording.meta["env"]["gpu"]) / kernel
-    return store.write_table(path, of, recording.meta["env"], kinds, canary(recording))
+    return store.write_table(path, of, recording.meta["env"], kinds)
 
 
 def described(kernel: str) -> KernelDescription:
     """A kernel as it is in this repository. Needs triton."""
-    of = space(kernel)
-    return tables.described(kernel, [of.as_dict(config) for config in of.configs], source_hash(function(kernel)))
+    return replace(tables.description(kernel), source_sha256=source_hash(function(kernel)))
 
 
 def numbers_of(some: Measured, *, load: bool) -> Columns:

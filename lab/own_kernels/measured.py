@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from lab.own_kernels.alternation import settled_us
 from lab.own_kernels.recording import Recording
 from lab.own_kernels.shapes import lengths
-from pipewave.tune.law.launch_counts import family
-from pipewave.tune.user_kernels.measuring import BLOCK_BYTES, HICCUP
+from pipewave.tune.law.anchors import peaks_of
+from pipewave.tune.shipped_kernels import family
+from pipewave.tune.user_kernels.device import Built
+from pipewave.tune.user_kernels.measuring import HICCUP, resident
 
 Floats = NDArray[np.float64]
-SM_BYTES, SM_REGISTERS, SM_THREADS, SM_BLOCKS = 233_472, 65_536, 2_048, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +41,6 @@ class Measured:
         shape = {name: values[index] for name, values in self.shape.items()}
         load = {name: values[index] for name, values in self.load.items()}
         return Measured(self.kernel, shape, self.config, self.halves[index], self.us[index], self.resident, load)
-
-
-def resident_blocks(
-    smem: NDArray[np.int32], registers: NDArray[np.int32], warps: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Blocks that one SM holds at once, by shared memory, registers, threads and the hardware's own limit."""
-    each = -(-np.maximum(registers, 16) // 8) * 8  # registers are handed out by eights
-    limits = (SM_BYTES // (smem + BLOCK_BYTES), SM_REGISTERS // (each * 32 * warps), SM_THREADS // (32 * warps))
-    return np.asarray(np.clip(np.minimum.reduce(limits), 1, SM_BLOCKS), np.int64)
 
 
 def medians(recording: Recording, chosen: NDArray[np.int64], row_us: Floats) -> Floats:
@@ -87,7 +79,8 @@ def measured(recording: Recording, *roles: int, settled: bool = True) -> Measure
     chosen = np.flatnonzero(np.isin(recording.role, roles))
     shape = {name: recording.shapes[chosen, i] for i, name in enumerate(recording.meta["fields"])}
     halves = medians(recording, chosen, settled_us(recording) if settled else recording.row_us.astype(float))
-    resident = resident_blocks(recording.built[:, 0], recording.built[:, 1], config["num_warps"])
+    built = [Built(int(smem), int(registers)) for smem, registers, _ in recording.built]
+    held = resident(built, config["num_warps"], peaks_of("NVIDIA H200"))
     kernel = recording.meta["kernel"]
     load = {}
     if family(kernel) == "moe":
@@ -95,7 +88,7 @@ def measured(recording: Recording, *roles: int, settled: bool = True) -> Measure
     elif family(kernel) == "decode":
         mean, longest = cached(shape)
         shape["kv_len"], load = np.rint(mean).astype(np.int64), {"longest": longest}
-    return Measured(kernel, shape, config, halves, undisturbed(halves), resident, load)
+    return Measured(kernel, shape, config, halves, undisturbed(halves), held, load)
 
 
 def cached(shape: dict[str, NDArray[np.int64]]) -> tuple[Floats, Floats]:

@@ -1,4 +1,4 @@
-"""The fixed list of MoE layers of the loop: `python -m lab.own_kernels.moe_layers` draws `moe_layers.csv`.
+"""The fixed list of MoE layers of the loop, drawn from a fixed seed.
 
 Layers of current models, sharded over 1 … 8 cards, with 1 … 16,384 tokens, evenly over the octaves; half of the tokens
 are powers of two. Routing: each token draws its experts without replacement, all as likely (`skew` 0) or with
@@ -7,15 +7,11 @@ log-normal popularity (`skew` in hundredths of its sigma). Drawn before anything
 
 from __future__ import annotations
 
-import csv
 import random
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-PATH = Path(__file__).with_name("moe_layers.csv")
 SEED, COUNT = 20_261_121, 336
-PROFILE_SEED = 31  # another stream, for what the tuner may look at
 MODELS = {  # experts, chosen a token, hidden size, width of an expert
     "Mixtral-8x7B": (8, 2, 4096, 14336),
     "Mixtral-8x22B": (8, 2, 6144, 16384),
@@ -67,20 +63,6 @@ def draw(seed: int, count: int) -> Iterator[Row]:
         yield dict(zip(FIELDS, values, strict=True))
 
 
-def load(path: Path = PATH) -> list[Row]:
-    """Read the committed list."""
-    with path.open(newline="") as file:
-        return [{name: value if name == "model" else int(value) for name, value in row.items()}
-                for row in csv.DictReader(file)]  # fmt: skip
-
-
-def save(path: Path = PATH) -> None:
-    """Draw the list and write it."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(draw(SEED, COUNT))
-
-
-if __name__ == "__main__":
-    save()
+def layers() -> list[Row]:
+    """The list."""
+    return list(draw(SEED, COUNT))

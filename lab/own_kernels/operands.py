@@ -17,7 +17,7 @@ from lab.own_kernels.kernels import decode, grouped
 from lab.own_kernels.shapes import Shape, lengths
 from pipewave.errors import BadInput
 from pipewave.triton_kernels import gemm
-from pipewave.tune.law.launch_counts import family, is_up
+from pipewave.tune.shipped_kernels import family, is_up
 
 Call = Callable[[], Any]
 Binaries = dict[tuple[int, ...], tuple[Any, dict[str, int | bool]]]

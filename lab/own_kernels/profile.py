@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,12 +20,11 @@ from lab.own_kernels.recording import ANCHOR, TEST, WAVE, Recording, Rows
 from lab.own_kernels.shapes import FIELDS, Shape, draw, wave_anchors
 from lab.own_kernels.space import Config, Space, space
 from pipewave.files.store import Store, read
-from pipewave.tune.law.launch_counts import family
+from pipewave.tune.shipped_kernels import family
 
 Calls = Sequence[Callable[[], Any]]
 Timer = Callable[[Sequence[Calls]], list[float]]
 ANCHOR_SEED = 1_000_003  # another stream than any test seed
-Progress = Callable[[int, int, float], None]  # jobs done, jobs planned, seconds left
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,6 @@ def time_job(
 
 
 def profile(of: Space, jobs: Sequence[Job], launcher: Launcher, timer: Timer, path: Path, seconds: float,
-            progress: Progress = lambda _done, _planned, _left: None,
             clock: Callable[[], float] = time.monotonic) -> Rows:  # fmt: skip
     """Time the jobs that `path` does not hold yet until the budget is spent; returns everything timed so far."""
     done = {int(record["job"]): record for record in read(path).records} if path.exists() else {}
@@ -135,7 +134,6 @@ def profile(of: Space, jobs: Sequence[Job], launcher: Launcher, timer: Timer, pa
             done[number] = record = {"job": number, "seconds": taken, "counts": counts(launcher, job),
                                      "configs": order, "halves": halves, "us": us}  # fmt: skip
             store.append(record)
-            progress(len(done), len(jobs), min(seconds - spent, spent / len(done) * (len(jobs) - len(done))))
     return rows(of, jobs, done)
 
 
@@ -155,20 +153,20 @@ def rows(of: Space, jobs: Sequence[Job], done: dict[int, dict[str, Any]]) -> Row
     return gathered
 
 
-def run(kernel: str, path: Path, budget: Budget, say: Callable[[str], None], progress: Progress) -> Recording:
+def run(kernel: str, path: Path, budget: Budget) -> Recording:
     """Profile a kernel on the current GPU. Needs torch and triton."""
     from lab.own_kernels import build
 
     of = space(kernel)
     start = time.monotonic()
-    say(f"{kernel}: compiling {len(of.binaries())} binaries")
+    sys.stderr.write(f"{kernel}: compiling {len(of.binaries())} binaries\n")
     futures = build.build_all([kernel], max(1, (os.cpu_count() or 2) - 1))[kernel]
     built = dict(zip(of.binaries(), [future.result() for future in futures], strict=True))
-    say(f"{kernel}: compiled in {time.monotonic() - start:.0f} s; timing for at most {budget.seconds:.0f} s")
-    return _timed(of, built, path, budget, progress)
+    sys.stderr.write(f"compiled in {time.monotonic() - start:.0f} s; timing for at most {budget.seconds:.0f} s\n")
+    return _timed(of, built, path, budget)
 
 
-def _timed(of: Space, built: dict[Any, Any], path: Path, budget: Budget, progress: Progress) -> Recording:
+def _timed(of: Space, built: dict[Any, Any], path: Path, budget: Budget) -> Recording:
     import torch
 
     from lab.own_kernels import build, verify
@@ -182,7 +180,7 @@ def _timed(of: Space, built: dict[Any, Any], path: Path, budget: Budget, progres
     right = [i for i, error in zip(usable, found, strict=True) if error <= verify.TOLERANCE]
     sms = torch.cuda.get_device_properties(0).multi_processor_count
     jobs = plan(of, right, budget.seed, budget.tests, budget.anchors, sms)
-    timed = profile(of, jobs, launcher, timer, path, budget.seconds, progress)
+    timed = profile(of, jobs, launcher, timer, path, budget.seconds)
     meta = {"schema": 1, "kernel": of.kernel, "names": of.names, "compiled": of.compiled,
             "fields": FIELDS[family(of.kernel)], "seed": budget.seed, "method": "cuda events, cold L2",
             "order": "shuffled", "flush_mb": timer.flush.numel() >> 20, "env": timed_on(),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from pipewave.tune.law.launch_counts import family, is_up
+from pipewave.tune.shipped_kernels import family, is_up
 
 Shape = dict[str, int]
 Rng = np.random.Generator

@@ -11,7 +11,7 @@ from lab.own_kernels import build
 from lab.own_kernels.layer_operands import LayerOperands
 from lab.own_kernels.operands import Operands, moe_nk
 from lab.own_kernels.shapes import Shape
-from pipewave.tune.law.launch_counts import family, is_up
+from pipewave.tune.shipped_kernels import family, is_up
 
 TOLERANCE = 0.02  # relative, in the 2-norm; bf16 operands and probabilities leave a few 1e-3
 SHAPES: dict[str, Shape] = {  # odd on purpose: no tile divides them

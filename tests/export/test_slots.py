@@ -14,7 +14,7 @@ import pytest
 
 import pipewave as pw
 from pipewave.errors import DoesNotFit
-from pipewave.export import aiperf, dynamo, llmd
+from pipewave.export import dynamo, llmd, runs
 from pipewave.export.sglang_simulator import install
 from pipewave.gpus import find
 from pipewave.models import load
@@ -119,7 +119,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, An
     case = from_dict({"model": "Llama-3.1-8B", "gpu": "H200", "isl": 256, "osl": 32, "rate": 4, "requests": 40})
     found = served(deploy(case.stated(), case.traffic()), interval=False)
     folder = tmp_path_factory.mktemp("aiperf") / "made"
-    aiperf.write(folder, found.record, found.traffic, found.answer)
+    runs.write_aiperf(folder, found.record, found.traffic, found.answer)
     return folder, found.answer
 
 

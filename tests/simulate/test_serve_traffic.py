@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pipewave.errors import BadFile, BadInput, MissingField, PipewaveError
-from pipewave.export.perfetto import write
+from pipewave.export.runs import write_perfetto
 from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
@@ -221,13 +221,13 @@ def test_disaggregation_keeps_prompts_out_of_decode_steps() -> None:
 
 def test_the_trace_opens_in_perfetto(tmp_path: Path) -> None:
     run = serve(served(), synthetic(20, input_len=100, output_len=10), keep_steps=True)
-    write(tmp_path / "trace.json", run.record, run.traffic)
+    write_perfetto(tmp_path / "trace.json", run.record, run.traffic)
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     spans = [e for e in events if e["ph"] == "X"]
     assert len(spans) == len(run.record.steps)
     assert sum(e["ph"] == "b" for e in events) == sum(e["ph"] == "e" for e in events) == 40
     with pytest.raises(BadFile):
-        write(tmp_path / "no" / "trace.json", run.record, run.traffic)
+        write_perfetto(tmp_path / "no" / "trace.json", run.record, run.traffic)
 
 
 @pytest.mark.parametrize(

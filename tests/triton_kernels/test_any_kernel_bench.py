@@ -20,9 +20,9 @@ from lab.any_kernel.listed import subjects  # noqa: E402
 from lab.any_kernel.subjects import Subject  # noqa: E402
 from lab.any_kernel.wheels import CACHE  # noqa: E402
 from pipewave.tune.law.anchors import peaks_of  # noqa: E402
-from pipewave.tune.source.formula import inputs_of  # noqa: E402
+from pipewave.tune.source.formula import inputs_of, unwrapped  # noqa: E402
 from pipewave.tune.user_kernels.device import Built, Launch  # noqa: E402
-from pipewave.tune.user_kernels.kernel import described, jit  # noqa: E402
+from pipewave.tune.user_kernels.kernel import described  # noqa: E402
 from pipewave.tune.user_kernels.launch_formulas import LaunchFormulas  # noqa: E402
 from studies.any_kernel import first_use  # noqa: E402
 from studies.any_kernel.__main__ import scored, table  # noqa: E402
@@ -46,7 +46,7 @@ def launch_of(subject: Subject, seed: int) -> tuple[Any, dict[str, Any], dict[st
     if subject.name == "vllm_fused_moe":
         shape["m"] = min(shape["m"], 256)
     grid, args, kwargs = subject.launch(on_paper(), shape)
-    names = jit(subject.kernel()).arg_names
+    names = unwrapped(subject.kernel())[0].arg_names
     return grid, {**dict(zip(names, args, strict=False)), **kwargs}, shape
 
 
@@ -93,7 +93,7 @@ def test_every_kernel_compiles(subject: Subject) -> None:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    code = jit(subject.kernel())
+    code = unwrapped(subject.kernel())[0]
     if not hasattr(code, "params"):
         pytest.skip("kernels run in the interpreter here; TRITON_INTERPRET=0 compiles them")
     _, named, _ = launch_of(subject, 0)

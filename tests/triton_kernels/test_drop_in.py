@@ -22,7 +22,7 @@ from own_card import CONFIGS, Device, at_size, matmul, product, tuned  # noqa: E
 from triton.runtime.autotuner import Autotuner  # noqa: E402
 
 from pipewave.tune import autotune, patch  # noqa: E402
-from pipewave.tune.patched import Patch  # noqa: E402
+from pipewave.tune.decorate import Patch  # noqa: E402
 from pipewave.tune.user_kernels.aside import ASIDE  # noqa: E402
 from pipewave.tune.user_kernels.device import Built  # noqa: E402
 from pipewave.tune.user_kernels.tuned import TunedKernel  # noqa: E402
@@ -217,7 +217,7 @@ def test_sizes_that_are_constants_are_sizes_and_flags_are_not(monkeypatch: pytes
     assert len(read) == len(configs), "read once, not for each shape"
     assert len(kernel.kinds) == 1
     (state,) = kernel.kinds.values()
-    assert set(state.sizes().rounded) == {"BLOCK"}
+    assert set(launch_formulas.sizes(state.formulas.inputs, kernel.of.key, state.numbers).rounded) == {"BLOCK"}
     kernel.spent_s = 1e12
     kernel.settle()
     row_launch(kernel, 40, 2000, 1)
@@ -281,7 +281,7 @@ def test_a_benchmark_of_the_users_own_times_launches() -> None:
 
 
 def test_no_launch_waits_for_what_is_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipewave.tune.choose.chooser import Chooser
+    from pipewave.tune.chooser import Chooser
 
     device = Device()
     kernel = tuned(device, budget_s=1e9)

@@ -13,7 +13,7 @@ triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
 
 from pipewave.triton_kernels import gemm, prefill  # noqa: E402
-from pipewave.tune.law.launch_counts import stated  # noqa: E402
+from pipewave.tune.shipped_kernels import stated  # noqa: E402
 from pipewave.tune.source.formula import Formula, constants_of, follows, formula, inputs_of, values_of  # noqa: E402
 from pipewave.tune.source.inspect import Shaped  # noqa: E402
 from tests.triton_kernels.block_by_block import count  # noqa: E402

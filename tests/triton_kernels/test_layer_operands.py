@@ -12,7 +12,7 @@ pytest.importorskip("triton")
 from lab.own_kernels import build, layer_operands, operands, verify  # noqa: E402
 from lab.own_kernels.shapes import draw  # noqa: E402
 from lab.own_kernels.space import space  # noqa: E402
-from pipewave.tune.law.launch_counts import stated  # noqa: E402
+from pipewave.tune.shipped_kernels import stated  # noqa: E402
 
 KERNELS = ("moe_up", "moe_down")
 

@@ -16,9 +16,9 @@ torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
 from pipewave.triton_kernels import gemm, prefill  # noqa: E402
-from pipewave.tune.choose import compiled as deciding  # noqa: E402
-from pipewave.tune.choose.chooser import Chooser  # noqa: E402
-from pipewave.tune.choose.compiled import (  # noqa: E402
+from pipewave.tune import compiled_chooser as deciding  # noqa: E402
+from pipewave.tune.chooser import Chooser  # noqa: E402
+from pipewave.tune.compiled_chooser import (  # noqa: E402
     CELL_BITS,
     Candidate,
     CompiledChooser,

@@ -15,7 +15,7 @@ import triton.language as tl  # noqa: E402
 from lab.own_kernels.kernels import grouped  # noqa: E402
 from pipewave.errors import BadInput  # noqa: E402
 from pipewave.triton_kernels import gemm, prefill  # noqa: E402
-from pipewave.tune.law import launch_counts as mapping  # noqa: E402
+from pipewave.tune import shipped_kernels as mapping  # noqa: E402
 from tests.triton_kernels.block_by_block import count  # noqa: E402
 
 

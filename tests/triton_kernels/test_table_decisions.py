@@ -25,6 +25,6 @@ def test_the_c_function_chooses_as_python_does_while_it_is_compiled() -> None:
     while chooser._compiled is None and time.monotonic() < end:
         time.sleep(0.05)
     assert chooser._compiled is not None
-    table.forget()
+    table._memo.clear()
     chooser.memo.clear()
     assert [table.select(**shape) for shape in shapes] == first

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from lab.own_kernels.alternation import places, settled_us
-from lab.own_kernels.measured import resident_blocks, undisturbed
+from lab.own_kernels.measured import undisturbed
 from lab.own_kernels.recording import TEST, Recording, Rows
 from lab.own_kernels.shapes import draw
-from pipewave.tune.choose.compiled import law_function
+from pipewave.tune.compiled_chooser import law_function
 from pipewave.tune.law import wave
-from pipewave.tune.law.launch_counts import (
+from pipewave.tune.law.anchors import peaks_of
+from pipewave.tune.law.corrections import alike, smoother
+from pipewave.tune.shipped_kernels import (
     SHAPE_FIELDS,
     LaunchCounts,
     active_experts,
@@ -22,8 +24,9 @@ from pipewave.tune.law.launch_counts import (
     routed,
     stated,
 )
-from pipewave.tune.law.smooth import alike, smoother
 from pipewave.tune.tables import description, formulas, with_derived
+from pipewave.tune.user_kernels import measuring
+from pipewave.tune.user_kernels.device import Built
 
 RNG = np.random.default_rng(5)
 
@@ -144,8 +147,8 @@ def test_left_out_residuals_are_those_of_refitting_without_the_shape() -> None:
 
 
 def test_occupancy_is_limited_by_each_resource() -> None:
-    smem, registers, warps = np.array([100_000, 1_000, 1_000]), np.array([32, 255, 16]), np.array([4, 4, 8])
-    assert resident_blocks(smem, registers, warps).tolist() == [2, 2, 8]
+    built = [Built(smem, registers) for smem, registers in ((100_000, 32), (1_000, 255), (1_000, 16))]
+    assert measuring.resident(built, np.array([4, 4, 8]), peaks_of("NVIDIA H200")).tolist() == [2, 2, 8]
 
 
 def test_a_disturbed_half_is_dropped() -> None:

@@ -7,8 +7,9 @@ import pytest
 
 from lab.own_kernels.shapes import draw
 from pipewave.tune import load_table
-from pipewave.tune.defaults import defaults
 from pipewave.tune.law.margin import ALWAYS, MARGINS, bases, decided, folds, with_margin
+from pipewave.tune.shipped_kernels import defaults
+from pipewave.tune.tables import LOAD, SHAPE
 
 RNG = np.random.default_rng(11)
 
@@ -77,4 +78,4 @@ def test_a_table_whose_errors_are_large_leaves_the_default_for_large_gains_only(
 @pytest.mark.parametrize("kernel", ["moe_w13", "moe_w2", "decode_128", "decode_64"])
 def test_a_load_that_is_not_told_asks_for_no_less_gain(kernel: str) -> None:
     table = load_table(kernel, gpu="H200", env={})
-    assert table.model().margin >= table.model(known_load=True).margin >= MARGINS[0]
+    assert table.kinds[SHAPE].model.margin >= table.kinds[LOAD].model.margin >= MARGINS[0]

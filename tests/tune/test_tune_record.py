@@ -15,7 +15,7 @@ from lab.own_kernels.recording import ANCHOR, TEST, Recording
 from lab.own_kernels.shapes import FIELDS, draw, lengths
 from lab.own_kernels.space import kernels, space
 from pipewave.errors import BadFile
-from pipewave.tune.law.launch_counts import family
+from pipewave.tune.shipped_kernels import family
 
 
 class MadeUp:

@@ -13,9 +13,9 @@ import pytest
 from lab.any_kernel import spaces
 from pipewave.errors import BadFile
 from pipewave.tune import store as store
-from pipewave.tune.law.anchors import Anchors, Floats, Peaks, peaks_of, work
+from pipewave.tune.law.anchors import Anchors, Floats, Peaks, peaks_of
 from pipewave.tune.law.model import carried, fit, moved, ratios
-from pipewave.tune.law.wave import TERMS, terms
+from pipewave.tune.law.wave import TERMS, terms, work
 from pipewave.tune.store import KindTable
 from pipewave.tune.user_kernels.kernel import KernelDescription
 from studies.any_kernel.selectors import SELECTORS, Pipewave, SpaceSelector, peaks_of_space, score

@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.own_kernels.check import check, judge
 from lab.own_kernels.shapes import draw
 from lab.own_kernels.space import kernels, space
 from pipewave.errors import BadFile, BadInput, MissingField, PipewaveError, UnknownField, UnknownKernel
 from pipewave.files import sealed
-from pipewave.tune import load_table, machine, store
-from pipewave.tune.defaults import defaults
+from pipewave.tune import load_table, store
 from pipewave.tune.explain import explain, reachable, smallest_set
 from pipewave.tune.export import NAMES, SLACK, Layer, both, entries, sglang, sglang_name, steady, vllm, vllm_name
-from pipewave.tune.law.launch_counts import SHAPE_FIELDS, family
+from pipewave.tune.shipped_kernels import SHAPE_FIELDS, defaults, family
 from pipewave.tune.store import TableMismatch, check_environment, locate, read_table, write_table
-from pipewave.tune.tables import description
+from pipewave.tune.tables import SHAPE, description
+from pipewave.tune.user_kernels import device
+from pipewave.tune.user_kernels.offline import judge
 
 SHIPPED = (*kernels(), "moe_up", "moe_down")
 
@@ -46,7 +46,7 @@ def test_a_short_list_loses_little_against_all_configurations(kernel: str) -> No
     inside = [shape for shape in shapes(kernel) if table.is_foreseen(shape)]
     columns = {name: np.array([shape[name] for shape in inside]) for name in inside[0]}
     us, at = table.us(columns, sigmas=1.0), np.arange(len(inside))
-    us[at, defaults(kernel, table.config, columns)] *= np.exp(-table.model().margin)
+    us[at, defaults(kernel, table.config, columns)] *= np.exp(-table.kinds[SHAPE].model.margin)
     chosen = us[at, [table.configs.index(table.select(**shape)) for shape in inside]]
     assert len(inside) > 50
     assert np.mean(chosen / us.min(axis=1) - 1) < 0.02
@@ -152,20 +152,20 @@ def machine_with(tmp_path: Path, *models: str) -> Path:
 
 
 def test_the_machine_is_known_from_the_drivers_files(tmp_path: Path) -> None:
-    found = machine.current(machine_with(tmp_path, "NVIDIA H200", "NVIDIA H200"))
+    found = device.this_machine(machine_with(tmp_path, "NVIDIA H200", "NVIDIA H200"))
     assert (found["gpu"], found["driver"]) == ("NVIDIA H200", "580.159.04")
-    assert machine.current(machine_with(tmp_path / "mixed", "NVIDIA H200", "NVIDIA L4")) == {}
-    assert machine.current(tmp_path / "absent") == {}
+    assert device.this_machine(machine_with(tmp_path / "mixed", "NVIDIA H200", "NVIDIA L4")) == {}
+    assert device.this_machine(tmp_path / "absent") == {}
 
 
 def test_a_table_is_refused_on_another_card_without_being_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "current", lambda: {"gpu": "NVIDIA A100-SXM4-80GB"})
+    monkeypatch.setattr(device, "this_machine", lambda: {"gpu": "NVIDIA A100-SXM4-80GB"})
     with pytest.raises(TableMismatch, match="A100"):
         load_table("gemm", gpu="H200")
     with pytest.raises(BadFile, match="transfer"):
         load_table("gemm")
     assert load_table("gemm", gpu="H200", env={}).select(300, 4096, 4096)
-    monkeypatch.setattr(machine, "current", lambda: {"gpu": "NVIDIA H200"})
+    monkeypatch.setattr(device, "this_machine", lambda: {"gpu": "NVIDIA H200"})
     assert load_table("gemm").select(300, 4096, 4096)
 
 
@@ -195,7 +195,7 @@ def test_choices_do_not_depend_on_what_was_asked_before(kernel: str) -> None:
     forwards = [one.select(**shape) for shape in some]
     backwards = [other.select(**shape) for shape in reversed(some)][::-1]
     assert forwards == backwards == [one.select(**shape) for shape in some]
-    one.forget()
+    one._memo.clear()
     assert [one.select(**shape) for shape in some] == forwards
 
 
@@ -216,7 +216,7 @@ def test_a_card_without_a_table_is_offered_the_transfer() -> None:
     with pytest.raises(BadFile, match="transfer=True"):
         load_table("gemm", gpu="A100", env={})
     there, here = load_table("gemm", gpu="A100", env={}, transfer=True), load_table("gemm", env={})
-    assert there.model().peaks.sms == 108
+    assert there.kinds[SHAPE].model.peaks.sms == 108
     assert there.select(**shape) in there.configs
     columns = {name: np.array([value]) for name, value in shape.items()}
     assert 1.5 < np.median(there.us(columns) / here.us(columns)) < 4.5  # 989 TFLOP/s on 132 SMs, 312 on 108
@@ -226,12 +226,10 @@ def test_a_card_without_a_table_is_offered_the_transfer() -> None:
 
 
 def test_the_canary_tells_a_common_factor_from_a_changed_ranking() -> None:
-    meta = load_table("gemm", gpu="H200", env={}).meta
-    old = {(tuple(row["shape"].values()), tuple(row["config"])): row["us"] for row in meta["canary"]}
+    old = [row["us"] for row in load_table("gemm", gpu="H200", env={}).meta["canary"]]
     assert len(old) == 10
-    timer = lambda shape, config: old[tuple(shape.values()), config]  # noqa: E731
-    assert check(meta, timer).answer == "valid"
-    assert check(meta, lambda s, c: 1.2 * timer(s, c)).answer == "rescale"
+    assert judge(old, old).answer == "valid"
+    assert judge(old, [1.2 * us for us in old]).answer == "rescale"
     assert judge([1.0] * 10, [0.8, 1.3, 1.0, 1.2, 0.7, 1.0, 1.4, 0.9, 1.1, 0.75]).answer == "re-profile"
 
 

@@ -78,13 +78,13 @@ def serve_command(
         ready = deploy(stated, traffic)
         found = served(ready, limits.sla(load), steady=requests.steady, interval=interval, keep_steps=bool(trace_out))
     if trace_out:
-        from pipewave.export.perfetto import write
+        from pipewave.export.runs import write_perfetto
         from pipewave.files.whole import distinct
 
         distinct(trace_out, requests.trace, model, gpu, field="trace_out")
-        write(trace_out, found.record, found.traffic)
+        write_perfetto(trace_out, found.record, found.traffic)
     if aiperf:
-        from pipewave.export.aiperf import write as write_aiperf
+        from pipewave.export.runs import write_aiperf
 
         write_aiperf(aiperf, found.record, found.traffic, found.answer)
     read = [note for one in (deployed, load) if one for note in one.notes]  # out of pasted command lines

@@ -24,6 +24,6 @@ def autotune(*args: Any, **kwargs: Any) -> Any:
 
 def patch(**options: Any) -> Any:
     """Choose for every kernel of the program that is under `triton.autotune`; see `patched.patch`."""
-    from pipewave.tune.patched import patch as patched
+    from pipewave.tune.decorate import patch as patched
 
     return patched(**options)

@@ -1,16 +1,24 @@
-"""`@pipewave.tune.autotune` where `@triton.autotune` stood: any kernel, by what its source says and its launches take.
+"""`@pipewave.tune.autotune` where `@triton.autotune` stood, and `patch()` for every `triton.autotune` of a program.
 
-Kernels are told by their source, not by their name: a kernel called `gemm` is any other kernel.
+Kernels are told by their source, not by their name: a kernel called `gemm` is any other kernel. `patch` replaces
+`Autotuner.run`, so that kernels that were decorated before are met too. Objects stay Triton's own: whoever looks into
+`configs`, `cache` or `keys`, and `torch.compile`, finds what it knows.
 """
 
 from __future__ import annotations
 
+import atexit
+import math
+import sys
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pipewave.errors import BadInput
+from pipewave.tune.user_kernels.aside import ASIDE
 from pipewave.tune.user_kernels.device import BUDGET_S, Options
 from pipewave.tune.user_kernels.tuned import TunedKernel
 
@@ -44,3 +52,102 @@ def autotune(configs: Sequence[Any], key: Sequence[str], *args: Any, table: str 
             return made
 
     return decorate
+
+
+MARK = "pipewave_tuned"  # attribute of an Autotuner: its tuned kernel, None where upstream stays
+
+
+@dataclass(frozen=True, slots=True)
+class KernelReport:
+    """What was done for one kernel. `gain`: how many times the fastest its first configuration takes, at the measured
+    launches (geometric mean); `best`: the configuration of its last launch; `reason`: why the laws do not choose.
+    """
+
+    kernel: str
+    measured: int
+    by_model: int
+    upstream: int
+    seconds: float
+    gain: float
+    best: str
+    reason: str
+
+    def __str__(self) -> str:
+        gain = f"{self.gain:.2f} × over the first configuration" if self.measured else "nothing measured"
+        more = f"; {self.reason}" if self.reason else ""
+        return (f"{self.kernel}: {self.measured} launches measured in {self.seconds:.1f} s, {self.by_model} chosen by "
+                f"the model, {self.upstream} by triton.autotune; {gain}; last {self.best}{more}")  # fmt: skip
+
+
+class Patch:
+    """The replacement; `undo` puts Triton's own back."""
+
+    def __init__(self, options: Options) -> None:
+        from triton.runtime.autotuner import Autotuner
+
+        self.options, self._of = options, Autotuner
+        self._upstream: Callable[..., Any] = Autotuner.run
+        self.kernels: list[TunedKernel] = []
+        upstream, tuned = self._upstream, self._tuned
+
+        def run(of: Any, *args: Any, **kwargs: Any) -> Any:
+            kernel = of.__dict__[MARK] if MARK in of.__dict__ else tuned(of)
+            return upstream(of, *args, **kwargs) if kernel is None else kernel.run(*args, **kwargs)
+
+        Autotuner.run = run
+
+    def _tuned(self, of: Any) -> TunedKernel | None:
+        try:
+            kernel = TunedKernel(of, self.options)
+        except (AttributeError, BadInput):  # a source that cannot be read
+            kernel = None
+        setattr(of, MARK, kernel)
+        if kernel is not None:
+            kernel.launch_upstream = partial(self._upstream, of)
+            self.kernels.append(kernel)
+        return kernel
+
+    def undo(self) -> None:
+        """Triton's own `run` again, for kernels met already too."""
+        if _ACTIVE:
+            _ACTIVE.clear()
+        self._of.run = self._upstream
+        atexit.unregister(self.say)
+
+    def report(self) -> list[KernelReport]:
+        """What was measured, chosen and gained, kernel by kernel."""
+        return [reported(kernel) for kernel in self.kernels]
+
+    def say(self) -> None:
+        """Write the report to stderr."""
+        for line in (*self.report(), *(f"not worked out: {problem}" for problem in ASIDE.problems)):
+            sys.stderr.write(f"pipewave.tune: {line}\n")
+
+
+_ACTIVE: list[Patch] = []
+
+
+def patch(*, budget_s: float = BUDGET_S, cache: Any = True, report: bool = True, device: Any = None) -> Patch:
+    """Let pipewave choose for every kernel under `triton.autotune` from now on.
+
+    Args:
+        budget_s: seconds of timing at first use, for each kernel, compilation apart.
+        cache: folder of what was measured instead of the user's own; False keeps nothing.
+        report: write a line a kernel to stderr when the program ends.
+        device: what measures (`user_kernels.device.Device`); default: the GPU in use.
+    """
+    if _ACTIVE:
+        return _ACTIVE[0]
+    made = Patch(Options(budget_s, None, None, cache, device))
+    _ACTIVE.append(made)
+    if report:
+        atexit.register(made.say)
+    return made
+
+
+def reported(kernel: TunedKernel) -> KernelReport:
+    """The report of one kernel."""
+    gain = math.exp(sum(map(math.log, kernel.gains)) / len(kernel.gains)) if kernel.gains else 1.0
+    count = kernel.provenance
+    return KernelReport(kernel.of.name, count["measured"], count["model"], count["upstream"], kernel.spent_s, gain,
+                        str(kernel.best_config), kernel.reason)  # fmt: skip

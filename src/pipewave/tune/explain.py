@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.tune.defaults import defaults
-from pipewave.tune.law.anchors import Floats, work
-from pipewave.tune.law.launch_counts import check_shape
+from pipewave.tune.law.anchors import Floats
 from pipewave.tune.law.wave import PARTS, design
+from pipewave.tune.shipped_kernels import check_shape, defaults
 from pipewave.tune.tables import KernelTable
 
 BOUNDS = 0.02, 0.05, 0.1, 0.2  # worst regrets that few configurations are looked for at
@@ -35,7 +34,7 @@ def explain(table: KernelTable, shape: dict[str, int], rows: int = 8) -> dict[st
     order = [chosen, *(i for i in np.argsort(us, kind="stable").tolist() if i != chosen)][:rows]
     order += [default] if default not in order else []
     counts, model = chooser.formulas.counts(dict(zip(chooser.inputs, key, strict=True)))[None], chooser.model
-    parts = design(work(counts), model.peaks.sms, model.resident)[0] * model.law
+    parts = design(counts, model.peaks.sms, model.resident)[0] * model.law
     share = parts / np.maximum(parts.sum(axis=1, keepdims=True), 1e-9)
     said = {default: "default", chosen: "chosen"}
     candidates = [{**table.configs[i], "us": float(us[i]), "within_us": float(2 * model.sigma[i] * us[i]),

@@ -20,13 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.errors import BadInput, MissingExtra
+from pipewave.errors import MissingExtra
 from pipewave.gpus import find
 from pipewave.tune.law.anchors import peaks_of
 from pipewave.tune.law.model import physics_us
-from pipewave.tune.source.formula import formula
-from pipewave.tune.source.inspect import complete, kernel_file
-from pipewave.tune.source.launch import tensor_of
+from pipewave.tune.source.formula import formula, tensor_of
+from pipewave.tune.source.inspect import complete, tuned
 from pipewave.tune.source.traced import plain
 from pipewave.tune.user_kernels.device import Built
 from pipewave.tune.user_kernels.kernel import KernelDescription, described
@@ -60,11 +59,7 @@ class Candidate:
 
 def kernel_of(named: str) -> KernelDescription:
     """The kernel of `FILE.py:name` with its configurations. BadInput where it is under no tuner."""
-    module, name = kernel_file(named)
-    found: Any = getattr(module, name, None)
-    if not hasattr(found, "configs") or not hasattr(found, "fn"):
-        raise BadInput(f"{named}: no kernel under `triton.autotune` or `pipewave.tune.autotune` by that name",
-                       field="kernel")  # fmt: skip
+    found = tuned(named)
     return described(found.fn, [dict(one.all_kwargs()) for one in found.configs], found.keys)
 
 

@@ -19,15 +19,13 @@ import platformdirs
 from pipewave.errors import BadFile
 from pipewave.files import sealed
 from pipewave.files.store import Store, read
-from pipewave.tune.choose.chooser import Lists
-from pipewave.tune.choose.compiled import short
+from pipewave.tune.chooser import Lists
+from pipewave.tune.compiled_chooser import short
 from pipewave.tune.law.anchors import Floats, Peaks
-from pipewave.tune.law.gp_correction import GpCorrection
+from pipewave.tune.law.corrections import GpCorrection, Smoother
 from pipewave.tune.law.margin import Base
 from pipewave.tune.law.model import Model, Pooled, PooledPrediction
-from pipewave.tune.law.smooth import Smoother
-from pipewave.tune.machine import flat
-from pipewave.tune.user_kernels.device import Built
+from pipewave.tune.user_kernels.device import Built, flat
 from pipewave.tune.user_kernels.kernel import KernelDescription, Kind, config_hash
 
 LAUNCHES, TABLE = 1, 8  # schemas
@@ -179,11 +177,6 @@ def card(path: Path) -> dict[str, Any]:
     if not isinstance(meta.get("kernel"), dict):
         raise BadFile(f"{path} is no tuning table", field="table")
     return meta
-
-
-def kernel_of(path: Path) -> str:
-    """The kernel that a table is of. BadFile where it is none."""
-    return str(card(path)["kernel"].get("name", ""))
 
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:

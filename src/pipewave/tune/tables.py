@@ -1,7 +1,7 @@
 """Tables of our own kernels that ship: `load_table(kernel).select(**shape)`.
 
 They are tables like those of any kernel, chosen from by the same short lists. What is ours alone: launches are named by
-shape fields, their counts are stated (`law.launch_counts`), and the default depends on the shape. Where a launch has a
+shape fields, their counts are stated (`shipped_kernels`), and the default depends on the shape. Where a launch has a
 load beyond its shape (routing, cache lengths), there are two kinds: with it and in expectation.
 """
 
@@ -17,13 +17,23 @@ import numpy as np
 
 from pipewave.errors import BadFile, BadInput, UnknownKernel, did_you_mean
 from pipewave.gpus import find
-from pipewave.tune import machine, store
-from pipewave.tune.choose.chooser import MEMO, Chooser, Key
-from pipewave.tune.defaults import defaults
+from pipewave.tune import store
+from pipewave.tune.chooser import MEMO, Chooser, Key
 from pipewave.tune.law.anchors import Floats, Ints, columns, peaks_of
-from pipewave.tune.law.launch_counts import LINE, LOAD_FIELDS, SHAPE_FIELDS, check_shape, family, flops, routed, stated
-from pipewave.tune.law.model import Model, moved
+from pipewave.tune.law.model import moved
+from pipewave.tune.shipped_kernels import (
+    LINE,
+    LOAD_FIELDS,
+    SHAPE_FIELDS,
+    check_shape,
+    defaults,
+    family,
+    flops,
+    routed,
+    stated,
+)
 from pipewave.tune.store import KindTable
+from pipewave.tune.user_kernels import device
 from pipewave.tune.user_kernels.kernel import KernelDescription, Kind
 from pipewave.tune.user_kernels.launch_formulas import LaunchFormulas, Sizes
 
@@ -57,8 +67,8 @@ def load_table(kernel: str, *, gpu: str | None = None, path: str | Path | None =
         UnknownKernel: no such kernel. BadFile: no table, or a corrupted one.
         TableMismatch: a table of another kernel, kernel source, configuration space or GPU.
     """
-    of = description(kernel or (store.kernel_of(Path(path)) if path else ""))
-    here = machine.current() if env is None else machine.flat(env)
+    of = description(kernel or (store.card(Path(path))["kernel"].get("name", "") if path else ""))
+    here = device.this_machine() if env is None else device.flat(env)
     name = gpu or here.get("gpu") or FROM
     try:
         meta, kinds = store.read_table(Path(path) if path else store.locate(of.name, name), of)
@@ -82,13 +92,8 @@ def description(kernel: str) -> KernelDescription:
         raise UnknownKernel(f"kernel {kernel!r} has no table;{did_you_mean(kernel, KERNELS)} known: "
                             f"{', '.join(KERNELS)}", field="kernel")  # fmt: skip
     of = store.card(store.PACKAGED / store.slug(FROM) / f"{kernel}.safetensors")["kernel"]
-    return described(kernel, of["configs"], of["source_sha256"])
-
-
-def described(kernel: str, configs: list[dict[str, int]], source_sha256: str) -> KernelDescription:
-    """One of our own kernels as any kernel is described."""
-    known = tuple(MappingProxyType(config) for config in configs)
-    return KernelDescription(None, kernel, known, SHAPE_FIELDS[family(kernel)], (), (), {}, source_sha256)
+    known = tuple(MappingProxyType(config) for config in of["configs"])
+    return KernelDescription(None, kernel, known, SHAPE_FIELDS[family(kernel)], (), (), {}, of["source_sha256"])
 
 
 def formulas(kernel: str, numbers: Mapping[str, Any], of: KernelDescription | None = None) -> LaunchFormulas:
@@ -161,10 +166,6 @@ class KernelTable:
             if more in shape and shape[more] < shape[less]:
                 raise BadInput(f"{dict(shape)}: {more} must be at least {less}", field="shape")
 
-    def model(self, *, known_load: bool = False) -> Model:
-        """The fitted model."""
-        return self.kinds[LOAD if known_load and LOAD in self.kinds else SHAPE].model
-
     def chooser(self, kind: Kind) -> Chooser:
         """What chooses for a kind of launch; made when it is first asked for."""
         if kind not in self._choosers:
@@ -189,14 +190,10 @@ class KernelTable:
         chooser = self.chooser(LOAD if routing is not None or "longest" in numbers else SHAPE)
         return chooser, tuple(numbers[name] for name in chooser.inputs)
 
-    def forget(self) -> None:
-        """Drop what was remembered; choices do not change."""
-        self._memo = {}
-
     def is_foreseen(self, shape: Mapping[str, Any]) -> bool:
         """Whether a shape lies in the measured domain, or near it."""
         chooser, key = self.key(shape)
-        return chooser.is_listed(key)
+        return chooser.listed(key) is not None
 
     def us(self, shape: Mapping[str, Any], *, sigmas: float = 0.0) -> Floats:
         """Predicted µs [s, c] at shapes given as columns, so many standard deviations up."""

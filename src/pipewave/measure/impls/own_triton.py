@@ -47,7 +47,7 @@ def configuration(kernel: str, shape: Mapping[str, int], device: str) -> tuple[d
     import torch
 
     from pipewave.tune import load_table
-    from pipewave.tune.defaults import default
+    from pipewave.tune.shipped_kernels import default
     from pipewave.tune.tables import description
 
     card = str(torch.cuda.get_device_name()) if device == "cuda" else "none"

@@ -1,22 +1,127 @@
-"""An engine's own kernels on the current GPU, called as the engine calls them. Needs that engine, torch and a GPU."""
+"""An engine's own kernels on the current GPU, called as the engine calls them. Needs that engine, torch and a GPU.
+
+A configuration is put where the engine would have found a file's: `override_config` for routed experts, the function
+that reads the file for block-scaled products.
+"""
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import Any
 
 from pipewave.errors import MissingExtra
-from pipewave.tune import machine
-from pipewave.tune.engine.installed import INSTALLED, KEYS
 from pipewave.tune.engine.lookups import BLOCK, Lookup
 from pipewave.tune.law.anchors import peaks_of
+from pipewave.tune.user_kernels.device import this_machine
 from pipewave.tune.user_kernels.gpu import FEW, ColdTimer, async_mode
+
+KEYS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
+USUAL = {"num_warps": 4, "num_stages": 3, "GROUP_SIZE_M": 1}  # where an engine's rule leaves them to Triton
+Config = Mapping[str, int]
+Context = Callable[[], AbstractContextManager[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """An engine as it is installed: its modules, and what the arguments of their functions differ by."""
+
+    moe: str  # has the call of routed experts
+    rules: str  # which files there are, and the rule without one
+    overrides: str
+    block_fp8: str
+    matmul: str  # its block-scaled product
+    stages: int  # of that, without a file
+    no_blocks: tuple[int | None, int | None]  # sizes of blocks for weights without them
+    layer: str  # its call of routed experts: of rows, both weights, weights of pairs, experts of pairs
+    layer_options: Callable[[Lookup, tuple[Any, ...]], dict[str, Any]]  # of that call, by the scales of both weights
+    rule_flags: tuple[bool, ...] = ()  # arguments more of its rule
+    prepare: Callable[[], None] = lambda: None  # what must be said before its kernels can be called
+
+    def experts(self, of: Lookup, tensors: tuple[Any, ...], scales: tuple[Any, ...]) -> Callable[[], Any]:
+        """What launches the layer once."""
+        return partial(getattr(import_module(self.moe), self.layer), *tensors, **self.layer_options(of, scales))
+
+    def default(self, of: Lookup, m: int) -> dict[str, int]:
+        """What the engine runs as it is installed: of the file that it ships, else by its rule."""
+        shipped = self.shipped(of)
+        if shipped:
+            found = shipped[min(shipped, key=lambda key: abs(key - m))]
+        elif of.kind == "block_fp8":
+            found = dict(zip(KEYS, (64, BLOCK, BLOCK, 32, 4, self.stages), strict=True))
+        else:
+            rule = import_module(self.rules).get_default_config
+            found = rule(m, of.e, of.n, of.k, of.top_k, _file_type(of), *self.rule_flags, _blocks(of))
+        return {key: int({**USUAL, **found}[key]) for key in KEYS}
+
+    def shipped(self, of: Lookup) -> Mapping[int, Config]:
+        """The file that the engine brings for this GPU, by number of tokens; empty without one."""
+        if of.kind == "block_fp8":
+            return import_module(self.block_fp8).get_w8a8_block_fp8_configs(of.n, of.k, BLOCK, BLOCK) or {}
+        files = import_module(self.rules).get_moe_configs
+        return files(of.e, of.n, _file_type(of), *(of.blocks or self.no_blocks)) or {}
+
+    def override(self, of: Lookup, m: int, config: dict[str, int]) -> Context:
+        """What puts a configuration where the engine would have found a file's."""
+        if of.kind == "moe":
+            return partial(import_module(self.overrides).override_config, config)
+        return partial(replaced, import_module(self.block_fp8), "get_w8a8_block_fp8_configs", lambda *_: {m: config})
+
+
+def _file_type(of: Lookup) -> str | None:
+    return "fp8_w8a8" if of.dtype.startswith("fp8") else None
+
+
+def _blocks(of: Lookup) -> list[int] | None:
+    return list(of.blocks) if of.blocks else None
+
+
+def _vllm_options(of: Lookup, scales: tuple[Any, ...]) -> dict[str, Any]:
+    if not scales:
+        return {}
+    make = import_module("vllm.model_executor.layers.fused_moe.config").fp8_w8a8_moe_quant_config
+    return {"quant_config": make(w1_scale=scales[0], w2_scale=scales[1], block_shape=_blocks(of))}
+
+
+def _sglang_options(of: Lookup, scales: tuple[Any, ...]) -> dict[str, Any]:
+    whole = {"filter_expert": False}  # experts are filtered only where a GPU holds some of them
+    if not scales:
+        return whole
+    return whole | {"use_fp8_w8a8": True, "w1_scale": scales[0], "w2_scale": scales[1], "block_shape": _blocks(of)}
+
+
+def _sglang_settings() -> None:
+    """SGLang's kernels ask for the settings of a server: those of one that was started without any."""
+    settings = import_module("sglang.srt.server_args")
+    settings.set_global_server_args_for_scheduler(settings.ServerArgs(model_path="dummy"))
+
+
+VLLM_MOE, SGLANG_MOE = "vllm.model_executor.layers.fused_moe", "sglang.srt.layers.moe.moe_runner.triton_utils"
+INSTALLED: Mapping[str, Installed] = {
+    "vllm": Installed(f"{VLLM_MOE}.fused_moe", f"{VLLM_MOE}.fused_moe", VLLM_MOE,
+                      "vllm.model_executor.layers.quantization.utils.fp8_utils", "w8a8_triton_block_scaled_mm", 2,
+                      (0, 0), "fused_experts", _vllm_options),
+    "sglang": Installed(f"{SGLANG_MOE}.fused_moe", f"{SGLANG_MOE}.fused_moe_triton_config", SGLANG_MOE,
+                        "sglang.srt.layers.quantization.fp8_kernel", "w8a8_block_fp8_matmul_triton", 3,
+                        (None, None), "outplace_fused_experts", _sglang_options, (False,), _sglang_settings),
+}  # fmt: skip
+
+
+@contextmanager
+def replaced(owner: Any, name: str, by: Any) -> Iterator[None]:
+    """A function of a module or a class, replaced for a while."""
+    old = getattr(owner, name)
+    setattr(owner, name, by)
+    try:
+        yield
+    finally:
+        setattr(owner, name, old)
 
 
 class GpuTimer:
@@ -34,7 +139,7 @@ class GpuTimer:
         self._torch, self._engine = torch, INSTALLED[engine]
         torch.cuda.init()
         self._engine.prepare()
-        self.env: Mapping[str, Any] = machine.current()
+        self.env: Mapping[str, Any] = this_machine()
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
         self.peaks = peaks_of(properties.name, properties.multi_processor_count)
         self._timer, self._made = ColdTimer(queued=FEW), dict[Any, Callable[[], Any]]()
@@ -90,7 +195,7 @@ class GpuTimer:
         return self._made[of, m]
 
     def _matmul(self, of: Lookup, m: int) -> Callable[[], Any]:
-        torch, run = self._torch, self._engine.product()
+        torch, run = self._torch, getattr(import_module(self._engine.block_fp8), self._engine.matmul)
         a, b = self._fp8(m, of.k), self._kept(of, lambda: self._fp8(of.n, of.k))
         scales = [torch.ones(*size, device="cuda") for size in ((m, -(-of.k // BLOCK)), _scales(of.n, of.k))]
         return partial(run, a, b, *scales, [BLOCK, BLOCK], torch.bfloat16)
@@ -135,26 +240,17 @@ def compile_ahead(launches: Sequence[Callable[[], Any]]) -> None:
     mode = async_mode()
     if mode is None:
         return
-    with ThreadPoolExecutor(max(2, (os.cpu_count() or 2) - 1)) as pool, mode(pool, ignore_errors=True), _OnlyCompiled():
+    from triton.runtime.jit import JITFunction
+
+    run = JITFunction.run
+
+    def compile_only(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:  # noqa: ARG001
+        return run(kernel, *args, grid=grid, warmup=True, **kwargs)
+
+    with (ThreadPoolExecutor(max(2, (os.cpu_count() or 2) - 1)) as pool, mode(pool, ignore_errors=True),
+          replaced(JITFunction, "run", compile_only)):  # fmt: skip
         for launch in launches:
             _runs(launch)
-
-
-class _OnlyCompiled:
-    """Triton's launches compile and do not run for a while."""
-
-    def __enter__(self) -> None:
-        from triton.runtime.jit import JITFunction
-
-        self._of, self._run = JITFunction, JITFunction.run
-
-        def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:  # noqa: ARG001
-            return self._run(kernel, *args, grid=grid, warmup=True, **kwargs)
-
-        JITFunction.run = run
-
-    def __exit__(self, *_: object) -> None:
-        self._of.run = self._run
 
 
 def _runs(launch: Callable[[], Any]) -> bool:

@@ -6,6 +6,7 @@ routed experts, the one of a dense layer) gets laws of its own over the launches
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -125,23 +126,20 @@ def counts(of: Lookup, product: int, m: NDArray[np.int64], configs: Sequence[Con
     return made.many({"m": m.astype(float), **{name: np.full(len(m), float(size)) for name, size in sizes.items()}})
 
 
-def product_counts(of: Lookup, product: int, m: NDArray[np.int64], configs: Sequence[Config], *, whole: bool) -> Floats:
-    """As `counts`; where routed experts were timed as a whole, with the bytes and FLOPs of both products."""
-    found = counts(of, product, m, configs)
-    if whole and of.kind == "moe":
-        found[..., 3:] += counts(of, 1, m, configs)[..., 3:]
-    return found
-
-
 def _predicted(of: Lookup, product: int, anchors: Sequence[int], configs: Sequence[Config], us: Floats, peaks: Peaks,
                m: NDArray[np.int64], *, whole: bool) -> Floats:  # fmt: skip
-    """Predict a product at all numbers of tokens, one sigma up: [m, c] µs, inf where it cannot run."""
-    at = np.array(anchors, np.int64)
-    config, there = columns(configs), product_counts(of, product, m, configs, whole=whole)
+    """Predict a product at all numbers of tokens, one sigma up: [m, c] µs, inf where it cannot run. Routed experts that
+    were timed as a `whole` count the bytes and FLOPs of both products.
+    """
+    at, config = np.array(anchors, np.int64), columns(configs)
+    here, there = counts(of, product, at, configs), counts(of, product, m, configs)
+    if whole and of.kind == "moe":
+        here[..., 3:] += counts(of, 1, at, configs)[..., 3:]
+        there[..., 3:] += counts(of, 1, m, configs)[..., 3:]
     # Engines' launchers do not state it; laws bend to what is measured.
     resident = np.maximum(1, 8 // config["num_warps"])
-    model = fit(Anchors(at[:, None].astype(float), product_counts(of, product, at, configs, whole=whole), us, config,
-                        resident), peaks, there[:: max(1, len(m) // 128)])  # fmt: skip
+    anchors_there = Anchors(at[:, None].astype(float), here, us, config, resident)
+    model = fit(anchors_there, peaks, there[:: max(1, len(m) // 128)])
     predicted = model.us(there, np.log(m[:, None].astype(float))) * np.exp(model.sigma)
     return np.asarray(np.where(np.isfinite(us).all(axis=0), predicted, np.inf))
 
@@ -190,20 +188,11 @@ def candidates(of: Lookup) -> tuple[Config, ...]:
     wide = (32, 64, 128) if block_scaled else (32, 64, 128, 256)
     deep = (128,) if block_scaled else (64, 128)
     each = 1 if of.dtype.startswith(("fp8", "int8")) else 2
-    found = []
-    for rows in (16, 32, 64, 128):
-        for cols in wide:
-            for depth in deep:
-                for stages in (3, 4):
-                    if stages * (rows + cols) * depth * each <= 200_000:
-                        found += [_config(rows, cols, depth, group, stages) for group in (1, 16)]
-    return tuple(found)
-
-
-def _config(rows: int, cols: int, depth: int, group: int, stages: int) -> Config:
-    warps = 8 if rows * cols >= 128 * 128 else 4
-    return {"BLOCK_SIZE_M": rows, "BLOCK_SIZE_N": cols, "BLOCK_SIZE_K": depth, "GROUP_SIZE_M": group,
-            "num_warps": warps, "num_stages": stages}  # fmt: skip
+    every = itertools.product((16, 32, 64, 128), wide, deep, (3, 4), (1, 16))
+    return tuple({"BLOCK_SIZE_M": rows, "BLOCK_SIZE_N": cols, "BLOCK_SIZE_K": depth, "GROUP_SIZE_M": group,
+                  "num_warps": 8 if rows * cols >= 128 * 128 else 4, "num_stages": stages}
+                 for rows, cols, depth, stages, group in every
+                 if stages * (rows + cols) * depth * each <= 200_000)  # fmt: skip
 
 
 def write_all(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +11,10 @@ from numpy.typing import NDArray
 
 from pipewave.errors import PipewaveError
 from pipewave.gpus import find
-from pipewave.tune.law.launch_counts import LaunchCounts
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 UNKNOWN = "NVIDIA H200"  # stands in for a GPU without a specification; measured launches soon outweigh it
-COUNTS = 6  # of a launch, idle blocks apart, as `source.formula.OUTPUTS` names them
 
 
 def usual(resident: Ints) -> Ints:
@@ -52,28 +50,15 @@ class Anchors:
         return np.asarray(np.log(np.maximum(self.at, 1.0)))
 
 
-def work(counts: Floats) -> LaunchCounts:
-    """Counts [..., 6] as the launches that laws are made of."""
-    blocks, trips, longest, least_bytes, moved_bytes = (counts[..., i] for i in range(5))
-    idle = counts[..., COUNTS] if counts.shape[-1] > COUNTS else 0.0
-    return LaunchCounts(np.maximum(blocks, 1.0), trips, np.maximum(longest, trips), least_bytes, moved_bytes, idle)
-
-
 def columns(configs: Sequence[Mapping[str, Any]]) -> dict[str, Ints]:
     """Parameters of configurations as numbers [c]: words count by their first use, what is absent as 0."""
-    names = list(dict.fromkeys(name for config in configs for name in config))
-    return {name: _numbers(config.get(name) for config in configs) for name in names}
-
-
-def _numbers(values: Iterable[Any]) -> Ints:
-    words: dict[str, int] = {}
-
-    def number(value: Any) -> int:
-        if value is None or isinstance(value, int):
-            return int(value or 0)
-        return words.setdefault(str(value), len(words) + 1)
-
-    return np.array([number(value) for value in values], np.int64)
+    found: dict[str, Ints] = {}
+    for name in dict.fromkeys(name for config in configs for name in config):
+        words: dict[str, int] = {}
+        values = [config.get(name) or 0 for config in configs]
+        found[name] = np.array([one if isinstance(one, int) else words.setdefault(str(one), len(words) + 1)
+                                for one in values], np.int64)  # fmt: skip
+    return found
 
 
 @dataclass(frozen=True, slots=True)

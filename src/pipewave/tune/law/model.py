@@ -20,10 +20,22 @@ from itertools import product
 import numpy as np
 
 from pipewave.tune.law import wave
-from pipewave.tune.law.anchors import Anchors, Floats, Ints, Peaks, work
-from pipewave.tune.law.gp_correction import LEADING, NEAR, GpCorrection, learned, marks
+from pipewave.tune.law.anchors import Anchors, Floats, Ints, Peaks
+from pipewave.tune.law.corrections import (
+    ALIKE,
+    LEADING,
+    NEAR,
+    GpCorrection,
+    Smoother,
+    alike,
+    learned,
+    marks,
+    smoothed,
+    smoother,
+    soft_regret,
+    spread,
+)
 from pipewave.tune.law.margin import Base, bases, decided, folds, with_margin
-from pipewave.tune.law.smooth import ALIKE, Smoother, alike, smoothed, smoother, soft_regret, spread
 
 PRIOR_LAUNCHES = 6.0  # measured launches that a prior counts for
 PHYSICS = 0.2  # of a measured launch: what the physics of the GPU counts for, at each
@@ -92,7 +104,7 @@ class Model:
     def law_us(self, counts: Floats, resident: Ints | None = None) -> Floats:
         """Predict launches [s, c, 6] by the laws alone, `resident` [s, c] if it is known of each: [s, c] µs."""
         held = self.resident if resident is None else resident
-        return np.asarray(np.einsum("scp,cp->sc", wave.design(work(counts), self.peaks.sms, held), self.law))
+        return np.asarray(np.einsum("scp,cp->sc", wave.design(counts, self.peaks.sms, held), self.law))
 
     def log_factor(self, logs: Floats) -> Floats:
         """Return the log of the correction [s, c] at log sizes [s, d]."""
@@ -231,18 +243,14 @@ def _without_margin(anchors: Anchors, peaks: Peaks, elsewhere: Floats | None, pr
         prior_us = np.maximum(known.us(anchors.counts, anchors.resident), 1e-3)
         shift = float(np.nanmedian(np.log(anchors.us / prior_us)))
     expected = known.us(there, held) * np.exp(shift)
-    parts = [(_design(there, peaks, held), expected, np.sqrt(PRIOR_LAUNCHES / len(there)))]
+    parts = [(wave.design(there, peaks.sms, held), expected, np.sqrt(PRIOR_LAUNCHES / len(there)))]
     us = anchors.us / np.exp(sum(each.log_factor(anchors.logs) for each in known.smooth))
     if len(anchors.us):
-        parts.append((_design(anchors.counts, peaks, anchors.resident), us, 1.0))
+        parts.append((wave.design(anchors.counts, peaks.sms, anchors.resident), us, 1.0))
     law = wave.fit(parts)
     made = Model(peaks, anchors.usual, law, known.smooth, np.full(len(law), SIGMA), UNJUDGED, len(anchors.us),
                  there=known.there)  # fmt: skip
     return _corrected(made, anchors, us) if len(anchors.us) >= SMOOTHED else made
-
-
-def _design(counts: Floats, peaks: Peaks, resident: Ints) -> Floats:
-    return wave.design(work(counts), peaks.sms, resident)
 
 
 def _corrected(made: Model, anchors: Anchors, us: Floats) -> Model:

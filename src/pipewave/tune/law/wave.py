@@ -12,12 +12,10 @@ T(µs) = Σ θ_i · term_i with θ ≥ 0, fitted to relative error. Beyond the b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-from pipewave.tune.law.launch_counts import LaunchCounts
 
 Floats = NDArray[np.float64]
 TERMS = (
@@ -27,7 +25,19 @@ TERMS = (
 PARTS = {  # of a time, by what its terms stand for
     "launch": (0,), "waves": (1, 2, 3, 4, 5, 6, 7, 13, 14, 15), "work": (8, 9), "bytes": (10, 11, 12),
 }  # fmt: skip
+COUNTS = 6  # of a launch, idle blocks apart, as `source.formula.OUTPUTS` names them
 MEMORY_US, L2_US = 2.5e-7, 1e-7  # µs that a unit of the terms of bytes stands for, a byte
+
+
+class LaunchCounts(NamedTuple):
+    """One launch; each field is a number or an array."""
+
+    blocks: Any  # thread blocks that do work
+    trips: Any  # main-loop trips of a block, mean
+    longest: Any  # of the longest block
+    dram: Any  # bytes that come from or go to memory once
+    l2: Any  # bytes that the blocks ask of the L2
+    idle: Any = 0.0  # blocks that start and leave at once, or rows of a second pass
 
 
 def terms(work: LaunchCounts, sms: int, resident: Any) -> tuple[Any, ...]:
@@ -51,9 +61,16 @@ def terms(work: LaunchCounts, sms: int, resident: Any) -> tuple[Any, ...]:
             idle / sms, uneven, crowded, (busiest > resident) * longest)  # fmt: skip
 
 
-def design(work: LaunchCounts, sms: int, resident: NDArray[np.int64]) -> Floats:
-    """Stack the terms of shapes × configurations, `resident` [c] or [s, c]: [s, c, terms]."""
-    columns = terms(work, sms, resident)
+def work(counts: Floats) -> LaunchCounts:
+    """Counts [..., 6] as the launches that laws are made of."""
+    blocks, trips, longest, least_bytes, moved_bytes = (counts[..., i] for i in range(5))
+    idle = counts[..., COUNTS] if counts.shape[-1] > COUNTS else 0.0
+    return LaunchCounts(np.maximum(blocks, 1.0), trips, np.maximum(longest, trips), least_bytes, moved_bytes, idle)
+
+
+def design(counts: Floats, sms: int, resident: NDArray[np.int64]) -> Floats:
+    """Stack the terms of shapes × configurations [s, c, 6], `resident` [c] or [s, c]: [s, c, terms]."""
+    columns = terms(work(counts), sms, resident)
     size = np.broadcast_shapes(*(np.shape(column) for column in columns), (1, 1), np.shape(resident))
     return np.stack([np.broadcast_to(np.asarray(column, float), size) for column in columns], axis=-1)
 

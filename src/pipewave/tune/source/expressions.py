@@ -7,9 +7,19 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pipewave.tune.source.language import LanguageCalls, subscripted, transposed
+from pipewave.tune.source.language import (
+    Address,
+    Block,
+    LanguageCalls,
+    Tile,
+    Unknown,
+    combined,
+    is_number,
+    shape_of,
+    subscripted,
+    transposed,
+)
 from pipewave.tune.source.traced import Traced, same
-from pipewave.tune.source.values import Address, Block, Tile, Unknown, combined, is_number, shape_of
 
 OPERATORS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,

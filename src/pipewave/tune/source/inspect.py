@@ -18,10 +18,9 @@ from types import ModuleType
 from typing import Any
 
 from pipewave.errors import BadFile, BadInput, MissingExtra
-from pipewave.tune.source.expressions import OPERATORS, name_of
-from pipewave.tune.source.formula import constants_of, formula
-from pipewave.tune.source.language import NUMBERS
-from pipewave.tune.source.launch import source, unwrapped
+from pipewave.tune.source.expressions import Expressions
+from pipewave.tune.source.formula import constants_of, formula, source, unwrapped
+from pipewave.tune.source.language import Block, is_number
 from pipewave.tune.source.traced import plain
 
 TENSOR = re.compile(r"(\w+)\[([\d,\s]*)\]")
@@ -78,6 +77,16 @@ def kernel_file(named: str) -> tuple[ModuleType, str]:
     return module, name
 
 
+def tuned(named: str) -> Any:
+    """What stands under `FILE.py:name`, a kernel with configurations. Raises as `kernel_file`, BadInput for another."""
+    module, name = kernel_file(named)
+    found = getattr(module, name, None)
+    if not hasattr(found, "configs") or not hasattr(found, "fn"):
+        raise BadInput(f"{named}: no kernel under `pipewave.tune.autotune` or `triton.autotune` by that name",
+                       field="kernel")  # fmt: skip
+    return found
+
+
 def load(named: str) -> Any:
     """The kernel of `FILE.py:function` below any tuner, its heuristics kept. Runs the file, as importing it would.
 
@@ -130,27 +139,14 @@ def expression_grid(expression: str) -> Callable[[Mapping[str, Any]], Any]:
         raise BadInput(f"grid = {expression!r}: must be an expression ({problem})", field="grid") from problem
 
     def grid(values: Mapping[str, Any]) -> Any:
-        found = _evaluated(body, values)
-        return found if isinstance(found, tuple) else (found,)
+        found = Expressions(Block((), (), {}, lambda _: None, {}), dict(values)).value(body)
+        extents = found if isinstance(found, tuple) else (found,)
+        unknown = next((one for one in extents if not is_number(one)), None)
+        if unknown is not None:
+            raise TypeError(getattr(unknown, "why", f"{unknown!r} is no number"))
+        return extents
 
     return grid
-
-
-def _evaluated(node: ast.AST, values: Mapping[str, Any]) -> Any:
-    """Numbers, names, arithmetic, tuples and the functions of `NUMBERS`; nothing else."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-        return node.value
-    if isinstance(node, ast.Name):
-        return values[node.id]
-    if isinstance(node, ast.Tuple):
-        return tuple(_evaluated(element, values) for element in node.elts)
-    if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-        return OPERATORS[type(node.op)](_evaluated(node.left, values), _evaluated(node.right, values))
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_evaluated(node.operand, values)
-    if isinstance(node, ast.Call) and (name := name_of(node.func).removeprefix("triton.")) in NUMBERS:
-        return NUMBERS[name](*(_evaluated(argument, values) for argument in node.args))
-    raise TypeError(f"{ast.unparse(node)} is not followed")
 
 
 def understood(kernel: Any, expression: str, given: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:

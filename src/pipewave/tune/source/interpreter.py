@@ -13,8 +13,8 @@ from fractions import Fraction
 from typing import Any
 
 from pipewave.tune.source.expressions import Expressions, either, name_of
+from pipewave.tune.source.language import Block, Unknown, is_number
 from pipewave.tune.source.traced import Traced, greatest, same
-from pipewave.tune.source.values import Block, Unknown, is_number
 
 DEEPEST = 24  # calls of one kernel function by another
 SIXTH = Fraction(1, 6)

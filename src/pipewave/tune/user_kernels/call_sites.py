@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pipewave.tune.choose.chooser import Chooser, FixedChoice
-from pipewave.tune.source.formula import GRID, NUMEL, SMALLEST_SIZE, is_size
-from pipewave.tune.source.launch import tensor_of
+from pipewave.tune.chooser import Chooser, FixedChoice
+from pipewave.tune.source.formula import GRID, NUMEL, SMALLEST_SIZE, is_size, tensor_of
 from pipewave.tune.user_kernels.kernel import KernelDescription
 
 MOST_KNOWN = 1 << 16  # launches remembered at a place

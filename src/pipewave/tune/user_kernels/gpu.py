@@ -15,9 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
-from pipewave.tune import machine
 from pipewave.tune.law.anchors import peaks_of
-from pipewave.tune.user_kernels.device import Built, Launch
+from pipewave.tune.user_kernels.device import Built, Launch, this_machine
 
 Call = Callable[[], Any]
 FLUSH_MB = 256
@@ -60,7 +59,7 @@ class Gpu:
         import torch
 
         torch.cuda.init()
-        self.env: Mapping[str, Any] = machine.current()
+        self.env: Mapping[str, Any] = this_machine()
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
         self.peaks = peaks_of(properties.name, properties.multi_processor_count)
         self._timer: ColdTimer | None = None

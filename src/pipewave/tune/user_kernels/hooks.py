@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 from pipewave.errors import BadFile
 from pipewave.tune import store
 from pipewave.tune.law.anchors import Floats
-from pipewave.tune.source.launch import tensor_of
+from pipewave.tune.source.formula import tensor_of
 from pipewave.tune.user_kernels.device import Built, Device, Launch
 from pipewave.tune.user_kernels.kernel import KernelDescription, Kind
 from pipewave.tune.user_kernels.measuring import Timed
@@ -134,12 +134,6 @@ def announced(kernel: Any, by_name: Mapping[str, Any], timed: Timed, best: int) 
                  configs_timings=kernel.configs_timings, duration=timed.seconds, cache_hit=False)  # fmt: skip
 
 
-def log_path() -> Path | None:
-    """The file named by the environment."""
-    named = os.environ.get(VARIABLE)
-    return Path(named) if named else None
-
-
 def noted(target: Path, of: KernelDescription, named: Mapping[str, Any], grid: Any, numbers: Mapping[str, Any],
           counts: Floats) -> None:  # fmt: skip
     """Append a launch as one line, in one write, so that processes do not mix theirs."""
@@ -174,21 +168,16 @@ def read_log(source: Path, kernel: str) -> list[dict[str, Any]]:
         lines = source.read_text().splitlines()
     except OSError as problem:
         raise BadFile(f"{source}: cannot be read ({problem.strerror})", field="from_log") from problem
-    found = {line: record for line, record in _records(source, lines) if record.get("kernel") == kernel}
+    found: dict[str, dict[str, Any]] = {}
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line) if line.strip() else {}
+        except ValueError as problem:
+            raise BadFile(f"{source}:{number}: no launch ({problem})", field="from_log") from problem
+        if isinstance(record, dict) and "args" in record and record.get("kernel") == kernel:
+            found[line] = record
     if not found:
         raise BadFile(
             f"{source} has no launch of {kernel}; run your program with {VARIABLE}={source}", field="from_log"
         )
     return list(found.values())
-
-
-def _records(source: Path, lines: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except ValueError as problem:
-            raise BadFile(f"{source}:{number}: no launch ({problem})", field="from_log") from problem
-        if isinstance(record, dict) and "args" in record:
-            yield line, record

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipewave.tune.source.expressions import name_of
-from pipewave.tune.source.formula import constants_of, is_size
-from pipewave.tune.source.launch import kernel_function, source, tensor_of, unwrapped
+from pipewave.tune.source.formula import constants_of, is_size, kernel_function, source, tensor_of, unwrapped
 
 Kind = tuple[tuple[str, str], ...]  # what of a launch is no size: flags, types, which arguments there are
 
@@ -36,7 +35,7 @@ class KernelDescription:
     @property
     def inner(self) -> Any:
         """The `triton.jit` function itself."""
-        return jit(self.fn)
+        return unwrapped(self.fn)[0]
 
     def kind(self, named: Mapping[str, Any]) -> Kind:
         """The kind of a launch, by its arguments by name: binaries and laws of one kind do not serve another."""
@@ -62,11 +61,6 @@ def described(
     return KernelDescription(fn, str(getattr(inner, "__name__", "kernel")), tuple(configs), tuple(key),
                              tuple(inner.arg_names), constants, heuristics, source_hash(inner), trips,
                              frozenset(constants) - used)  # fmt: skip
-
-
-def jit(fn: Any) -> Any:
-    """The `triton.jit` function under all heuristics."""
-    return unwrapped(fn)[0]
 
 
 def source_hash(kernel: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.tune.choose.chooser import Chooser, Held
+from pipewave.tune.chooser import Chooser, Held
 from pipewave.tune.law.anchors import Anchors, Floats, Ints, Peaks, columns
 from pipewave.tune.law.model import Model, Prior, fit, physics
 from pipewave.tune.source.formula import GRID
@@ -55,10 +55,6 @@ class KindState:
         """Whether a launch is worth measuring whose sizes were measured before."""
         return self.is_hidden and sum(dict(one) == dict(numbers) for one in self.numbers) < REPEATS
 
-    def sizes(self) -> Sizes:
-        """Which numbers of the launches are sizes of their own."""
-        return sizes(self.formulas.inputs, self.formulas.of.key, self.numbers)
-
     def anchors(self, of: Sizes, peaks: Peaks) -> Anchors:
         """Everything measured, to fit to."""
         config = columns(self.formulas.of.configs)
@@ -69,9 +65,9 @@ class KindState:
         resident = np.stack([measuring.resident(row, warps, peaks) for row in rows])
         return Anchors(of.at(self.numbers), np.stack(self.counts), np.stack(self.us), config, resident)
 
-    def fitted(self, peaks: Peaks) -> Model:
-        """Fit to what was measured."""
-        of = self.sizes()
+    def fitted(self, peaks: Peaks) -> tuple[Model, Sizes, Anchors]:
+        """The model of what was measured, and what it was fitted to."""
+        of = sizes(self.formulas.inputs, self.formulas.of.key, self.numbers)
         anchors = self.anchors(of, peaks)
         elsewhere = (
             self.formulas.many(of.numbers(drawn(anchors.at, ELSEWHERE, seed=1))) if self.formulas.formulas else None
@@ -79,7 +75,7 @@ class KindState:
         known = None  # of another GPU's model, where it goes by the same sizes
         if self.prior is not None and self.prior[1] == of.names:
             known = Prior(self.prior[0].law_us, self.prior[0].smooth, self.prior[0])
-        return fit(anchors, peaks, elsewhere, known)
+        return fit(anchors, peaks, elsewhere, known), of, anchors
 
     def take(self, peaks: Peaks) -> bool:
         """Fit anew where launches have doubled, and say so; else only remember the last one's fastest."""
@@ -92,9 +88,7 @@ class KindState:
     def fit(self, peaks: Peaks) -> None:
         """Fit to what was measured."""
         self.fitted_to = len(self.us)
-        of = self.sizes()
-        anchors = self.anchors(of, peaks)
-        self.model = self.fitted(peaks)
+        self.model, of, anchors = self.fitted(peaks)
         best, usable = np.nanargmin(anchors.us, axis=1), np.flatnonzero(np.isfinite(anchors.us).any(axis=0))
         self.chooser = Chooser(self.formulas, of, self.model, usable, anchors.at, best,
                                held=self._held(anchors.resident))  # fmt: skip

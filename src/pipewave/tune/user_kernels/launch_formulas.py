@@ -18,7 +18,7 @@ from pipewave.tune.law.anchors import Floats, Ints
 from pipewave.tune.source.emitted import compiled
 from pipewave.tune.source.formula import NUMEL, Formula, follows, formula, values_of
 from pipewave.tune.source.traced import Trace, power_of_2
-from pipewave.tune.user_kernels.kernel import KernelDescription, jit
+from pipewave.tune.user_kernels.kernel import KernelDescription
 
 MOST_TURNS = 6  # formulas of a configuration, for launches that take other turns; then the first stands for the rest
 Hook = Callable[[dict[str, Any]], object] | None  # of a configuration, on its arguments by name
@@ -52,7 +52,7 @@ class LaunchFormulas:
             if self._one(made, numbers) is None and len(made) < MOST_TURNS:
                 config = self.of.configs[first]
                 self._describe(first, {**named, **config})
-                made.append(formula(jit(self.of.fn), grid, named, config, self.of.constants, self.of.trips,
+                made.append(formula(self.of.inner, grid, named, config, self.of.constants, self.of.trips,
                                     self.of.heuristics))  # fmt: skip
 
     def _describe(self, index: int, full: dict[str, Any]) -> None:
@@ -150,7 +150,9 @@ def sizes(inputs: Sequence[str], key: Sequence[str], launches: Sequence[Numbers]
     rounded: dict[str, str] = {}
     for name in dict.fromkeys(ordered):
         found, exact = _product(name, names, launches)
-        of = None if exact else _rounded_from(name, names, launches)
+        # the size that it is, rounded up to a power of two, at launches of more than one such size
+        of = next((one for one in names if not exact and len({launch[one] for launch in launches}) > 1
+                   and all(power_of_2(launch[one]) == launch[name] for launch in launches)), None)  # fmt: skip
         if of is not None:
             rounded[name] = of
         elif not names or (not exact and not name.startswith(NUMEL)) or name in key:
@@ -158,17 +160,6 @@ def sizes(inputs: Sequence[str], key: Sequence[str], launches: Sequence[Numbers]
         else:
             follow[name] = found
     return Sizes(tuple(names), follow, rounded)
-
-
-def _rounded_from(name: str, names: Sequence[str], launches: Sequence[Numbers]) -> str | None:
-    """The size that a number is, rounded up to a power of two, at launches of more than one such size."""
-    values = [launch[name] for launch in launches]
-    for one in names:
-        sizes_there = [launch[one] for launch in launches]
-        if len(set(sizes_there)) > 1 and all(power_of_2(size) == value for size, value in zip(sizes_there, values,
-                                                                                             strict=True)):  # fmt: skip
-            return one
-    return None
 
 
 def _product(

@@ -20,11 +20,12 @@ import numpy as np
 from pipewave.errors import BadFile, BadInput
 from pipewave.tune import store as store
 from pipewave.tune.source.formula import inputs_of
-from pipewave.tune.source.inspect import arguments, expression_grid, kernel_file
+from pipewave.tune.source.inspect import arguments, expression_grid, tuned
 from pipewave.tune.store import KindTable
 from pipewave.tune.user_kernels import measuring
 from pipewave.tune.user_kernels.device import Device, Launch, Options
 from pipewave.tune.user_kernels.hooks import kept, read_log
+from pipewave.tune.user_kernels.kernel import Kind
 from pipewave.tune.user_kernels.tuned import TunedKernel
 
 SAME, MOST_SPREAD = 0.05, 0.06  # of the common factor; of the spread around it. Launch noise is 1 to 2 %.
@@ -59,15 +60,9 @@ def kernel_of(named: str, device: Device, cache: str | Path | bool = True) -> Tu
     Raises:
         BadFile: no such file, or it cannot be imported. BadInput: nothing by that name that has configurations.
     """
-    module, name = kernel_file(named)
-    found: Any = getattr(module, name, None)
-    if isinstance(found, TunedKernel):
-        return TunedKernel(found.upstream, Options(0.0, found.options.trips, None, cache, device))
-    if hasattr(found, "configs") and hasattr(found, "fn"):
-        return TunedKernel(found, Options(0.0, None, None, cache, device))
-    raise BadInput(
-        f"{named}: no kernel under `pipewave.tune.autotune` or `triton.autotune` by that name", field="kernel"
-    )
+    found = tuned(named)
+    upstream, trips = (found.upstream, found.options.trips) if isinstance(found, TunedKernel) else (found, None)
+    return TunedKernel(upstream, Options(0.0, trips, None, cache, device))
 
 
 def from_log(source: Path, kernel: TunedKernel) -> list[Noted]:
@@ -148,8 +143,10 @@ def write_table(kernel: TunedKernel, device: Device) -> Path | None:
     states = {kind: state for kind, state in kernel.kinds.items() if state.us}
     if path is None or not states:
         return None
-    kinds = {kind: KindTable(state.fitted(device.peaks), state.numbers, state.sizes().names)
-             for kind, state in states.items()}  # fmt: skip
+    kinds: dict[Kind, KindTable] = {}
+    for kind, state in states.items():
+        model, of, _ = state.fitted(device.peaks)
+        kinds[kind] = KindTable(model, state.numbers, of.names)
     return store.write_table(path, kernel.of, device.env, kinds, list(_canary(kernel)))
 
 

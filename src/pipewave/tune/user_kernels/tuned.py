@@ -19,24 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 from pipewave.errors import BadInput
 from pipewave.tune import store as store
-from pipewave.tune.choose.chooser import Chooser, FixedChoice
+from pipewave.tune.chooser import Chooser, FixedChoice
 from pipewave.tune.law.anchors import Floats, Peaks
 from pipewave.tune.law.model import moved
 from pipewave.tune.source.formula import GRID, inputs_of
-from pipewave.tune.user_kernels import measuring
+from pipewave.tune.user_kernels import hooks, measuring
 from pipewave.tune.user_kernels.aside import ASIDE
 from pipewave.tune.user_kernels.call_sites import CallSites, named
 from pipewave.tune.user_kernels.device import Device, Launch, Options
-from pipewave.tune.user_kernels.hooks import (
-    Benched,
-    announced,
-    failures_told,
-    kept,
-    launch_of,
-    log_path,
-    noted,
-    user_benchmark,
-)
 from pipewave.tune.user_kernels.kernel import KernelDescription, Kind, described
 from pipewave.tune.user_kernels.kind_state import KindState
 from pipewave.tune.user_kernels.launch_formulas import LaunchFormulas
@@ -88,7 +78,7 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
         self._table: Mapping[Kind, Any] = {}
         self._carried_to: Peaks | None = None  # this GPU's, where the table is another one's
         self._hooks = [config.pre_hook for config in self.configs]
-        self._log = log_path()
+        self._log = Path(os.environ[hooks.VARIABLE]) if os.environ.get(hooks.VARIABLE) else None
         _LIVE.add(self)
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
@@ -178,8 +168,8 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
         if not self._looked:
             from pipewave.tune.user_kernels import gpu
 
-            found, theirs = self.options.device or gpu.current(), user_benchmark(self.upstream)
-            self._device = Benched(found, theirs) if found is not None and theirs is not None else found
+            found, theirs = self.options.device or gpu.current(), hooks.user_benchmark(self.upstream)
+            self._device = hooks.Benched(found, theirs) if found is not None and theirs is not None else found
             self._looked = True
         return self._device
 
@@ -194,7 +184,7 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
         state = self.state(kind, grid, by_name, numbers)
         counts = state.formulas.counts(numbers)
         if self._log is not None:
-            noted(self._log, self.of, by_name, grid, numbers, counts)
+            hooks.noted(self._log, self.of, by_name, grid, numbers, counts)
         allowed = self._allowed(args, kwargs)
         index = self._pick(state, args, kwargs, grid, numbers, counts, allowed)
         if state.is_hidden and self._may_measure():
@@ -293,7 +283,7 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
 
     def launch(self, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Any) -> Launch:
         """A launch to measure, with the hooks that upstream runs around each."""
-        return launch_of(self, named(self.of, args, kwargs), args, kwargs, grid)
+        return hooks.launch_of(self, named(self.of, args, kwargs), args, kwargs, grid)
 
     def measure(self, state: KindState, device: Device, launch: Launch, numbers: Mapping[str, Any], counts: Floats,
                 allowed: Sequence[int]) -> int | None:  # fmt: skip
@@ -306,7 +296,7 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
         timed = measuring.measure(device, launch, allowed, counts, state.expected_us(counts, device.peaks), narrow,
                                   getattr(device, "clock", time.monotonic),
                                   followed=not state.formulas.unknown)  # fmt: skip
-        failures_told(self.upstream, launch, timed)
+        hooks.failures_told(self.upstream, launch, timed)
         self.upstream.pre_hook({**by_name, **self.of.configs[allowed[0]]}, reset_only=True)
         self.spent_s += timed.seconds
         if not (timed.us == timed.us).any():
@@ -316,7 +306,7 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
             state.refused = self.reason = f"no configuration ran at one kind of launches: {why}"
             return None
         state.add(numbers, counts, timed.us, timed.built)
-        kept(self, state.kind, numbers, counts, timed)
+        hooks.kept(self, state.kind, numbers, counts, timed)
         if state.take(device.peaks):
             self._sites.forget()
         if self.spent_s >= self.options.budget_s:  # from now on the laws choose
@@ -324,5 +314,5 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
         best = int(min((i for i in allowed if timed.us[i] == timed.us[i]), key=lambda i: float(timed.us[i])))
         if timed.us[allowed[0]] == timed.us[allowed[0]]:
             self.gains.append(float(timed.us[allowed[0]] / timed.us[best]))
-        announced(self, by_name, timed, best)
+        hooks.announced(self, by_name, timed, best)
         return best

@@ -1,29 +1,22 @@
-"""What a launch is made of, as counts; and the counts of our own shipped kernels as functions of their shapes.
+"""What is stated of our own shipped kernels: fields of their shapes, counts of a launch, what runs without tuning.
 
-Counts of other kernels are read from their source (`tune.source`). Ours are stated here: routing and cache lengths are
+Counts of other kernels are read from their source (`tune.source`). Ours are stated: routing and cache lengths are
 hidden in tensors, which no source tells, and reading 90 tiles takes 0.2 s at each load and needs triton. The functions
-run on traced numbers (`source.traced`), so that they become the same formulas as those that are read.
+run on traced numbers (`source.traced`), so that they become the same formulas as those that are read. Defaults are the
+rules of vLLM and SGLang, and our own for our own fused MoE layer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pipewave.errors import MissingField, UnknownField, did_you_mean
+from pipewave.tune.law.wave import LaunchCounts
 from pipewave.tune.source.traced import greatest, least
-
-
-class LaunchCounts(NamedTuple):
-    """One launch; each field is a number or an array."""
-
-    blocks: Any  # thread blocks that do work
-    trips: Any  # main-loop trips of a block, mean
-    longest: Any  # of the longest block
-    dram: Any  # bytes that come from or go to memory once
-    l2: Any  # bytes that the blocks ask of the L2
-    idle: Any = 0.0  # blocks that start and leave at once, or rows of a second pass
-
 
 Numbers = Mapping[str, Any]
 LINE = 128  # bytes of a cache line
@@ -159,3 +152,67 @@ def flops(kernel: str, c: Numbers, counts: LaunchCounts) -> Any:
     """FLOPs of a launch of one of our own kernels, padding included."""
     per_row = 4 * int(kernel.rsplit("_", 1)[1]) if family(kernel) in ("prefill", "decode") else 2 * c["BLOCK_K"]
     return per_row * c.get("BLOCK_M", 16) * c["BLOCK_N"] * counts.blocks * counts.trips
+
+
+Ints = NDArray[np.int64]
+Shape = Mapping[str, int]
+Values = tuple[int, ...]  # in the order of a kernel's parameters
+MOE_CROWDED = 128  # tokens for each expert there is, from where on it walks tiles in bands
+
+
+def _gemm_fp8(shape: Shape) -> Values:
+    """vLLM's rule for its scaled Triton GEMM: tile by the next power of two of M, narrow N first."""
+    rows = 1 << max(shape["m"] - 1, 0).bit_length()
+    if rows <= 32:
+        return (64, 64, 256, 4, 3, 1) if shape["n"] < 8192 else (64, 128, 256, 4, 3, 1)
+    if rows <= 64:
+        return (64, 64, 256, 4, 3, 1)
+    return (64, 128, 128, 4, 3, 1) if rows <= 128 else (128, 128, 128, 4, 3, 1)
+
+
+def _moe(shape: Shape) -> Values:
+    """What vLLM 0.22 runs without a tuned file: tiles grow with tokens."""
+    m = shape["m"]
+    rows = next((rows for most, rows in ((32, 16), (96, 32), (512, 64)) if m <= most), 128)
+    cols, depth = (64, 128) if m <= 64 else (128, 64)
+    group = 16 if m // max(shape["e"], 1) > MOE_CROWDED else 1
+    return (rows, cols, depth, 4 if m <= 128 else 8, 4 if m <= 32 else 3, group)
+
+
+def _rows(shape: Shape) -> int:
+    """Rows of a tile of the fused layer that suit the tokens of an expert."""
+    each = shape["m"] * shape["top_k"] / shape["e"]
+    return next((size for size in (16, 64) if each <= size), 128)
+
+
+def _moe_up(shape: Shape) -> Values:
+    tile = {16: (16, 64, 128, 4, 5, 1), 64: (64, 128, 64, 4, 5, 0), 128: (128, 128, 64, 8, 4, 0)}[_rows(shape)]
+    return (*tile, 8, 0)
+
+
+def _moe_down(shape: Shape) -> Values:
+    tile = {16: (16, 128, 128, 4, 3, 0), 64: (64, 128, 64, 4, 3, 0), 128: (128, 128, 64, 4, 3, 0)}[_rows(shape)]
+    return (*tile, 0, 0, 8)
+
+
+_RULES: Mapping[str, Callable[[Shape], Values]] = {
+    "gemm": lambda _: (128, 128, 64, 8, 3, 8),  # vLLM's fixed tile for its persistent bf16 Triton GEMM
+    "gemm_fp8": _gemm_fp8, "moe": _moe, "moe_up": _moe_up, "moe_down": _moe_down,
+    # The fixed tile of vLLM's and SGLang's Triton prefill kernel on GPUs since Ampere.
+    "prefill": lambda shape: (128, 128, 4 if shape["head_dim"] <= 64 else 8, 1, 0),
+    "decode": lambda _: (32, 4, 2, 8),  # SGLang's Triton decode kernel, with its 8 splits
+}  # fmt: skip
+
+
+def default(kernel: str, shape: Shape) -> Values:
+    """Values of the default configuration of a kernel at a shape."""
+    kind = family(kernel)
+    width = {"head_dim": int(kernel.rsplit("_", 1)[1])} if kind in ("prefill", "decode") else {}
+    return _RULES.get(kernel, _RULES[kind])({**shape, **width})
+
+
+def defaults(kernel: str, config: Mapping[str, Ints], shape: Mapping[str, Any]) -> Ints:
+    """Number [s] of the default among configurations [c] given as columns, at shapes given as columns."""
+    position = {row: i for i, row in enumerate(zip(*(values.tolist() for values in config.values()), strict=True))}
+    rows = zip(*(np.asarray(values).reshape(-1).tolist() for values in shape.values()), strict=True)
+    return np.array([position[default(kernel, dict(zip(shape, row, strict=True)))] for row in rows])

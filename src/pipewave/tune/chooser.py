@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.tune.choose.compiled import (
+from pipewave.tune.compiled_chooser import (
     CELL_BITS,
     IDLE,
     Candidate,
@@ -119,7 +119,7 @@ class Chooser:
         self.begin()
         if not self.is_ready:
             ASIDE.settle()
-        listed = self._listed(key)
+        listed = self.listed(key)
         if listed is None and self._grows:
             listed = self.lists[0][self._cell(key, WIDTHS[0])] = self._new(key)
         return self._whole(key) if listed is None else self._evaluated(key, listed)
@@ -155,13 +155,10 @@ class Chooser:
     def _formula(self, index: int) -> Any:
         return self.formulas.formulas[int(self.formulas.group[index])][0]
 
-    def _listed(self, key: Key) -> Short | None:
+    def listed(self, key: Key) -> Short | None:
+        """The short list for a launch; None for one that was not foreseen: far beyond the sizes measured."""
         every = (lists.get(self._cell(key, octaves)) for octaves, lists in zip(WIDTHS, self.lists, strict=True))
         return next((found for found in every if found is not None), None)
-
-    def is_listed(self, key: Key) -> bool:
-        """Whether launches like this one were foreseen: within the sizes measured, or near them."""
-        return self._listed(key) is not None
 
     def _cell(self, key: Key, octaves: int) -> int:
         """As `_cells` of one launch."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from pipewave.tune.law import wave
 from pipewave.tune.law.anchors import Floats, Ints
-from pipewave.tune.law.launch_counts import LaunchCounts
+from pipewave.tune.law.wave import LaunchCounts
 from pipewave.tune.source.emitted import HEAD, SCALARS, Emitted, Known, Native, counted, function, identifier, plain
 from pipewave.tune.source.formula import Formula
 from pipewave.tune.source.traced import Trace

@@ -1,1 +1,0 @@
-"""Choosing a configuration: short lists by size cell, evaluated in microseconds."""
