@@ -13,7 +13,7 @@ from pipewave.errors import MissingExtra, NotFinite
 from pipewave.nets.weights_metadata import BASES, furthest
 from pipewave.physics.demand import PIPES, Array
 from pipewave.physics.power import POWER_BASES, START_S, Draw, Spent
-from pipewave.prediction.kernel_latency import US, Answers
+from pipewave.prediction.kernel_latency import BOUND, NUMBERS, US, Answers
 from pipewave.prediction.resolve import Source
 
 SHOWN = 8  # answers of many that are printed
@@ -257,18 +257,13 @@ def joined(parts: Iterable[tuple[Sequence[int] | NDArray[np.intp] | slice, Answe
     """Answers of parts of so many calls as one, each at the numbers of its calls. NotFinite for the first call of which
     no usable number comes out.
     """
-    seconds, (joules, work_j) = np.empty((len(LATENCIES), calls)), np.empty((2, calls))
-    bound, group = np.empty((2, calls), np.intp)
-    sources, draws = list[Source](), list[Draw]()
-    for rows, found in parts:
-        seconds[:, rows], bound[rows], group[rows] = found.seconds, found.bound, len(sources)
-        joules[rows], work_j[rows] = found.joules, found.work_j
-        sources.append(found.source)
-        draws.append(found.draw)
+    numbers, group = np.empty((NUMBERS, calls)), np.empty(calls, np.intp)
+    found = list(parts)
+    for place, (rows, answers) in enumerate(found):
+        numbers[:, rows], group[rows] = answers.numbers, place
+    seconds, (bound, joules, work_j) = numbers[:BOUND], numbers[BOUND:]
     fine = usable(seconds)
     if not fine.all():
         raise no_latency(f"calls[{int(np.argmin(fine))}]: ")
-    latency, low, high, floor, ceiling = seconds * US
-    return Predictions(
-        latency, low, high, floor, ceiling, bound, group, tuple(sources), joules, work_j, tuple(draws)
-    )  # fmt: skip
+    sources, draws = (tuple(getattr(answers, name) for _, answers in found) for name in ("source", "draw"))
+    return Predictions(*(US * seconds), bound.astype(np.intp), group, sources, joules, work_j, draws)

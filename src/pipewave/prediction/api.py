@@ -18,7 +18,7 @@ from pipewave.prediction import requests
 from pipewave.prediction.answers import LONGEST_S, Prediction, Predictions, joined, no_latency
 from pipewave.prediction.columns import calls_of, columns_of, group_key, group_key_of, uniform
 from pipewave.prediction.few_calls import answer_few, is_few
-from pipewave.prediction.kernel_latency import US, Answers, answer
+from pipewave.prediction.kernel_latency import NUMBERS, US, Answers, answer
 from pipewave.prediction.requests import Table
 from pipewave.prediction.threads import blas_alone, each, parts_of
 
@@ -133,11 +133,11 @@ def _one_call(call: Call, gpu: GPU, protocol: str, stack: str | None, impl: str 
     found = answer_few(family, (call,), group_key_of(family, call, stack, impl), gpu, protocol)
     if found is None:
         return joined([(slice(None), answer_one(call, gpu, protocol, stack, impl))], 1)[0]
-    latency, low, high, floor, ceiling = found.seconds
+    latency, low, high, floor, ceiling, bound, _, work_j = found.numbers
     if not 0.0 < floor <= latency <= high < LONGEST_S:
         raise no_latency()
     times_us = latency * US, low * US, high * US, floor * US, ceiling * US
-    return Prediction.of(times_us, int(found.bound), found.source, found.draw, found.work_j)
+    return Prediction.of(times_us, int(bound), found.source, found.draw, work_j)
 
 
 def answer_one(call: Call, gpu: GPU, protocol: str, stack: str | None = None, impl: str | None = None) -> Answers:
@@ -185,10 +185,10 @@ def _by_group(
 def _of_group(
     family: Family, calls: Sequence[Call], key: tuple[Any, ...], gpu: GPU, protocol: str, *, ceilings: bool
 ) -> Answers:
-    """Answers of calls that share a group key; seconds [5, call]."""
+    """Answers of calls that share a group key; numbers [row, call]."""
     few = answer_few(family, calls, key, gpu, protocol, ceilings=ceilings) if is_few(family, calls) else None
     if few is not None:
-        return few._replace(seconds=np.array(few.seconds).reshape(5, len(calls)))
+        return few._replace(numbers=np.reshape(few.numbers, (NUMBERS, len(calls))))
     parts = [columns_of(family, calls[first:last]) for first, last in parts_of(len(calls), CHUNK_CALLS)]
     return _in_parts(family, parts, key, gpu, protocol, ceilings=ceilings)
 
@@ -200,10 +200,4 @@ def _in_parts(
     found = each(lambda part: answer(family, part, key, gpu, protocol, ceilings=ceilings), parts)
     if len(found) == 1:
         return found[0]
-    joules, work_j = (
-        np.concatenate([np.broadcast_to(getattr(one, name), len(one.bound)) for one in found])
-        for name in ("joules", "work_j")
-    )
-    seconds = np.concatenate([one.seconds for one in found], axis=1)
-    bound = np.concatenate([one.bound for one in found])
-    return found[-1]._replace(seconds=seconds, bound=bound, joules=joules, work_j=work_j)
+    return found[-1]._replace(numbers=np.concatenate([one.numbers for one in found], axis=1))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipewave.calls.families import Call
-from pipewave.calls.fields import FieldsOf
+from pipewave.calls.fields import FieldsOf, rules
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Context, Family, Sketch
 from pipewave.nets.calibration import corrections
@@ -40,19 +40,16 @@ UNRECORDED = 12  # further calls that differ in the numbers of their lists alone
 class Physics(NamedTuple):
     """What is known of a call before its nets are asked.
 
-    `seconds`: the base estimate, the floor, the DRAM pipe, and the base estimate that the ceiling is answered from.
-    `plain_inputs`: of the ceiling's net, where it sees something else than the residual's. `coordinates`: of a
-    calibration. `product`: type of the products where it is not that of the call.
+    `known`: seconds (the base estimate, the floor, the DRAM pipe, the base estimate that the ceiling is answered from),
+    bytes of DRAM, and the last three numbers of an answer. `plain_inputs`: of the ceiling's net, where it sees something
+    else than the residual's. `coordinates`: of a calibration. `product`: type of the products where it is not that of
+    the call.
     """
 
-    seconds: tuple[Any, Any, Any, Any]
-    bound: Any
-    dram_bytes: Any
-    joules: Any
+    known: tuple[Any, ...]
     inputs: tuple[Any, ...]
     plain_inputs: tuple[Any, ...]
     coordinates: tuple[Any, ...]
-    work_j: Any
     product: str
 
 
@@ -70,18 +67,18 @@ class Nets:
         """Of each call, what the members answer: means, logarithms of scales, ceilings; and the log of a calibration's
         factor.
         """
-        seen = np.array([row[4] for row in rows], np.float32)
+        seen = np.array([row[1] for row in rows], np.float32)
         means, logs, units = self.residual.members(seen)
         many = self.members
         if self.ceiling:
-            plain = np.array([row[5] for row in rows], np.float32) if rows[0][5] else seen
+            plain = np.array([row[2] for row in rows], np.float32) if rows[0][2] else seen
             ceilings = self.ceiling.members(plain)[0]
             answers = [[*mean, *log, *top] for mean, log, top in zip(means, logs, ceilings, strict=True)]
         else:
             answers = [[*m[:many], *log[:many], *m[many:]] for m, log in zip(means, logs, strict=True)]
         if self.correction:
             units = units.reshape(-1, len(rows), units.shape[-1])
-            factors = self.correction.log_factor(len(rows), [row[6] for row in rows], units).tolist()
+            factors = self.correction.log_factor(len(rows), [row[3] for row in rows], units).tolist()
             for answer, factor in zip(answers, factors, strict=True):
                 answer.append(factor)
         return answers
@@ -114,55 +111,52 @@ def _alike(family: Family, call: Call) -> tuple[float, ...]:
 def answer_few(
     family: Family, calls: Sequence[Call], key: Sequence[Any], gpu: GPU, protocol: str, *, ceilings: bool = True
 ) -> Answers | None:
-    """Answers of calls with one group key, values of one call or arrays over a few; None where only a batch can."""
+    """Answers of calls with one group key, a number each of one call or [row, call]; None where only a batch can."""
     if family.formula is None and family.one is None:
         return None
 
-    def alone(key: tuple[Any, ...], protocol: str, physics: bool = False) -> Answers | None:
-        return _alone(family, calls, key, gpu, protocol, physics=physics)
+    def alone(
+        key: tuple[Any, ...], protocol: str, in_force: corrections.InForce | None, physics: bool
+    ) -> Answers | None:
+        return _alone(_context(family, key, gpu, protocol, in_force, physics), calls)
 
     xp = SCALAR if len(calls) == 1 else ARRAY
     return law.as_run(alone, family, tuple(key), gpu, protocol, xp, ceilings=ceilings)
 
 
-def _alone(
-    family: Family, calls: Sequence[Call], key: tuple[Any, ...], gpu: GPU, protocol: str, *, physics: bool
-) -> Answers | None:
-    """As calls that are measured one by one. `physics`: without the nets."""
-    few = _context(family, key, gpu, protocol, None if physics else corrections.of(gpu), physics)
+def _alone(few: FewContext, calls: Sequence[Call]) -> Answers | None:
+    """As calls that are measured one by one, or run in a step."""
     rows, at = [few.before(call) for call in calls], few.at
     if None in rows:
         return None
-    answers = few.nets(rows) if few.nets else [[]] * len(rows)  # type: ignore[arg-type]
-    seconds = [few.after(*row[0], *answer) for row, answer in zip(rows, answers, strict=True)]  # type: ignore[index]
-    if len(rows) == 1:
-        _, bound, dram_bytes, joules, *_, work_j, product = rows[0]  # type: ignore[misc]
-        return Answers(
-            seconds[0], bound, at.source, at.ctx, dram_bytes, joules, work_j, at.draws.get(product) or at.draw(product)
-        )
-    bounds, dram_bytes, joules, work_j = np.array([(*row[1:4], row[7]) for row in rows]).T  # type: ignore[index]
-    draw, bounds = at.draw(rows[0][8]), bounds.astype(np.intp)  # type: ignore[index]
-    return Answers(np.array(seconds).T, bounds, at.source, at.ctx, dram_bytes, joules, work_j, draw)
+    learned = few.nets(rows) if few.nets else [()] * len(rows)  # type: ignore[arg-type]
+    numbers = [few.after(*row[0], *answer) for row, answer in zip(rows, learned, strict=True)]  # type: ignore[index]
+    product = rows[0][4]  # type: ignore[index]
+    draw = at.draws.get(product) or at.draw(product)
+    return Answers(numbers[0] if len(rows) == 1 else np.array(numbers).T, at.source, at.ctx, draw)
 
 
 @lru_cache(maxsize=4096)
 def _context(
     family: Family, key: tuple[Any, ...], gpu: GPU, protocol: str, in_force: corrections.InForce | None, physics: bool
 ) -> FewContext:
+    step = (family, key[1]) if law.in_step_of(family, protocol) else None
+
     def under(net: str | None) -> FewContext | str:
         at = setting(family, key, gpu, protocol, in_force, physics, net)
         nets = _nets(at, at.learned) if at.learned else None
         before = _recorded(family, at, nets) if family.formula else _directly(family, at, nets)
-        return before if isinstance(before, str) else FewContext(at, nets, before, _after_of(at, nets))
+        return before if isinstance(before, str) else FewContext(at, nets, before, _after_of(at, nets, step))
 
     found = under(None)
     return found if isinstance(found, FewContext) else under(found)  # type: ignore[return-value]
 
 
-def _after_of(at: Setting, nets: Nets | None) -> Callable[..., tuple[float, ...]]:
+def _after_of(at: Setting, nets: Nets | None, step: tuple[Family, str | None] | None) -> Callable[..., tuple[float, ...]]:
     ceiling = at.learned.ceiling if at.learned else None
     ceilings, shift = (len(ceiling.net.weights[0]), ceiling.shift(at.plain_codes)) if ceiling else (0, 0.0)
-    return _after(nets.members if nets else 0, ceilings, at.widths, shift, at.ctx.protocol, at.width)
+    in_step = (*step, at.ctx) if step else None
+    return _after(nets.members if nets else 0, ceilings, at.widths, shift, at.ctx.protocol, at.width, in_step)
 
 
 def _nets(at: Setting, learned: Trained) -> Nets:
@@ -179,7 +173,7 @@ def _nets(at: Setting, learned: Trained) -> Nets:
 
 def _directly(family: Family, at: Setting, nets: Nets | None) -> Callable[[Call], Physics | None]:
     """Physics of a call by its family's own function of one; recorded once calls with alike lists come often."""
-    rest, asked = _numbers(numeric_fields(family)), Counter[tuple[float, ...]]()
+    rest, asked = _numbers(family, numeric_fields(family)), Counter[tuple[float, ...]]()
     lines: dict[tuple[float, ...], Callable[..., Physics | None]] = {}
 
     def physics(xp: Arith, sketch: Callable[[Context], Sketch]) -> Physics | None:
@@ -220,7 +214,7 @@ def _recorded(family: Family, at: Setting, nets: Nets | None) -> Callable[[Call]
             return ()
         return _physics(found, at, nets, xp)
 
-    numbers = _numbers(names)
+    numbers = _numbers(family, names)
     try:
         line = straight(lambda *symbols: physics(RECORDED, *symbols), len(names))
     except NotStraight:
@@ -229,12 +223,14 @@ def _recorded(family: Family, at: Setting, nets: Nets | None) -> Callable[[Call]
 
 
 @cache
-def _numbers(names: tuple[str, ...]) -> Callable[[Call], list[float]]:
+def _numbers(family: Family, names: tuple[str, ...]) -> Callable[[Call], Sequence[float]]:
     """The numbers of a call by the names of its fields; nulls are 0."""
     read: Callable[[Call], Any] = attrgetter(*names)
     if len(names) == 1:
         return lambda call: [read(call) or 0.0]
-    return lambda call: [value or 0.0 for value in read(call)]
+    if any(rules(family.call)[name].optional for name in names):
+        return lambda call: [value or 0.0 for value in read(call)]
+    return read
 
 
 def _physics(sketches: tuple[Sketch, ...], at: Setting, nets: Nets | None, xp: Arith) -> Physics:
@@ -247,31 +243,41 @@ def _physics(sketches: tuple[Sketch, ...], at: Setting, nets: Nets | None, xp: A
         floor = xp.maximum(seconds, floor)
     ceiling, moved = (nets.ceiling, nets.correction) if nets else (None, None)
     same = plain_seen is seen and nets is not None and nets.alike
+    seconds = found.base_s, floor, pipes.get("dram", 0.0), plain.base_s
+    heat, work_j = energy.joules(ctx.gpu, ctx.dtype, found.work), at.draw(found.work.product).work_j(found.work)
     return Physics(
-        seconds=(found.base_s, floor, pipes.get("dram", 0.0), plain.base_s),
-        bound=bound,
-        dram_bytes=found.amounts.get("dram", 0.0),
-        joules=energy.joules(ctx.gpu, ctx.dtype, found.work),
+        known=(*seconds, found.amounts.get("dram", 0.0), bound, heat, work_j),
         inputs=nets.residual.inputs(seen.features) if nets else (),
         plain_inputs=ceiling.inputs(plain_seen.features) if ceiling and not same else (),
         coordinates=tuple(seen.features[name] for name in moved.features) if moved else (),
-        work_j=at.draw(found.work.product).work_j(found.work),
         product=found.work.product,
     )
 
 
 @lru_cache(maxsize=1024)
 def _after(
-    members: int, ceilings: int, widths: tuple[Interval, ...], shift: float, protocol: str, width: float | None
+    members: int,
+    ceilings: int,
+    widths: tuple[Interval, ...],
+    shift: float,
+    protocol: str,
+    width: float | None,
+    step: tuple[Family, str | None, Context] | None,
 ) -> Callable[..., tuple[float, ...]]:
-    """Latency, low, high, floor, ceiling: from the seconds of `Physics` and what `Nets` answer."""
+    """Numbers of an answer: from what is `known` of a call and what `Nets` answer. `step`: family, stack named by the
+    caller and context of calls inside a step.
+    """
 
-    def interval(*known: Any) -> tuple[Any, ...]:
-        answers = known[4:]
+    def numbers(*known: Any) -> tuple[Any, ...]:
+        answers = known[8:]
         means, logs, tops = answers[:members], answers[members : 2 * members], answers[2 * members :][:ceilings]
         residual = merged(means, logs, RECORDED) if members else Residual(0.0, UNTRAINED_SCALE)
         log_ceiling = sum(tops) / ceilings + shift if ceilings else None
         factor = None if width is None else answers[-1]
-        return law.finished(known[:4], residual, log_ceiling, factor, widths, width, protocol, RECORDED)
+        seconds = law.finished(known[:4], residual, log_ceiling, factor, widths, width, protocol, RECORDED)
+        if step:
+            family, stack, ctx = step
+            seconds = law.in_step(seconds, known[4], family, ctx, stack, RECORDED)
+        return *seconds, *known[5:8]
 
-    return straight(interval, 4 + 2 * members + ceilings + (width is not None))
+    return straight(numbers, 8 + 2 * members + ceilings + (width is not None))

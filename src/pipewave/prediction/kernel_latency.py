@@ -43,7 +43,8 @@ from pipewave.software.rules import constant
 Rows = Sequence[float] | Array  # of one call, or [row, call]
 
 US = 1e6
-LATENCY, FLOOR, CEILING = 0, 3, 4  # rows of an answer's seconds
+LATENCY, FLOOR, CEILING, BOUND, JOULES, WORK_J = 0, 3, 4, 5, 6, 7  # rows of an answer's numbers
+NUMBERS = 8
 BEYOND = 1.5  # times the interval's end: a ceiling above it is no finding but a poor guess at plain software's time
 DRAM = PIPES.index("dram")
 DRAM_REACHED, FIRST_BYTES_S = 1.1, 1.6e-6  # the envelope of our 26,000 cold rows: times of the DRAM pipe, and before it
@@ -54,17 +55,30 @@ LIBRARY = {"gemm": ("bf16", "fp16", "fp8", "int8")}  # cuBLAS and CUTLASS answer
 
 
 class Answers(NamedTuple):
-    """Calls of one context, values of one or of each; rows of `seconds`: latency, low, high, floor, ceiling."""
+    """Calls of one context. `numbers`: latency, low, high, floor and ceiling in seconds, index of the pipe that sets the
+    floor, heat that lengthens a step at the power limit, and joules of FLOPs and bytes as watts are counted.
+    """
 
-    seconds: Any
-    bound: Any  # index into PIPES
+    numbers: Rows
     source: Source
     ctx: Context
-    dram_bytes: Any  # at least
-    joules: Any  # heat that lengthens a step at the power limit; may be a number that holds for all
-    work_j: Any  # of FLOPs and bytes, as watts are counted
     draw: Draw
     analysis: Any = None  # the `Analysis` of a batch
+
+    @property
+    def seconds(self) -> Any:
+        """Latency, low, high, floor and ceiling."""
+        return self.numbers[:BOUND]
+
+    @property
+    def bound(self) -> Any:
+        """Indices into PIPES, [call]."""
+        return np.asarray(self.numbers[BOUND], np.intp)
+
+    @property
+    def work_j(self) -> Any:
+        """Joules of FLOPs and bytes."""
+        return self.numbers[WORK_J]
 
 
 def answer(
@@ -72,11 +86,11 @@ def answer(
 ) -> Answers:
     """Answer a batch that shares the group key (dtype, stack, impl, options...)."""
 
-    def alone(key: tuple[Any, ...], protocol: str, physics: bool = False) -> Answers:
-        return _alone(family, cols, key, gpu, protocol, physics=physics)
+    def alone(key: tuple[Any, ...], protocol: str, in_force: corrections.InForce | None, physics: bool) -> Answers:
+        return _alone(family, cols, key, gpu, protocol, in_force, physics=physics)
 
     found: Any = as_run(alone, family, tuple(key), gpu, protocol, ARRAY, ceilings=ceilings)
-    return found._replace(seconds=np.asarray(found.seconds))  # type: ignore[no-any-return]
+    return found._replace(numbers=np.asarray(found.numbers))  # type: ignore[no-any-return]
 
 
 def as_run(
@@ -89,36 +103,38 @@ def as_run(
     *,
     ceilings: bool,
 ) -> Answers | None:
-    """Answers under a protocol from those of calls measured one by one: `alone` of a group key and a protocol, with
-    `physics` without the nets, where the floor is all that is asked. None where `alone` has none. `ceilings`: whether
-    anybody looks at them: those of streaming calls in a step are answered from other calls.
+    """Answers under a protocol from those of calls measured one by one: `alone` of a group key, a protocol, the
+    calibrations in force, and whether physics is enough, where the floor is all that is asked. None where `alone` has
+    none. `ceilings`: whether anybody looks at them: those of streaming calls in a step are answered from other calls.
     """
-    protocol = as_timed(family, protocol, gpu)
-    other = ("activations", "operands") if ceilings else ("operands",)  # whose answers are those of other calls
-    if protocol != SERVING or family.reads not in other:
-        return alone(key, protocol)
-    if family.reads == "activations":
-        found, cold = alone(key, protocol), alone(key, COLD)
-        both = found is not None and cold is not None
-        return found._replace(seconds=_ceiling_in_step(found.seconds, cold.seconds, xp)) if both else None  # type: ignore[union-attr]
-    note = stand_in(family, key, gpu, corrections.of(gpu))
-    found = alone(key, protocol, bool(note))
-    if found is None or not note:
-        return found and found._replace(seconds=in_step(found.seconds, found.dram_bytes, family, found.ctx, key[1], xp))
-    graph = alone(replay_key(key), "graph")
-    if graph is None:
+    protocol, in_force = as_timed(family, protocol, gpu), corrections.of(gpu)
+    in_step = family.reads if protocol == SERVING else ""
+    note = stand_in(family, key, gpu, in_force) if in_step == "operands" else ""
+    found = alone(key, protocol, in_force, bool(note))
+    if found is None or not (note or (in_step == "activations" and ceilings)):
+        return found
+    other = alone(replay_key(key), "graph", in_force, False) if note else alone(key, COLD, in_force, False)
+    if other is None:
         return None
-    seconds = replayed(graph.seconds, found.seconds[FLOOR], xp)
-    return found._replace(seconds=seconds, source=with_note(graph.source, note))
+    if note:
+        numbers = replayed(other.numbers, found.numbers[FLOOR], xp)
+        return other._replace(numbers=numbers, source=with_note(other.source, note))
+    return found._replace(numbers=_ceiling_in_step(found.numbers, other.numbers, xp))
 
 
 def _alone(
-    family: Family, cols: Columns, key: tuple[Any, ...], gpu: GPU, protocol: str, *, physics: bool = False
+    family: Family,
+    cols: Columns,
+    key: tuple[Any, ...],
+    gpu: GPU,
+    protocol: str,
+    in_force: corrections.InForce | None,
+    *,
+    physics: bool,
 ) -> Answers:
-    """Answers of calls measured one by one: under `serving`, of a cold call with its activations in L2. `physics`:
-    without the nets.
+    """Answers of calls measured one by one: under `serving`, of a cold call with its activations in L2, or of one that
+    reads its operands in a step. `physics`: without the nets.
     """
-    in_force = None if physics else corrections.of(gpu)
     at = setting(family, key, gpu, protocol, in_force, physics)
     analysis, ctx = family.analyse(cols, at.ctx), at.ctx
     if analysis.net != at.net:
@@ -128,12 +144,19 @@ def _alone(
     residual, log_ceiling, log_factor = _learned(at, seen, plain[1])
     parts = analysis.base_s, floor_s(pipes), pipes[DRAM], plain[0].base_s
     seconds = finished(parts, residual, log_ceiling, log_factor, at.widths, at.width, protocol, ARRAY)
+    if in_step_of(family, protocol):
+        seconds = in_step(seconds, analysis.demand.dram, family, ctx, key[1], ARRAY)
     work = analysis.done
-    heat, draw = joules(ctx.gpu, ctx.dtype, work), at.draw(work.product)
-    demand = analysis.demand
-    return Answers(
-        np.array(seconds), busiest(pipes), at.source, ctx, demand.dram, heat, draw.work_j(work), draw, analysis
-    )
+    draw, numbers = at.draw(work.product), np.empty((NUMBERS, len(analysis.base_s)))
+    rest = busiest(pipes), joules(ctx.gpu, ctx.dtype, work), draw.work_j(work)
+    for row, values in zip(numbers, (*seconds, *rest), strict=True):
+        row[:] = values
+    return Answers(numbers, at.source, ctx, draw, analysis)
+
+
+def in_step_of(family: Family, protocol: str) -> bool:
+    """Whether answers are those of cold calls as they run inside a step."""
+    return protocol == SERVING and family.reads == "operands"
 
 
 def _learned(at: Setting, seen: Analysis, plain: Analysis) -> tuple[Residual, Any, Any]:
@@ -245,19 +268,19 @@ def in_step(
     return tuple(xp.maximum(each * shrunk, floor) for each in seconds)
 
 
-def _ceiling_in_step(seconds: Rows, cold: Rows, xp: Arith) -> Rows:
+def _ceiling_in_step(found: Rows, cold: Rows, xp: Arith) -> Rows:
     """Answers of streaming calls in a step, with a ceiling: from those of the same calls cold.
 
     No ceiling was trained on what a step leaves in the L2: a well-made kernel gains as much by it as the one predicted.
     """
-    ceiling = xp.maximum(cold[CEILING] * seconds[LATENCY] / cold[LATENCY], seconds[FLOOR])
-    return (*seconds[:CEILING], ceiling)
+    ceiling = xp.maximum(cold[CEILING] * found[LATENCY] / cold[LATENCY], found[FLOOR])
+    return (*found[:CEILING], ceiling, *found[BOUND:])
 
 
 def replayed(graph: Rows, floor: Any, xp: Arith) -> tuple[Any, ...]:
     """Answers of graph replays in the place of those in a step, above the step's own floor."""
     latency, low, high, ceiling = (xp.maximum(each, floor) for each in (*graph[:FLOOR], graph[CEILING]))
-    return latency, low, high, floor, ceiling
+    return latency, low, high, floor, ceiling, *graph[BOUND:]
 
 
 def write_back_s(busy: Any, dram_bytes: Any, family: Family, gpu: GPU, xp: Arith, impl: str = "") -> Any:
