@@ -33,6 +33,7 @@ MODELS = (
     "Llama-3.1-8B", "Llama-3.1-70B", "Qwen3-8B", "Qwen3-32B-FP8", "Qwen3-30B-A3B", "gpt-oss-20b", "gpt-oss-120b",
     "Mistral-7B-v0.3", "Qwen3-235B-A22B-FP8", "DeepSeek-V3",
 )  # fmt: skip
+ENGINES = ("vllm", "sglang", "trtllm")  # of plans beyond the first `PLANS`, one each; those take any
 GPUS = ("A100", "L40S", "H100", "H200", "B200", "MI355X")
 
 
@@ -42,8 +43,9 @@ def asked(seed: int) -> tuple[str, Question, Space, Demand]:
     gpus = tuple(of.sample(GPUS, of.randint(1, 2)))
     ttft = of.choice((500, 1000, 2000, "p95=1500", "p99=3000"))
     tpot = of.choice((20, 30, 50, "p95=60"))
+    engines = {} if seed < PLANS else {"engines": (ENGINES[seed % len(ENGINES)],)}
     question = Question(of.choice((256, 1000, 2000, 4000)), of.choice((64, 200, 500)), ttft, tpot)
-    return of.choice(MODELS), question, Space(gpus), Demand(rate=of.choice((2.0, 5.0, 10.0, 20.0, 40.0)))
+    return of.choice(MODELS), question, Space(gpus, **engines), Demand(rate=of.choice((2.0, 5.0, 10.0, 20.0, 40.0)))
 
 
 def check(seed: int, *, wide: bool) -> dict[str, Any]:

@@ -28,6 +28,7 @@ Named = Mapping[str, NDArray[np.float64]]
 CALLS_AT_ONCE = 512
 ZERO = np.zeros((), np.float32)  # a plain 0.0 costs numpy a conversion every time
 ONE = np.ones((), np.float32)
+DEEPEST = np.full((), -80.0, np.float32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,9 +93,8 @@ def relu(x: Floats) -> Floats:
 
 
 def silu(x: Floats) -> Floats:
-    """In place; far below zero nothing is left of a unit, whose exponential overflows."""
-    with np.errstate(over="ignore"):
-        falling = np.exp(-x)
+    """In place; nothing is left of a unit below `DEEPEST`, and the exponential of what is deeper would overflow."""
+    falling = np.exp(-np.maximum(x, DEEPEST, out=x))
     falling += ONE
     return np.divide(x, falling, out=x)
 

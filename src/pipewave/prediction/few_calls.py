@@ -41,9 +41,9 @@ class Physics(NamedTuple):
     """What is known of a call before its nets are asked.
 
     `known`: seconds (the base estimate, the floor, the DRAM pipe, the base estimate that the ceiling is answered from),
-    bytes of DRAM, and the last three numbers of an answer. `plain_inputs`: of the ceiling's net, where it sees something
-    else than the residual's. `coordinates`: of a calibration. `product`: type of the products where it is not that of
-    the call.
+    bytes of DRAM, and the last three numbers of an answer. `plain_inputs`: of the ceiling's net, where it sees
+    something else than the residual's. `coordinates`: of a calibration. `product`: type of the products where it is not
+    that of the call.
     """
 
     known: tuple[Any, ...]
@@ -91,7 +91,7 @@ class FewContext:
     at: Setting
     nets: Nets | None  # None where none was trained
     before: Callable[[Call], Physics | None]  # None where another net answers a call
-    after: Callable[..., tuple[float, ...]]
+    after: Callable[..., Sequence[float]]
 
 
 def is_few(family: Family, calls: Sequence[Call]) -> bool:
@@ -115,10 +115,8 @@ def answer_few(
     if family.formula is None and family.one is None:
         return None
 
-    def alone(
-        key: tuple[Any, ...], protocol: str, in_force: corrections.InForce | None, physics: bool
-    ) -> Answers | None:
-        return _alone(_context(family, key, gpu, protocol, in_force, physics), calls)
+    def alone(key: tuple[Any, ...], protocol: str, in_force: corrections.InForce | None, asked: int) -> Answers | None:
+        return _alone(_context(family, key, gpu, protocol, in_force, asked), calls)
 
     xp = SCALAR if len(calls) == 1 else ARRAY
     return law.as_run(alone, family, tuple(key), gpu, protocol, xp, ceilings=ceilings)
@@ -138,12 +136,12 @@ def _alone(few: FewContext, calls: Sequence[Call]) -> Answers | None:
 
 @lru_cache(maxsize=4096)
 def _context(
-    family: Family, key: tuple[Any, ...], gpu: GPU, protocol: str, in_force: corrections.InForce | None, physics: bool
+    family: Family, key: tuple[Any, ...], gpu: GPU, protocol: str, in_force: corrections.InForce | None, asked: int
 ) -> FewContext:
     step = (family, key[1]) if law.in_step_of(family, protocol) else None
 
     def under(net: str | None) -> FewContext | str:
-        at = setting(family, key, gpu, protocol, in_force, physics, net)
+        at = setting(family, key, gpu, protocol, in_force, asked, net)
         nets = _nets(at, at.learned) if at.learned else None
         before = _recorded(family, at, nets) if family.formula else _directly(family, at, nets)
         return before if isinstance(before, str) else FewContext(at, nets, before, _after_of(at, nets, step))
@@ -152,18 +150,17 @@ def _context(
     return found if isinstance(found, FewContext) else under(found)  # type: ignore[return-value]
 
 
-def _after_of(at: Setting, nets: Nets | None, step: tuple[Family, str | None] | None) -> Callable[..., tuple[float, ...]]:
-    ceiling = at.learned.ceiling if at.learned else None
+def _after_of(at: Setting, nets: Nets | None, step: tuple[Family, str | None] | None) -> Callable[..., Sequence[float]]:
+    ceiling, in_step = at.ceiling, (*step, at.ctx) if step else None
     ceilings, shift = (len(ceiling.net.weights[0]), ceiling.shift(at.plain_codes)) if ceiling else (0, 0.0)
-    in_step = (*step, at.ctx) if step else None
     return _after(nets.members if nets else 0, ceilings, at.widths, shift, at.ctx.protocol, at.width, in_step)
 
 
 def _nets(at: Setting, learned: Trained) -> Nets:
     members = len(learned.net.weights[0])
-    if learned.ceiling is None:
+    if at.ceiling is None:
         return Nets(scalar_net([learned.net], [at.codes]), members, None, True, at.correction)
-    nets, both = (learned.net, learned.ceiling.net), (at.codes, at.plain_codes)
+    nets, both = (learned.net, at.ceiling.net), (at.codes, at.plain_codes)
     if at.contexts[2] == at.ctx and alike(*nets):
         return Nets(scalar_net(nets, both), members, None, True, at.correction)
     among = {*nets[1].features} <= {*nets[0].features}
@@ -263,7 +260,7 @@ def _after(
     protocol: str,
     width: float | None,
     step: tuple[Family, str | None, Context] | None,
-) -> Callable[..., tuple[float, ...]]:
+) -> Callable[..., Sequence[float]]:
     """Numbers of an answer: from what is `known` of a call and what `Nets` answer. `step`: family, stack named by the
     caller and context of calls inside a step.
     """

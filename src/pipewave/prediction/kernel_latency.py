@@ -36,7 +36,7 @@ from pipewave.physics.cache import COLD, SERVING
 from pipewave.physics.demand import PIPES, Array, busiest, floor_s
 from pipewave.physics.energy import joules
 from pipewave.physics.power import Draw
-from pipewave.prediction.resolve import Setting, Source, setting, with_note
+from pipewave.prediction.resolve import CEILINGS, FLOORS, TIMES, Setting, Source, setting, with_note
 from pipewave.software import stacks
 from pipewave.software.rules import constant
 
@@ -55,8 +55,8 @@ LIBRARY = {"gemm": ("bf16", "fp16", "fp8", "int8")}  # cuBLAS and CUTLASS answer
 
 
 class Answers(NamedTuple):
-    """Calls of one context. `numbers`: latency, low, high, floor and ceiling in seconds, index of the pipe that sets the
-    floor, heat that lengthens a step at the power limit, and joules of FLOPs and bytes as watts are counted.
+    """Calls of one context. `numbers`: latency, low, high, floor and ceiling in seconds, index of the pipe that sets
+    the floor, heat that lengthens a step at the power limit, and joules of FLOPs and bytes as watts are counted.
     """
 
     numbers: Rows
@@ -86,8 +86,8 @@ def answer(
 ) -> Answers:
     """Answer a batch that shares the group key (dtype, stack, impl, options...)."""
 
-    def alone(key: tuple[Any, ...], protocol: str, in_force: corrections.InForce | None, physics: bool) -> Answers:
-        return _alone(family, cols, key, gpu, protocol, in_force, physics=physics)
+    def alone(key: tuple[Any, ...], protocol: str, in_force: corrections.InForce | None, asked: int) -> Answers:
+        return _alone(family, cols, key, gpu, protocol, in_force, asked)
 
     found: Any = as_run(alone, family, tuple(key), gpu, protocol, ARRAY, ceilings=ceilings)
     return found._replace(numbers=np.asarray(found.numbers))  # type: ignore[no-any-return]
@@ -104,16 +104,16 @@ def as_run(
     ceilings: bool,
 ) -> Answers | None:
     """Answers under a protocol from those of calls measured one by one: `alone` of a group key, a protocol, the
-    calibrations in force, and whether physics is enough, where the floor is all that is asked. None where `alone` has
-    none. `ceilings`: whether anybody looks at them: those of streaming calls in a step are answered from other calls.
+    calibrations in force, and what is asked of them. None where `alone` has none. `ceilings`: whether anybody looks at
+    them; else they mean nothing.
     """
     protocol, in_force = as_timed(family, protocol, gpu), corrections.of(gpu)
-    in_step = family.reads if protocol == SERVING else ""
+    asked, in_step = CEILINGS if ceilings else TIMES, family.reads if protocol == SERVING else ""
     note = stand_in(family, key, gpu, in_force) if in_step == "operands" else ""
-    found = alone(key, protocol, in_force, bool(note))
+    found = alone(key, protocol, in_force, FLOORS if note else asked)
     if found is None or not (note or (in_step == "activations" and ceilings)):
         return found
-    other = alone(replay_key(key), "graph", in_force, False) if note else alone(key, COLD, in_force, False)
+    other = alone(replay_key(key), "graph", in_force, asked) if note else alone(key, COLD, in_force, asked)
     if other is None:
         return None
     if note:
@@ -129,16 +129,15 @@ def _alone(
     gpu: GPU,
     protocol: str,
     in_force: corrections.InForce | None,
-    *,
-    physics: bool,
+    asked: int,
 ) -> Answers:
     """Answers of calls measured one by one: under `serving`, of a cold call with its activations in L2, or of one that
-    reads its operands in a step. `physics`: without the nets.
+    reads its operands in a step.
     """
-    at = setting(family, key, gpu, protocol, in_force, physics)
+    at = setting(family, key, gpu, protocol, in_force, asked)
     analysis, ctx = family.analyse(cols, at.ctx), at.ctx
     if analysis.net != at.net:
-        at = setting(family, key, gpu, protocol, in_force, physics, analysis.net)
+        at = setting(family, key, gpu, protocol, in_force, asked, analysis.net)
     _, seen, *plain = at.each(lambda other: analysis if other == ctx else family.analyse(cols, other))
     pipes = analysis.demand.seconds(ctx.gpu, ctx.dtype)
     residual, log_ceiling, log_factor = _learned(at, seen, plain[1])
@@ -166,7 +165,7 @@ def _learned(at: Setting, seen: Analysis, plain: Analysis) -> tuple[Residual, An
     learned, units = at.learned, None
     residual, log_ceiling = Residual(0.0, UNTRAINED_SCALE), None
     if learned:
-        inputs, ceiling = learned.net.inputs(seen.features), learned.ceiling
+        inputs, ceiling = learned.net.inputs(seen.features), at.ceiling
         residual = learned.net(inputs, at.codes)
         same = ceiling and plain is seen and ceiling.net.features == learned.net.features
         log_ceiling = ceiling(inputs if same else plain.features, at.plain_codes) if ceiling else None

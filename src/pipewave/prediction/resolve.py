@@ -17,7 +17,7 @@ from pipewave.gpus.spec import VALUE_FIELDS
 from pipewave.kernels.base import Context, Family
 from pipewave.nets.calibration import corrections
 from pipewave.nets.calibration.correction import Correction, SoftwareCorrection
-from pipewave.nets.nets import Trained, trained
+from pipewave.nets.nets import Ceiling, Trained, trained
 from pipewave.nets.weights_metadata import LEVELS, Interval, WeightsMetadata, alike, intervals_of, kind_of
 from pipewave.physics.cache import SERVING
 from pipewave.physics.power import Draw, draw_of
@@ -35,6 +35,7 @@ RATES = frozenset((
     "tdp_w",
 ))  # fmt: skip
 Found = TypeVar("Found")
+FLOORS, TIMES, CEILINGS = range(3)  # what is asked of calls: what physics settles, times as well, ceilings as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,14 +198,15 @@ def _row_type(net: str, category: str, dtype: str, stack: str, protocol: str) ->
 class Setting:
     """What all calls of one context share.
 
-    `contexts`: of the calls, the one whose features the net sees, and both as the ceiling is asked. `learned` is None
-    where no net was trained, or physics alone is asked for.
+    `contexts`: of the calls, the one whose features the net sees, and both as the ceiling is asked, where it is.
+    `learned` is None where no net was trained or asked.
     """
 
     ctx: Context
     source: Source
     net: str
     learned: Trained | None
+    ceiling: Ceiling | None  # None where none was trained or asked
     contexts: tuple[Context, Context, Context, Context]
     widths: tuple[Interval, ...]
     codes: Mapping[str, str]
@@ -236,25 +238,27 @@ def setting(
     gpu: GPU,
     protocol: str,
     in_force: corrections.InForce | None,
-    physics: bool = False,
+    asked: int = CEILINGS,
     net: str | None = None,
 ) -> Setting:
     """Calls of a group key as they are measured one by one. `net`: where it is not the family's usual one."""
     dtype, stack, impl = key[:3]
     ctx, source = resolve(family, gpu, dtype, protocol, stack, impl, options_of(family, key))
     source, net = assuming(family, ctx, source), net_name(family, ctx.options) if net is None else net
-    learned = None if physics else trained(net)
-    plain = plain_context(ctx, net) if learned else ctx
-    seen = (as_original(ctx), plain, as_original(plain)) if learned else (ctx, ctx, ctx)
+    learned = None if asked == FLOORS else trained(net)
+    ceiling = learned.ceiling if learned and asked == CEILINGS else None
+    seen = as_original(ctx) if learned else ctx
+    plain = plain_context(ctx, net) if ceiling else ctx
+    contexts = (ctx, seen, plain, as_original(plain)) if ceiling else (ctx, seen, ctx, seen)
     intervals, measured = learned.card.intervals if learned else UNTRAINED, measured_protocol(protocol)
     widths = intervals_of(
         intervals, source.basis, measured, source.software, dtype, sibling=source.sibling, aged=source.aged
     )
-    codes, correction = codes_of(ctx, net), None if physics or not in_force else in_force.of(ctx, net)
+    codes, correction = codes_of(ctx, net), in_force.of(ctx, net) if learned and in_force else None
     if correction:
         source = corrected(source, correction)
     moved_by = correction.of_software(codes) if correction else None
-    return Setting(ctx, source, net, learned, (ctx, *seen), widths, codes, codes_of(plain, net), moved_by)
+    return Setting(ctx, source, net, learned, ceiling, contexts, widths, codes, codes_of(plain, net), moved_by)
 
 
 def corrected(source: Source, correction: Correction) -> Source:
