@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, field, fields
 from inspect import cleandoc
-from operator import attrgetter, gt
-from typing import Any, ClassVar, TypeVar
+from operator import gt
+from typing import Any, ClassVar, Self, TypeVar
 
 from pipewave.calls.dtypes import SPELLINGS
 from pipewave.errors import BadInput, MissingField, UnknownField, did_you_mean, meant_or_known
@@ -121,7 +121,6 @@ def _config(rule: Rule, name: str, value: Any) -> tuple[tuple[str, int], ...]:
     return tuple(sorted((str(k), _int(rule, f"{name}.{k}", v)) for k, v in value.items()))
 
 
-Check = Callable[[str, Any], Any]  # of a field's name and value: the value in its canonical type
 _CHECKS = {
     "int": _int,
     "float": _float,
@@ -145,14 +144,13 @@ def of(kind: str, default: Any = MISSING, **limits: Any) -> Any:
 class Schema:
     """What is known of a call class: the rule of each field in order, the defaults, and which fields have none.
 
-    `each` holds name, check and default of every field, MISSING where it has none.
+    `check` puts every value of a call into its canonical type, or raises BadInput.
     """
 
     rules: dict[str, Rule]
     defaults: dict[str, Any]
     required: frozenset[str]
-    each: tuple[tuple[str, Check, Any], ...]
-    values: Callable[[Any], tuple[Any, ...]]  # of a call, in the order of the rules
+    check: Callable[[Any], None]
 
 
 _SCHEMAS: dict[type, Schema] = {}
@@ -166,10 +164,33 @@ def schema(cls: type) -> Schema:
             {f.name: f.metadata["rule"] for f in declared},
             {f.name: f.default for f in declared if f.default is not MISSING},
             frozenset(f.name for f in declared if f.default is MISSING),
-            tuple((f.name, f.metadata["rule"].check, f.default) for f in declared),
-            attrgetter(*(f.name for f in declared)),
+            _compiled({f.name: f.metadata["rule"] for f in declared}, {f.name: f.default for f in declared}),
         )
     return _SCHEMAS[cls]
+
+
+# Values of a kind that need no further look, as a condition on `value`.
+_PLAIN = {
+    "int": "type(value) is int and {low!r} <= value <= {high!r}",
+    "bool": "value is True or value is False",
+    "ints": "type(value) is tuple and _plainly_whole(rules[{name!r}], value)",
+}
+
+
+def _compiled(rules: Mapping[str, Rule], defaults: Mapping[str, Any]) -> Callable[[Any], None]:
+    """The check of all fields of a call as straight-line code: a third of the time of a loop over them.
+
+    Defaults and plain values pass; others go through their rule.
+    """
+    lines = ["def check(call):"]
+    for name, rule in rules.items():
+        plain = _PLAIN.get(rule.kind, "False").format(name=name, low=rule.low, high=rule.high)
+        lines += [f"    value = call.{name}", f"    if not (value is defaults[{name!r}] or {plain}):",
+                  f"        put(call, {name!r}, rules[{name!r}].check({name!r}, value))"]  # fmt: skip
+    scope: dict[str, Any] = {"rules": rules, "defaults": defaults, "put": object.__setattr__}
+    exec("\n".join(lines), scope | {"_plainly_whole": _plainly_whole}, scope)  # our own names of fields
+    check: Callable[[Any], None] = scope["check"]
+    return check
 
 
 class FieldsOf(Mapping[str, Any]):
@@ -277,13 +298,15 @@ class Call:
     impl: str | None = of("str", None)
 
     def __post_init__(self) -> None:
-        known = schema(type(self))
-        for value, (name, check, default) in zip(known.values(self), known.each, strict=True):
-            if value is not default:  # defaults are valid
-                checked = check(name, value)
-                if checked is not value:
-                    object.__setattr__(self, name, checked)
+        schema(type(self)).check(self)
         self.check()
+
+    def changed(self, **values: Any) -> Self:
+        """A copy with other values, which are known to be valid: nothing is checked again."""
+        copy = object.__new__(type(self))
+        for name in schema(type(self)).rules:
+            object.__setattr__(copy, name, values[name] if name in values else getattr(self, name))
+        return copy
 
     def check(self) -> None:
         """Raise BadInput when fields contradict one another."""

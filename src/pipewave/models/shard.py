@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import lru_cache
+from itertools import accumulate, pairwise
 
 from pipewave.calls.dtypes import kv_bytes
 from pipewave.errors import BadInput, CannotShard
@@ -86,15 +87,17 @@ class Parallel:
         if heads % self.tp and self.tp % heads:
             raise CannotShard(f"tp = {self.tp}: must divide {name} = {heads} or be a multiple of it", field="tp")
 
-    def stages(self, layers: int) -> list[tuple[int, int]]:
+    def stages(self, layers: int) -> Sequence[tuple[int, int]]:
         """[first, last) layer of each pipeline stage; leftovers go to the middle, away from embedding and head."""
-        sizes = [layers // self.pp] * self.pp
-        for i in range(layers % self.pp):
-            sizes[max(self.pp - 2 - i, 0)] += 1
-        bounds = [0]
-        for size in sizes:
-            bounds.append(bounds[-1] + size)
-        return list(pairwise(bounds))
+        return _stages(layers, self.pp)
+
+
+@lru_cache(maxsize=1024)
+def _stages(layers: int, pp: int) -> Sequence[tuple[int, int]]:
+    sizes = [layers // pp] * pp
+    for i in range(layers % pp):
+        sizes[max(pp - 2 - i, 0)] += 1
+    return tuple(pairwise(accumulate(sizes, initial=0)))
 
 
 ALONE = Parallel()

@@ -266,4 +266,7 @@ def joined(parts: Iterable[tuple[Sequence[int] | NDArray[np.intp] | slice, Answe
     if not fine.all():
         raise no_latency(f"calls[{int(np.argmin(fine))}]: ")
     sources, draws = (tuple(getattr(answers, name) for _, answers in found) for name in ("source", "draw"))
-    return Predictions(*(US * seconds), bound.astype(np.intp), group, sources, joules, work_j, draws)
+    latency, low, high, floor, ceiling = US * seconds
+    return Predictions(
+        latency, low, high, floor, ceiling, bound.astype(np.intp), group, sources, joules, work_j, draws
+    )  # fmt: skip

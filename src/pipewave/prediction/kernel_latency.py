@@ -117,8 +117,8 @@ def as_run(
     if other is None:
         return None
     if note:
-        numbers = replayed(other.numbers, found.numbers[FLOOR], xp)
-        return other._replace(numbers=numbers, source=with_note(other.source, note))
+        seconds = replayed(other.numbers, found.numbers[FLOOR], xp)
+        return found._replace(numbers=(*seconds, *found.numbers[BOUND:]), source=with_note(other.source, note))
     return found._replace(numbers=_ceiling_in_step(found.numbers, other.numbers, xp))
 
 
@@ -279,7 +279,7 @@ def _ceiling_in_step(found: Rows, cold: Rows, xp: Arith) -> Rows:
 def replayed(graph: Rows, floor: Any, xp: Arith) -> tuple[Any, ...]:
     """Answers of graph replays in the place of those in a step, above the step's own floor."""
     latency, low, high, ceiling = (xp.maximum(each, floor) for each in (*graph[:FLOOR], graph[CEILING]))
-    return latency, low, high, floor, ceiling, *graph[BOUND:]
+    return latency, low, high, floor, ceiling
 
 
 def write_back_s(busy: Any, dram_bytes: Any, family: Family, gpu: GPU, xp: Arith, impl: str = "") -> Any:

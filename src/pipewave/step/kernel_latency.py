@@ -80,7 +80,7 @@ def _in_types_of(gpu: GPU, calls: Sequence[Call]) -> tuple[Sequence[Call], str]:
     """
     if gpu.supports(WIDE):
         return calls, ""
-    changed: list[Any] = [replace(call, dtype=HALF) if call.dtype == WIDE else call for call in calls]
+    changed: list[Any] = [call.changed(dtype=HALF) if call.dtype == WIDE else call for call in calls]
     pairs = zip(calls, changed, strict=True)
     said = any(new is not old and not isinstance(old, Elementwise) for old, new in pairs)  # copies have no type
     return changed, f"{gpu.name} has no {WIDE}: answered in {HALF}, to which engines fall back" if said else ""

@@ -86,8 +86,9 @@ TINY_US = 1e-6  # a kernel that runs inside another
 
 def lanes(uses: Sequence[Use], engine: Engine) -> list[int]:
     """The lane of each use: experts apart where the engine runs shared ones beside routed ones."""
-    few = all(use.call.tokens <= engine.kernels.shared_tokens for use in uses if isinstance(use.call, FusedMoe))
-    if engine.kernels.shared_experts != "overlapped" or not few:
+    if engine.kernels.shared_experts != "overlapped" or any(
+        use.call.tokens > engine.kernels.shared_tokens for use in uses if isinstance(use.call, FusedMoe)
+    ):
         return [SIDE] * len(uses)
     shared = [use.name.startswith("shared_") and use.name != "shared_add" for use in uses]
     return [
@@ -100,7 +101,7 @@ def arranged(uses: Sequence[Use], engine: Engine) -> Sequence[Use]:
     """The uses as the engine launches them: RoPE with the cache's write, a shared expert as one more routed, routers
     in its type; less those that the rows of others hold.
     """
-    left_out = {*engine.kernels.included_kernels, *(["rope"] if engine.kernels.fused_rope else [])}
+    left_out = (*engine.kernels.included_kernels, *(["rope"] if engine.kernels.fused_rope else []))
     uses = [use for use in uses if use.name not in left_out] if left_out else uses
     uses = [_floating(use) for use in uses] if engine.kernels.float_routers else uses
     if engine.kernels.shared_experts != "fused" or engine.facts.ep > 1:

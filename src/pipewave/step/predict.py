@@ -88,8 +88,8 @@ class Runner:
 
     def batch(self, q_lens: Sequence[int], kv_lens: Sequence[int]) -> Batch:
         """A batch as the engine runs it: decode padded to a captured graph size."""
-        batch = Batch.of(q_lens, kv_lens)
-        return replace(batch, padded=self.engine.graphs.padded(batch.requests)) if batch.is_decode else batch
+        decodes = bool(q_lens) and max(q_lens) == 1
+        return Batch.of(q_lens, kv_lens, self.engine.graphs.padded(len(q_lens)) if decodes else None)
 
     def steps(self, batches: Sequence[Batch]) -> Steps:
         """Predict many iterations at once."""
@@ -147,12 +147,12 @@ class Runner:
         overlap = self.two_batch
         cut = overlap is not None and overlap.cuts(sum(batch.q_lens), prompts=not batch.is_decode)
         batch = halved(batch) if cut else batch
+        rows, sampled = batch.rows, batch.sampled
         for stage in range(self.deployment.parallel.pp):
-            parts = {
-                ("rows", stage, batch.rows, cut): self.deployment.by_rows,
-                ("requests", stage, batch.rows, batch.sampled, cut): self.deployment.by_requests,
-            }
-            for key, part in parts.items():
+            for key, part in (
+                (("rows", stage, rows, cut), self.deployment.by_rows),
+                (("requests", stage, rows, sampled, cut), self.deployment.by_requests),
+            ):
                 if key not in distinct.known:  # steps of as many rows share it
                     distinct.known[key] = distinct.lines(part(batch, stage), cut=cut)
                 distinct.add(step, distinct.known[key])
