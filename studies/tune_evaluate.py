@@ -3,7 +3,7 @@
 Regret of `load_table(kernel).select` at shapes never fitted.
 
 The optimum of a shape is the configuration that was fastest in one half of the repeats; the choice, the optimum too, is
-then scored on the other half. Both ways round, averaged. The timer's own rhythm is taken out first (`alternation`).
+then scored on the other half. Both ways round, averaged.
 """
 
 from __future__ import annotations

@@ -107,17 +107,6 @@ def compile_reduce(head_dim: int, capability: int = 90) -> Any:
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4})
 
 
-@triton.jit
-def _nothing(x):  # type: ignore[no-untyped-def]  # triton reads annotations as values
-    pass
-
-
-def compile_nothing(capability: int = 90) -> Any:
-    """Compile a kernel without work, to time what a launch costs by itself."""
-    source = _source(_nothing, {"x": "*i32"}, {})
-    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 1})
-
-
 def build(kernel: str, binary: Config) -> Built:
     """Compile one binary and report on it; a failed compilation is reported, not raised."""
     try:

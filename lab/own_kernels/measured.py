@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.own_kernels.alternation import settled_us
 from lab.own_kernels.recording import Recording
 from lab.own_kernels.shapes import lengths
 from pipewave.tune.law.anchors import peaks_of
@@ -43,15 +42,15 @@ class Measured:
         return Measured(self.kernel, shape, self.config, self.halves[index], self.us[index], self.resident, load)
 
 
-def medians(recording: Recording, chosen: NDArray[np.int64], row_us: Floats) -> Floats:
-    """Median µs of each (shape, configuration, half) over rows' µs: [len(chosen), c, 2], NaN where there is none."""
+def medians(recording: Recording, chosen: NDArray[np.int64]) -> Floats:
+    """Median µs of each (shape, configuration, half): [len(chosen), c, 2], NaN where there is none."""
     count = len(recording.configs)
     position = np.full(len(recording.shapes), -1)
     position[chosen] = np.arange(len(chosen))
     here = position[recording.row_shape]
     keep = here >= 0
     key = (here[keep] * count + recording.row_config[keep]) * 2 + recording.row_half[keep]
-    us = row_us[keep]
+    us = recording.row_us[keep].astype(float)
     order = np.lexsort((us, key))
     us, size = us[order], np.bincount(key, minlength=len(chosen) * count * 2)
     start = np.cumsum(size) - size
@@ -69,16 +68,13 @@ def undisturbed(halves: Floats) -> Floats:
     return np.where(number > 0, total / np.maximum(number, 1), np.nan)
 
 
-def measured(recording: Recording, *roles: int, settled: bool = True) -> Measured:
-    """Gather the shapes of some roles (`recording.TEST`, `ANCHOR`, `WAVE`).
-
-    `settled` takes the timer's own alternation out (see `alternation`); False gives µs as they were recorded.
-    """
+def measured(recording: Recording, *roles: int) -> Measured:
+    """Gather the shapes of some roles (`recording.TEST`, `ANCHOR`)."""
     names = recording.meta["names"]
     config = {name: recording.configs[:, i].astype(np.int64) for i, name in enumerate(names)}
     chosen = np.flatnonzero(np.isin(recording.role, roles))
     shape = {name: recording.shapes[chosen, i] for i, name in enumerate(recording.meta["fields"])}
-    halves = medians(recording, chosen, settled_us(recording) if settled else recording.row_us.astype(float))
+    halves = medians(recording, chosen)
     built = [Built(int(smem), int(registers)) for smem, registers, _ in recording.built]
     held = resident(built, config["num_warps"], peaks_of("NVIDIA H200"))
     kernel = recording.meta["kernel"]

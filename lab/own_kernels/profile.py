@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from lab.own_kernels.recording import ANCHOR, TEST, WAVE, Recording, Rows
-from lab.own_kernels.shapes import FIELDS, Shape, draw, wave_anchors
+from lab.own_kernels.recording import ANCHOR, TEST, Recording, Rows
+from lab.own_kernels.shapes import FIELDS, Shape, draw
 from lab.own_kernels.space import Config, Space, space
 from pipewave.files.store import Store, read
 from pipewave.tune.shipped_kernels import family
@@ -61,26 +61,16 @@ Stages = tuple[tuple[int, float], ...]
 STAGES: dict[int, Stages] = {
     TEST: ((2, math.inf), (2, 1.6), (8, 1.2), (8, 1.06)),
     ANCHOR: ((1, math.inf), (1, 2.0), (2, 1.4)),  # what is twice as slow as the best is hardly worth a second look
-    WAVE: ((2, math.inf),),
 }
 
 
-def plan(of: Space, usable: Sequence[int], seed: int, tests: int, anchors: int, sms: int) -> list[Job]:
-    """Test shapes first, then anchors of both kinds, shuffled so that a spent budget leaves a fair sample."""
+def plan(of: Space, usable: Sequence[int], seed: int, tests: int, anchors: int) -> list[Job]:
+    """Test shapes first, then anchors, shuffled so that a spent budget leaves a fair sample."""
     every = tuple(usable)
     jobs = [Job(shape, TEST, every) for shape in draw(of.kernel, seed, tests)]
     held_out = {_identity(job.shape) for job in jobs}
-    drawn = [shape for shape in draw(of.kernel, seed + ANCHOR_SEED, anchors) if _identity(shape) not in held_out]
-    rest = [Job(shape, ANCHOR, every) for shape in drawn]
-    by_block: dict[tuple[int, ...], list[int]] = {}
-    for index in usable:
-        config = of.as_dict(of.configs[index])
-        key = tuple(config.get(name, 0) for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"))
-        by_block.setdefault(key, []).append(index)
-    for members in by_block.values():
-        block = of.as_dict(of.configs[members[0]])
-        placed = wave_anchors(of.kernel, block, sms)
-        rest += [Job(shape, WAVE, tuple(members)) for shape in placed if _identity(shape) not in held_out]
+    drawn = draw(of.kernel, seed + ANCHOR_SEED, anchors)
+    rest = [Job(shape, ANCHOR, every) for shape in drawn if _identity(shape) not in held_out]
     random.Random(seed).shuffle(rest)
     return jobs + rest
 
@@ -104,7 +94,7 @@ def time_job(
     for rounds, within in STAGES[job.role]:
         limit = math.inf if math.isinf(within) else within * min(best.values())
         near = [index for index in job.configs if best[index] <= limit]
-        # Another order each round: a timer's own rhythm (see `alternation`) must not look like a configuration's.
+        # Another order each round: a timer's own rhythm must not look like a configuration's.
         batch = [index for _ in range(rounds) for index in shuffle(near, len(near))]
         halves += [(before + done) % 2 for done in range(rounds) for _ in near]
         before += rounds
@@ -167,8 +157,6 @@ def run(kernel: str, path: Path, budget: Budget) -> Recording:
 
 
 def _timed(of: Space, built: dict[Any, Any], path: Path, budget: Budget) -> Recording:
-    import torch
-
     from lab.own_kernels import build, verify
     from lab.own_kernels.operands import Operands
     from pipewave.tune.user_kernels.gpu import ColdTimer
@@ -178,13 +166,11 @@ def _timed(of: Space, built: dict[Any, Any], path: Path, budget: Budget) -> Reco
     usable = [i for i, config in enumerate(of.configs) if config[: of.compiled] in loaded]
     found = verify.errors(launcher, [of.configs[i] for i in usable])
     right = [i for i, error in zip(usable, found, strict=True) if error <= verify.TOLERANCE]
-    sms = torch.cuda.get_device_properties(0).multi_processor_count
-    jobs = plan(of, right, budget.seed, budget.tests, budget.anchors, sms)
+    jobs = plan(of, right, budget.seed, budget.tests, budget.anchors)
     timed = profile(of, jobs, launcher, timer, path, budget.seconds)
     meta = {"schema": 1, "kernel": of.kernel, "names": of.names, "compiled": of.compiled,
             "fields": FIELDS[family(of.kernel)], "seed": budget.seed, "method": "cuda events, cold L2",
-            "order": "shuffled", "flush_mb": timer.flush.numel() >> 20, "env": timed_on(),
-            "empty_us": timer.empty_us(launcher.bind(build.compile_nothing(), (1, 1, 1), [0]))}  # fmt: skip
+            "order": "shuffled", "flush_mb": timer.flush.numel() >> 20, "env": timed_on()}  # fmt: skip
     report = [built[config[: of.compiled]] for config in of.configs]
     return timed.freeze(meta, list(of.configs), [(b.smem_bytes, b.registers, b.spill_bytes) for b in report])
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pipewave.errors import BadFile, cause
 from pipewave.files.whole import write as replace
 
-TEST, ANCHOR, WAVE = 0, 1, 2  # roles of a shape: scored only, fitted (random), fitted (placed on waves)
+TEST, ANCHOR = 0, 1  # roles of a shape: scored only, fitted; 2 of older recordings: placed on waves, not used
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Shapes to measure: random draws from each kernel's declared domain, and anchors that place blocks on waves.
+"""Shapes to measure: random draws from each kernel's declared domain.
 
 Test shapes and anchors come from different random streams; the seed is fixed before anything is fitted.
 A shape is a dict of integers; `FIELDS` names them per kernel.
@@ -7,11 +7,11 @@ A shape is a dict of integers; `FIELDS` names them per kernel.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
-from pipewave.tune.shipped_kernels import family, is_up
+from pipewave.tune.shipped_kernels import family
 
 Shape = dict[str, int]
 Rng = np.random.Generator
@@ -112,45 +112,3 @@ def lengths(shape: Shape) -> np.ndarray:
     rng = np.random.default_rng(shape["seed"])
     share = 1 + shape["spread"] / 100 * rng.uniform(-1, 1, shape["batch"])
     return np.maximum(1, np.rint(shape["kv_len"] * share)).astype(np.int32)
-
-
-def grids(sms: int) -> list[int]:
-    """Block counts that probe the waves: first, middle and last block of each, and part-filled first waves."""
-    part = [sms // 8, sms // 4, sms // 2, sms]
-    return part + [g for w in (2, 3, 4, 6, 8) for g in ((w - 1) * sms + 1, (2 * w - 1) * sms // 2, w * sms)]
-
-
-def wave_anchors(kernel: str, block: dict[str, int], sms: int) -> Iterator[Shape]:
-    """Yield shapes that put a block size on chosen (grid, loop) points.
-
-    Grouped GEMM is probed as a single group and attention with as many KV heads as heads, the published proxies.
-    """
-    kind = family(kernel)
-    if kind == "prefill":
-        yield from _attention_anchors(kernel, block, sms)
-    elif kind != "decode":
-        for grid in grids(sms):
-            rows = min(max(1, round(math.sqrt(grid * block["BLOCK_N"] / block["BLOCK_M"]))), 16384 // block["BLOCK_M"])
-            m, n = rows * block["BLOCK_M"], -(-grid // rows) * block["BLOCK_N"]
-            for k in (512, 2048, 8192):
-                if 2 * m * n * k <= OPS_LIMIT and n <= 65536:
-                    yield _matmul_shape(kernel, m, n, k)
-
-
-def _matmul_shape(kernel: str, m: int, n: int, k: int) -> Shape:
-    if family(kernel) == "gemm":
-        return {"m": m, "n": n, "k": k}
-    hidden, inter = (k, n // 2) if is_up(kernel) else (n, k)
-    return {"m": m, "e": 1, "top_k": 1, "hidden": hidden, "inter": inter, "skew": 0, "seed": 0}
-
-
-def _attention_anchors(kernel: str, block: dict[str, int], sms: int) -> Iterator[Shape]:
-    dim, causal = int(kernel.rsplit("_", 1)[1]), int("causal" in kernel)
-    for grid in grids(sms):
-        for kv_len in (512, 2048, 8192):
-            rows = max(1, min(kv_len // block["BLOCK_M"], 8))
-            heads = max(1, round(grid / rows))
-            q_len = rows * block["BLOCK_M"]
-            if 4 * heads * dim * q_len * kv_len <= 0.7 * OPS_LIMIT and q_len <= kv_len:
-                yield {"batch": 1, "q_len": q_len, "kv_len": kv_len, "heads": heads, "kv_heads": heads,
-                       "head_dim": dim, "causal": causal}  # fmt: skip

@@ -55,7 +55,7 @@ def profiling(folder: Path) -> Victim:
     from qa.chaos.launcher import Formula
 
     of, path = space("gemm"), folder / "gemm.profile"
-    jobs = plan(of, range(len(of.configs)), seed=1, tests=0, anchors=4000, sms=132)
+    jobs = plan(of, range(len(of.configs)), seed=1, tests=0, anchors=4000)
     device = Formula(of)
     return Victim(
         lambda: profile(of, jobs, device, device.time, path, 1e9),

@@ -1,4 +1,4 @@
 """The loop on the fused MoE layer: predict, flag what lies above its ceiling, tune, change the kernel, measure again.
 
-`lab.own_kernels.moe_layers` draws the list; `report` joins the measured times with the predicted ceilings.
+`report` joins the measured times with the predicted ceilings.
 """

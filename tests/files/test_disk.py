@@ -109,7 +109,7 @@ def test_calibrating_into_a_folder_that_cannot_be_written_is_one_line(tmp_path: 
 
 def test_a_profile_on_a_full_disk_goes_on_where_it_was(tmp_path: Path) -> None:
     of, path = space("gemm"), tmp_path / "gemm.profile"
-    jobs = plan(of, range(20), seed=1, tests=0, anchors=40, sms=132)[:30]
+    jobs = plan(of, range(20), seed=1, tests=0, anchors=40)[:30]
     device = Formula(of)
     child = os.fork()
     if child == 0:
@@ -128,7 +128,7 @@ def test_a_profile_on_a_full_disk_goes_on_where_it_was(tmp_path: Path) -> None:
 
 def test_a_recording_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     of, device = space("gemm"), Formula(space("gemm"))
-    jobs = plan(of, range(20), seed=1, tests=0, anchors=6, sms=132)[:4]
+    jobs = plan(of, range(20), seed=1, tests=0, anchors=6)[:4]
     rows = profile(of, jobs, device, device.time, tmp_path / "gemm.profile", 1e9)
     made_of = rows.freeze({"kernel": "gemm"}, list(of.configs), [(0, 0, 0)] * len(of.configs))
     with pytest.raises(BadFile, match="cannot be written"):

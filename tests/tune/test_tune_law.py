@@ -7,9 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from lab.own_kernels.alternation import places, settled_us
 from lab.own_kernels.measured import undisturbed
-from lab.own_kernels.recording import TEST, Recording, Rows
 from lab.own_kernels.shapes import draw
 from pipewave.tune.compiled_chooser import law_function
 from pipewave.tune.law import wave
@@ -181,37 +179,3 @@ def test_splits_with_nothing_to_do_are_not_counted(kv: int, longest: int, step: 
     shape = {"batch": 1, "kv_len": kv, "heads": 1, "kv_heads": 1, "longest": longest}
     counted = stated("decode_64")(shape, {"BLOCK_N": step, "SPLITS": splits})
     assert counted.blocks == pytest.approx(np.mean(walked), rel=0.08)  # at five lengths
-
-
-def rhythmic(shift_us: float, order: str | None = None, kernel: str = "gemm") -> Recording:
-    """Sixty configurations of 10 µs at four shapes; every other launch takes `shift_us` longer."""
-    near = np.arange(60)
-    rows = Rows()
-    for _ in range(4):
-        shape = rows.add_shape([64, 512, 512], TEST, [])
-        chosen = np.concatenate([np.tile(near, 2), np.tile(near[:31], 2), np.tile(near[:30], 6)])
-        place = np.concatenate([np.arange(120), np.arange(62), np.arange(180)])
-        us = 10 + 0.01 * chosen + shift_us * (place % 2)
-        rows.add(shape, chosen.tolist(), (np.arange(len(chosen)) % 2).tolist(), us.tolist())
-    meta = {"kernel": kernel, "names": ["BLOCK_M"], "fields": ["m", "n", "k"]} | ({"order": order} if order else {})
-    return rows.freeze(meta, [(i,) for i in near], [(0, 0, 0)] * 60)
-
-
-def test_the_timers_rhythm_is_taken_out() -> None:
-    recording = rhythmic(0.6)
-    truth = 10 + 0.01 * recording.row_config
-    before, after = (np.std(us - truth) for us in (recording.row_us, settled_us(recording)))
-    assert before > 0.25
-    assert after < 0.25 * before
-
-
-def test_shuffled_recordings_are_left_alone() -> None:
-    recording = rhythmic(0.6, order="shuffled")
-    assert np.array_equal(settled_us(recording), recording.row_us.astype(float))
-
-
-def test_places_restart_with_every_batch() -> None:
-    place, batch = places(rhythmic(0.0))
-    per_shape = 120 + 62 + 180
-    assert place[:per_shape].tolist() == [*range(120), *range(62), *range(180)]
-    assert batch[:per_shape].tolist() == [0] * 120 + [1] * 62 + [2] * 180

@@ -41,7 +41,7 @@ class MadeUp:
 def recorded(kernel: str, budget_s: float) -> tuple[Recording, int]:
     of = space(kernel)
     device = MadeUp(of.configs)
-    jobs = plan(of, range(len(of.configs)), seed=5, tests=4, anchors=3, sms=132)
+    jobs = plan(of, range(len(of.configs)), seed=5, tests=4, anchors=3)
     with TemporaryDirectory() as folder:
         rows = profile(of, jobs, device, device.time, Path(folder) / "p", budget_s, clock=lambda: device.clock)
     built = [(0, 0, 0)] * len(of.configs)
@@ -120,7 +120,7 @@ def test_sequence_lengths_keep_their_mean_and_repeat() -> None:
 
 def test_anchors_and_tests_share_no_shape() -> None:
     of = space("gemm")
-    jobs = plan(of, [0], seed=20261121, tests=64, anchors=400, sms=132)
+    jobs = plan(of, [0], seed=20261121, tests=64, anchors=400)
     tests = {tuple(job.shape.values()) for job in jobs if job.role == TEST}
     others = {tuple(job.shape.values()) for job in jobs if job.role == ANCHOR}
     assert not tests & others

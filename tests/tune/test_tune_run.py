@@ -40,7 +40,7 @@ class Device:
 
 def test_a_killed_profile_goes_on_where_it_was(tmp_path: Path) -> None:
     of, path = space("gemm"), tmp_path / "gemm.profile"
-    jobs = plan(of, range(20), seed=1, tests=0, anchors=6, sms=132)[:8]
+    jobs = plan(of, range(20), seed=1, tests=0, anchors=6)[:8]
     clock = iter(np.arange(0, 1000, 1.0))
     first, second = Device("gemm"), Device("gemm")
     early = profile(of, jobs, first, first.time, path, seconds=3.0, clock=lambda: float(next(clock)))

@@ -1,7 +1,7 @@
 """The current GPU as a device to tune kernels on, and its timer. Needs torch and triton.
 
-The protocol is `cold`: a 256 MB buffer is zeroed before each call. Events around one launch add a constant (the gap
-between a kernel and its neighbours), which `empty_us` measures so that it can be subtracted.
+The protocol is `cold`: a 256 MB buffer is zeroed before each call. Events around one launch add a constant, the gap
+between a kernel and its neighbours.
 
 Launches that have a long queue behind them are timed up to a microsecond longer, and less evenly, than the last ones of
 a queue, on an H100 and an H200 alike and however the host keeps up. A timer of short launches queues few at once.
@@ -144,7 +144,3 @@ class ColdTimer:
                 launches.after()
         self._torch.cuda.synchronize()
         return [before.elapsed_time(after) * 1e3 for before, after in self.events[: len(calls)]]
-
-    def empty_us(self, launch: Call, count: int = 200) -> float:
-        """Median µs of a launch that does nothing."""
-        return sorted(self([[launch]] * count))[count // 2]
