@@ -142,7 +142,7 @@ def _of_more() -> Iterator[Subject]:
 def _chunk() -> Subject:
     """The chunk scan of flash-linear-attention, with the configurations that the project itself lists for some card.
 
-    Some of them fault on Hopper with Triton 3.6: record it with `--probe`, and last.
+    Some of them fault on Hopper with Triton 3.6: record it last.
     """
     own = ((128, 128, 8, 3), (64, 64, 4, 3), (32, 32, 2, 3))
     more = tuple((k, v, w, 2) for k, v in ((128, 64), (64, 64), (64, 32), (32, 64), (32, 32)) for w in (4, 8))

@@ -136,18 +136,3 @@ def found(folder: Path) -> list[Path]:
     if not paths:
         raise BadFile(f"{folder} holds no space (*{SUFFIX})", field="spaces")
     return paths
-
-
-def card(space: Space) -> str:
-    """What a space is, in a few lines for people."""
-    us, meta = space.us(), space.meta
-    best = np.nanmin(us, axis=1)
-    at = np.arange(len(us))
-    gain = us[at, space.default] / best
-    return "\n".join([
-        f"kernel: {meta['kernel']} ({meta['project']})", f"card: {meta['env'].get('gpu', 'unknown')}",
-        f"launches: {len(space.shapes)}, of which {sum(space.is_test)} to test on",
-        f"configurations: {len(space.configs)}, of which {int(np.isfinite(us).any(axis=0).sum())} compile",
-        f"sizes: {', '.join(space.shapes[0])}", f"fastest: {best.min():.1f} to {best.max():.1f} µs",
-        f"the author's own loses {100 * (gain.mean() - 1):.1f} % on average, {100 * (gain.max() - 1):.0f} % at most",
-    ])  # fmt: skip

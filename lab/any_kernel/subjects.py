@@ -37,7 +37,6 @@ class Subject:
     launch: Callable[[Any, Shape], Call]
     default: Callable[[Shape], Config] | None = None
     trips: Any = None
-    reset: tuple[str, ...] = ()
 
     def shapes(self, count: int, seed: int) -> list[Shape]:
         """Distinct shapes of a stream."""
