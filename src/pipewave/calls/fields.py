@@ -184,7 +184,9 @@ def _compiled(rules: Mapping[str, Rule], defaults: Mapping[str, Any]) -> Callabl
     """
     lines = ["def check(call):"]
     for name, rule in rules.items():
-        plain = _PLAIN.get(rule.kind, "False").format(name=name, low=rule.low, high=rule.high)
+        plain = "False"  # a rule of another kind reads the value itself
+        if isinstance(rule, Rule):
+            plain = _PLAIN.get(rule.kind, "False").format(name=name, low=rule.low, high=rule.high)
         lines += [f"    value = call.{name}", f"    if not (value is defaults[{name!r}] or {plain}):",
                   f"        put(call, {name!r}, rules[{name!r}].check({name!r}, value))"]  # fmt: skip
     scope: dict[str, Any] = {"rules": rules, "defaults": defaults, "put": object.__setattr__}
