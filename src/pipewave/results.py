@@ -78,6 +78,15 @@ class Shown:
                 yield name, value, (whole.get(f"{name}_low", value), whole.get(f"{name}_high", value))
 
 
+def rounded(value: Any) -> Any:
+    """A value of an answer as JSON has it: floats to four decimals, tuples as lists."""
+    if isinstance(value, float):
+        return round(value, 4)
+    if isinstance(value, Mapping):
+        return {key: rounded(item) for key, item in value.items()}
+    return list(value) if isinstance(value, tuple) else value
+
+
 def _text(value: Any) -> str:
     return f"{value:,.4g}" if isinstance(value, float) else escape(str(value))
 

@@ -145,16 +145,11 @@ class Case:
         """The deployment; `front`: another front end than the engine's own; `pace`: of the machine. Raises what `load`
         raises.
         """
+        names = ("tp", "pp", "ep", "dp", "max_num_batched_tokens", "max_num_seqs", "speculative")
         setup = Setup(
-            tp=self.tp,
-            pp=self.pp,
-            ep=self.ep,
-            dp=self.dp,
-            max_num_batched_tokens=self.max_num_batched_tokens,
-            max_num_seqs=self.max_num_seqs,
+            **{name: getattr(self, name) for name in names},
             gpu_memory_utilization=self.memory_fraction,
             kv_dtype=self.kv_dtype and cache_type(self.kv_dtype),
-            speculative=self.speculative,
             front=front if self.mode == "serve" else INSIDE,
             pace=pace,
         )

@@ -14,11 +14,12 @@ import numpy as np
 
 from pipewave.errors import BadFile, BadInput, MissingExtra, MissingField
 from pipewave.physics.demand import Array
-from pipewave.simulate.arrival_kinds import DATES, TELLS_ITSELF, ArrivalKind, kind_of
+from pipewave.simulate.arrival_kinds import DATES, SECONDS, TELLS_ITSELF, ArrivalKind, kind_of
 from pipewave.simulate.shared_tokens import HASHED, SharedTokens, of_hashes, of_sessions
 from pipewave.simulate.traffic import Ints, Traffic
 
-EPOCHS = ((1e9, 1e10, 1.0), (1e12, 1e13, 1e-3))  # seconds and milliseconds since 1970, of the years 2001 to 2286
+# Since 1970, of the years 2001 to 2286.
+EPOCHS = ((1e9, 1e10, "seconds"), (1e12, 1e13, "milliseconds"))
 CHARACTERS = 4  # of a token, where a file has texts alone
 Columns = dict[str, list[Any]]
 
@@ -234,8 +235,7 @@ def _times(columns: Columns, name: str, kind: ArrivalKind) -> tuple[Array, str]:
         raise BadInput(
             f"trace column {name}: its unit is not known; name it arrival_time (seconds) or timestamp_ms", field=name
         )
-    words = {1.0: "in seconds", 1e-3: "in milliseconds", 1e-9: "in nanoseconds"}
-    return (values - np.nanmin(values)) * unit if np.isfinite(values).any() else values, words[unit]
+    return (values - np.nanmin(values)) * SECONDS[unit] if np.isfinite(values).any() else values, f"in {unit}"
 
 
 def _dates(name: str, values: list[Any]) -> Array:
@@ -299,28 +299,21 @@ def _shared(
     columns: Columns, kind: ArrivalKind, prompt: Ints, answer: Ints, order: Ints, block_tokens: int
 ) -> SharedTokens | None:
     """Which tokens the requests share, by sessions and common prefixes or by hashes; None where nothing tells."""
-    rows = order.tolist()
-    told = _sessions(columns, kind)
-    prefix = np.zeros(len(prompt))
+    rows, told, prefix = order.tolist(), _sessions(columns, kind), np.zeros(len(prompt))
     if kind.prefix and kind.prefix in columns:
         prefix = np.nan_to_num(_optional(columns, kind.prefix))
         if (prefix < 0).any():
             raise BadInput(f"trace column {kind.prefix}: must be from 0", field=kind.prefix)
     if told is not None or prefix.any():
         sessions, turns = told or (list(range(len(prompt))), np.zeros(len(prompt)))
-        lengths = list(zip(prompt.tolist(), answer.tolist(), strict=True))
-        by_turn = np.lexsort((turns, np.asarray(sessions))).tolist()
         kept = set(rows)
-        walked = [row for row in by_turn if row in kept]
-        tree = of_sessions(
-            [sessions[row] for row in walked],
-            [lengths[row] for row in walked],
-            [int(prefix[row]) for row in walked],
-            [row + 1 for row in walked],
-        )
+        walked = [row for row in np.lexsort((turns, np.asarray(sessions))).tolist() if row in kept]
+        lengths = list(zip(prompt[walked].tolist(), answer[walked].tolist(), strict=True))
+        prefixes = prefix[walked].astype(int).tolist()
+        tree = of_sessions([sessions[row] for row in walked], lengths, prefixes, [row + 1 for row in walked])
         place = {row: at for at, row in enumerate(walked)}
-        return replace(tree, paths=tuple(tree.paths[place[row]] for row in rows),
-                       known=tuple(tree.known[place[row]] for row in rows))  # fmt: skip
+        paths, known = ([held[place[row]] for row in rows] for held in (tree.paths, tree.known))
+        return replace(tree, paths=tuple(paths), known=tuple(known))
     listed = columns.get(kind.hashes) if kind.hashes else None
     if listed is None or not any(isinstance(row, list) for row in listed):
         return None

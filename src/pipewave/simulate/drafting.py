@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from pipewave.errors import DoesNotFit
 from pipewave.models import load
 from pipewave.models.attention_spec import Recurrent
 from pipewave.models.kernels import Batch
 from pipewave.models.lora_and_drafts import draft_bytes, drafter
 from pipewave.models.shard import kv_bytes_per_token, weight_bytes
 from pipewave.models.spec import ModelSpec
+from pipewave.simulate.kv_budget import beside
 from pipewave.simulate.speculative import Speculative
 from pipewave.simulate.step_grids import CACHE_GRID, Axes, Pieces, RankBatch, at_every_count, between
 from pipewave.simulate.step_table import StepTable
@@ -145,14 +145,7 @@ def with_drafter(memory: Budget, runner: Runner, how: Speculative | None) -> Bud
     weights = (
         weight_bytes(model, replace(split, pp=1)) if how.model else draft_bytes(model, split.tp, split.group)
     ) / GIB
-    if weights >= memory.kv:
-        raise DoesNotFit(
-            f"{weights:.1f} GiB of drafting layers leave no KV cache in {memory.kv:.1f} GiB", field="speculative"
-        )
     own = kv_bytes_per_token(runner.deployment.model, split, runner.deployment.kv_dtype)
     more = kv_bytes_per_token(model, replace(split, pp=1), runner.deployment.kv_dtype)
     share = own / (own + more) if own else 1.0
-    kv = (memory.kv - weights) * share
-    tokens = int(memory.kv_tokens * kv / memory.kv) // runner.engine.memory.page_size * runner.engine.memory.page_size
-    pool = memory.state_pool * kv / memory.kv
-    return replace(memory, weights=memory.weights + weights, kv=kv, kv_tokens=tokens, state_pool=pool)
+    return beside(memory, weights, runner.engine.memory.page_size, "drafting layers", "speculative", share)

@@ -24,9 +24,9 @@ from pipewave.models.shard import Parallel
 from pipewave.physics.demand import Array
 from pipewave.physics.energy import limited
 from pipewave.physics.power import Board, board_of
-from pipewave.results import Shown
+from pipewave.results import Shown, rounded
 from pipewave.simulate.drafting import with_drafter
-from pipewave.simulate.interval import Uncertainty, names_version, server_of
+from pipewave.simulate.interval import Uncertainty, server_of
 from pipewave.simulate.kv_budget import KvBudget, kv_budget, requests_at_once
 from pipewave.simulate.policies import SchedulingPolicy, policy_of
 from pipewave.simulate.power import energy_figures
@@ -34,6 +34,7 @@ from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import Speculative
 from pipewave.simulate.speculative import of as speculative_of
 from pipewave.simulate.static_batch import Schedule, StaticBatch, drafted_tpot_ms, queued_times, sample
+from pipewave.software.engine import names_known_version
 from pipewave.software.front import Host, host_of
 from pipewave.step import Engine, Runner
 from pipewave.step.memory import GIB, Budget, budget, held_bytes
@@ -95,21 +96,13 @@ class Estimate(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """The answer of the contract."""
-        return {name: _plain(getattr(self, name)) for name in self.__slots__}
+        return {name: rounded(getattr(self, name)) for name in self.__slots__}
 
 
 def bounded(times: Mapping[str, float], uncertain: Uncertainty) -> dict[str, Any]:
     """Times with both ends of their intervals, as fields of `Estimate`."""
     ends = {name: {"": ms, **uncertain.ends(name, ms)} for name, ms in times.items()}
     return {name + side: ms for name, each in ends.items() for side, ms in each.items()}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return round(value, 4)
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return list(value) if isinstance(value, tuple) else value
 
 
 def estimate(
@@ -211,7 +204,7 @@ def static_estimate(
     rank = replace(rank, output_len=max(rank.output_len, 1))  # an embedding takes the step of a first token
     run = replace(rank, requests=min(held, policy.max_requests))
     drafts = setup.speculative.spread if setup.speculative else 0.0
-    named = names_version(setup.engine) if version_given is None else version_given
+    named = names_known_version(setup.engine) if version_given is None else version_given
     timeline = _Timeline(runner, Schedule.of(policy, kv, run))
     uncertain = Uncertainty(runner.usual()[0], server_of(runner.engine), named, setup.dp > 1, drafts=drafts)
     times, notes = _times(timeline, policy, kv, rank, setup.speculative)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pipewave.files import packaged
-from pipewave.software.engine import Engine, names_known_version
+from pipewave.software.engine import Engine
 from pipewave.software.stacks import version_of
 
 FILE = Path(__file__).with_name("interval.json")
@@ -110,11 +110,6 @@ def _old(name: str) -> str:
 
 def _percent(half: float) -> str:
     return f"± {100 * math.expm1(half):.0f} %"
-
-
-def names_version(engine: str | Engine) -> bool:
-    """Whether an engine is named with a version of which rules or rows are known, as `vllm:0.22.1` is."""
-    return names_known_version(engine)
 
 
 def hull(intervals: Mapping[str, float], *ends: Mapping[str, float]) -> dict[str, float]:

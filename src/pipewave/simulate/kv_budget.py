@@ -115,12 +115,17 @@ def with_adapters(memory: Budget, runner: Runner) -> Budget:
     if deployment.lora is None:
         return memory
     taken = adapter_bytes(deployment.model, deployment.parallel, deployment.lora) / GIB
+    return beside(memory, taken, runner.engine.memory.page_size, "adapters", "lora")
+
+
+def beside(memory: Budget, taken: float, page_size: int, what: str, field: str, own: float = 1.0) -> Budget:
+    """GPU memory with so many GiB more of weights, and an `own` share of the cache left. Raises DoesNotFit."""
     if taken >= memory.kv:
-        raise DoesNotFit(f"{taken:.1f} GiB of adapters leave no KV cache in {memory.kv:.1f} GiB", field="lora")
-    share, page = 1.0 - taken / memory.kv, runner.engine.memory.page_size
-    tokens = int(memory.kv_tokens * share) // page * page
-    pool, weights = memory.state_pool * share, memory.weights + taken
-    return replace(memory, weights=weights, kv=memory.kv - taken, kv_tokens=tokens, state_pool=pool)
+        raise DoesNotFit(f"{taken:.1f} GiB of {what} leave no KV cache in {memory.kv:.1f} GiB", field=field)
+    kv = (memory.kv - taken) * own
+    tokens = int(memory.kv_tokens * kv / memory.kv) // page_size * page_size
+    pool = memory.state_pool * kv / memory.kv
+    return replace(memory, weights=memory.weights + taken, kv=kv, kv_tokens=tokens, state_pool=pool)
 
 
 def offloaded(kv: KvBudget, runner: Runner, host_gib: float) -> KvBudget:

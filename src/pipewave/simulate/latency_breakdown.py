@@ -92,7 +92,10 @@ def _batch(server: Server, step: Step) -> Batch:
     """The step as it is priced: tokens that it verifies are those of one request."""
     verified = server.drafted.verifying.verify if server.drafted else 1
     if verified == 1 or step.pieces:
-        return server.runner.batch(*_lengths(step))
+        mean = max(round(step.cached / step.decoding), 1) if step.decoding else 0  # decoding requests as equals
+        pieces = [(tokens, before + tokens) for _, tokens, before in step.pieces]
+        q_lens, kv_lens = zip(*[(1, mean)] * step.decoding, *pieces, strict=True)
+        return server.runner.batch(q_lens, kv_lens)
     cached = max(round(step.cached / step.decoding), 1) + verified - 1
     return Batch((verified,) * step.decoding, (cached,) * step.decoding, verify=verified)
 
@@ -105,10 +108,3 @@ def _drafting(server: Server, step: Step) -> float:
     drafts = drafted.drafts.seconds(step.decoding, step.cached)
     pieces = [(tokens, before) for _, tokens, before in step.pieces]
     return drafts / (drafts + drafted.verifying.seconds(step.decoding, step.cached, pieces))
-
-
-def _lengths(step: Step) -> tuple[list[int], list[int]]:
-    """(q_lens, kv_lens) of a step; its decoding requests as equals."""
-    mean = max(round(step.cached / step.decoding), 1) if step.decoding else 0
-    q_lens = [1] * step.decoding + [tokens for _, tokens, _ in step.pieces]
-    return q_lens, [mean] * step.decoding + [before + tokens for _, tokens, before in step.pieces]

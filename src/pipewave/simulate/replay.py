@@ -16,6 +16,7 @@ from pipewave.models import Gqa, Mlp, ModelSpec, load
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.load import read_json
 from pipewave.models.shard import Parallel
+from pipewave.results import rounded
 from pipewave.simulate.traffic import Traffic
 from pipewave.step import Engine, Runner, Steps, find_engine
 
@@ -62,13 +63,7 @@ class Replay:
 
     def to_dict(self) -> dict[str, Any]:
         """The answer of the contract."""
-        return {name: _plain(getattr(self, name)) for name in self.__slots__}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return round(value, 4)
-    return {k: _plain(v) for k, v in value.items()} if isinstance(value, Mapping) else value
+        return {name: rounded(getattr(self, name)) for name in self.__slots__}
 
 
 def read_workload(source: str | Path | Mapping[str, Any], model: ModelSpec | None = None) -> Workload:
@@ -142,12 +137,9 @@ def replay(
     work = workload if isinstance(workload, Workload) else read_workload(workload, model)
     hardware, program = find_gpu(gpu), find_engine(engine)
     runner = Runner.of(work.deployment(), hardware, program)
-    steps = runner.steps([_padded(runner, batch) for batch in work.batches])
+    padded = runner.engine.graphs.padded
+    steps = runner.steps([replace(b, padded=padded(b.requests)) if b.is_decode else b for b in work.batches])
     return _summary(work, steps, hardware.name, program.name)
-
-
-def _padded(runner: Runner, batch: Batch) -> Batch:
-    return replace(batch, padded=runner.engine.graphs.padded(batch.requests)) if batch.is_decode else batch
 
 
 def _summary(work: Workload, steps: Steps, gpu: str, engine: str) -> Replay:
@@ -191,36 +183,19 @@ def workload(
 
 
 def _recorded(number: int, phase: str, q_lens: list[int], kv_lens: list[int]) -> dict[str, Any]:
-    return {
-        "iteration": number,
-        "phase": phase,
-        "batch_size": len(q_lens),
-        "q_lengths": q_lens,
-        "kv_lengths": kv_lens,
-        "num_tokens": int(np.sum(q_lens)),
-    }
+    sizes = {"batch_size": len(q_lens), "q_lengths": q_lens, "kv_lengths": kv_lens, "num_tokens": int(np.sum(q_lens))}
+    return {"iteration": number, "phase": phase, **sizes}
 
 
 def _identity(spec: ModelSpec, source: object) -> dict[str, Any]:
     """The model as recorded workloads name it, or, for layers they cannot describe, where its config is."""
     layer, architecture = spec.layers[0], ARCHITECTURES.get(spec.model_type)
-    plain = isinstance(layer.mixer, Gqa) and isinstance(layer.ffn, Mlp) and len(spec.grouped()) == 1
-    if architecture and plain and not spec.tied and all(linear.precision.full for linear in layer.linears()):
-        return {"model": architecture, "model_params": _shape(spec)}
-    config = dict(source) if isinstance(source, Mapping) else str(source)
-    return {"model": spec.model_type, "model_source": config}
-
-
-def _shape(spec: ModelSpec) -> dict[str, int]:
-    layer = spec.layers[0]
-    assert isinstance(layer.mixer, Gqa)
-    assert isinstance(layer.ffn, Mlp)
+    mixer, ffn, config = layer.mixer, layer.ffn, dict(source) if isinstance(source, Mapping) else str(source)
+    alike = len(spec.grouped()) == 1 and not spec.tied and all(linear.precision.full for linear in layer.linears())
+    if not (architecture and alike and isinstance(mixer, Gqa) and isinstance(ffn, Mlp)):
+        return {"model": spec.model_type, "model_source": config}
+    shape = (spec.hidden, mixer.heads, mixer.kv_heads, mixer.head_dim, ffn.inter, spec.vocab)
     return {
-        "hidden_size": spec.hidden,
-        "num_attention_heads": layer.mixer.heads,
-        "num_key_value_heads": layer.mixer.kv_heads,
-        "head_dim": layer.mixer.head_dim,
-        "intermediate_size": layer.ffn.inter,
-        "vocab_size": spec.vocab,
-        "num_hidden_layers": len(spec.layers),
+        "model": architecture,
+        "model_params": dict(zip(SHAPE, shape, strict=True)) | {"num_hidden_layers": len(spec.layers)},
     }

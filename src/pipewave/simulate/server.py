@@ -17,7 +17,7 @@ from pipewave.models.shard import Parallel
 from pipewave.nets.calibration import corrections
 from pipewave.physics.power import board_of
 from pipewave.simulate.drafting import Drafted, Drafter, with_drafter
-from pipewave.simulate.interval import Uncertainty, names_version, server_of
+from pipewave.simulate.interval import Uncertainty, server_of
 from pipewave.simulate.kv_budget import KvBudget, kv_budget, offloaded, with_adapters
 from pipewave.simulate.policies import SchedulingPolicy, policy_of
 from pipewave.simulate.power import Boards
@@ -26,6 +26,7 @@ from pipewave.simulate.simulation import Pool
 from pipewave.simulate.speculative import Speculative
 from pipewave.simulate.step_grids import Axes
 from pipewave.simulate.step_table import StepTable
+from pipewave.software.engine import names_known_version
 from pipewave.step import Runner, find_engine
 from pipewave.step.memory import Budget, budget
 
@@ -113,7 +114,7 @@ def worked_out(
     if setup.images:
         table = table.encoding(float(plain.price([plain.deployment.images(setup.images)]).us[0]))
     drafted = _drafted(plain, table, setup.speculative, sizes, calibrated, prompt)
-    named = names_version(setup.engine) and not setup.version_assumed
+    named = names_known_version(setup.engine) and not setup.version_assumed
     open_drafts = drafts.spread if drafts else 0.0
     uncertain = Uncertainty(table.spread, server_of(runner.engine), named, setup.dp > 1, drafts=open_drafts)
     return Server(runner, setup, memory, table, policy, kv, uncertain, drafted)

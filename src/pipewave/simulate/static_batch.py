@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.models.kernels import Batch
+from pipewave.simulate.drafting import Drafter
 from pipewave.simulate.kv_budget import UNLIMITED, KvBudget
 from pipewave.simulate.policies import SchedulingPolicy, policy_of
 from pipewave.simulate.replica import Replica
@@ -128,8 +129,6 @@ def drafted_tpot_ms(runner: Runner, how: Speculative, batch: StaticBatch) -> flo
     """Mean ms between tokens when every step verifies drafts and makes new ones for all requests, sampled over the
     growing caches.
     """
-    from pipewave.simulate.drafting import Drafter  # step tables are not needed without drafts
-
     verified, count = how.verified, batch.requests
     padded = runner.engine.graphs.padded(count) * verified
     caches = [batch.input_len + 1 + int(at) for at in sample(0, batch.output_len - 1, DRAFT_SAMPLES)]
@@ -147,7 +146,7 @@ def queued_times(
     `prefill_ms`: until the last request has its first token; `tpot_ms`: mean over requests, waits after preemption
     included; `how`: what drafts. Raises DoesNotFit when not even one request fits.
     """
-    from pipewave.simulate.server import timer_of  # nor for batches that run at once
+    from pipewave.simulate.server import timer_of  # only where a part waits
     from pipewave.simulate.simulation import Pool, Simulation
 
     traffic = batch.traffic()

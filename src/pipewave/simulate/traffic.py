@@ -79,16 +79,9 @@ class Traffic:
 
     def first(self, count: int) -> Traffic:
         """The first so many of them."""
-        return replace(
-            self,
-            arrival_s=self.arrival_s[:count],
-            input_len=self.input_len[:count],
-            output_len=self.output_len[:count],
-            found_len=None if self.found_len is None else self.found_len[:count],
-            shared=self.shared and self.shared.first(count),
-            after=None if self.after is None else self.after[:count],
-            think_s=None if self.think_s is None else self.think_s[:count],
-        )
+        names = ("arrival_s", "input_len", "output_len", "found_len", "after", "think_s")
+        cut = {name: getattr(self, name)[:count] for name in names if getattr(self, name) is not None}
+        return replace(self, **cut, shared=self.shared and self.shared.first(count))
 
     def with_prefix(self, share: float) -> Traffic:
         """The same requests with this share of every prompt in the cache; the last token is always computed."""

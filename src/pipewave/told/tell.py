@@ -56,14 +56,10 @@ def tell(files: Sequence[str | Path], *, also: Mapping[str, Any] | None = None, 
     spread = np.unique(np.linspace(0, max(len(runs) - 1, 0), MOST_TOLD).astype(int))
     given = {name: value for name, value in case.items() if value is not None}
     kept = tuple(runs[i] | given for i in spread)
-    measured = from_dict({**ANY_LOAD, **_first(kept), "told": kept}).told
+    first = {name: kept[0][name] for name in DEPLOYMENT if kept and kept[0].get(name) is not None}
+    measured = from_dict({**ANY_LOAD, **first, "told": kept}).told
     learned, refused = learn(measured)
     return Told(results, kept, measured, learned, (*refused, *(learned.sentences() if learned else ())))
-
-
-def _first(runs: Sequence[Run]) -> Run:
-    """The deployment of the first run, for a case needs one."""
-    return {name: runs[0][name] for name in DEPLOYMENT if runs and runs[0].get(name) is not None}
 
 
 def _row(run: Measured) -> dict[str, Any]:
@@ -113,12 +109,20 @@ def next_loads(found: Told) -> list[dict[str, Any]]:
         raise BadInput("next: none of the told runs can be simulated", field="next")
     prior, told = found.learned.posterior.prior, found.learned.posterior.told
     loads = list(_loads(found.measured[found.learned.runs[0]].case))
-    points = [_points(one) for _, one in loads]
+    points = [
+        Points.of([point(one, name, 0) for name in MEASURED if name in one.slopes and name != ENERGY])
+        for _, one in loads
+    ]
     every, chosen = Points.joined(points), list[int]()
     rows = []
+
+    def half(at: int) -> float:
+        """Percent, the mean of all figures."""
+        deviations: Array = np.sqrt(left_open(prior, Points.joined([told, *(points[i] for i in (*chosen, at))]), every))
+        return float(100 * np.expm1(NORMAL * float(prior.width[0]) * deviations).mean())
+
     for _ in range(min(PROPOSED, len(loads))):
-        left = {at: _half(prior, Points.joined([told, *(points[i] for i in (*chosen, at))]), every)
-                for at in range(len(loads)) if at not in chosen}  # fmt: skip
+        left = {at: half(at) for at in range(len(loads)) if at not in chosen}
         chosen.append(min(left, key=left.__getitem__))
         case = loads[chosen[-1]][0]
         load = {"isl": case.isl, "osl": case.osl, "concurrency": case.concurrency}
@@ -137,15 +141,3 @@ def _loads(first: Case) -> Iterator[tuple[Case, Figures]]:
                 yield case, figures(case)
             except PipewaveError:
                 continue
-
-
-def _points(found: Figures) -> Points:
-    """Its figures, as one run's."""
-    names = [name for name in MEASURED if name in found.slopes and name != ENERGY]
-    return Points.of([point(found, name, 0) for name in names])
-
-
-def _half(prior: Any, told: Points, asked: Points) -> float:
-    """Half the 90 % interval in percent, the mean of all figures."""
-    deviations: Array = np.sqrt(left_open(prior, told, asked))
-    return float(100 * np.expm1(NORMAL * float(prior.width[0]) * deviations).mean())
