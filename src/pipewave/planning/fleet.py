@@ -80,10 +80,14 @@ class Fleet:
     """Replicas of a design for a demand, served at its own rate."""
 
     replicas: int
-    peak: float  # requests a second
     capacity: float  # of one replica within the limits
     point: Point  # the run at that rate, of some of the replicas
-    usd_per_hour: float | None
+    usd_per_hour: float | None = None
+
+    @property
+    def peak(self) -> float:
+        """Requests a second of all replicas."""
+        return self.point.rate * self.replicas / self.point.replicas
 
     @property
     def utilisation(self) -> float:

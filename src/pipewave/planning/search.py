@@ -19,7 +19,7 @@ from pipewave.models import ModelSpec
 from pipewave.planning.fleet import Demand, Fleet, hourly
 from pipewave.planning.plan import Design, Plan
 from pipewave.planning.prices import Meter, Owned, Price, prices
-from pipewave.planning.run import MOST_REPLICAS, Point, largest, requests_for, serve
+from pipewave.planning.run import MOST_REPLICAS, largest, requests_for, serve
 from pipewave.planning.screen import Screened, pairs, screen
 from pipewave.planning.space import Question, Space, Split
 
@@ -184,22 +184,11 @@ class Search:
             out += [self._design(task[1].look, one) for task, one in zip(lower, found, strict=True) if one]
         return out
 
-    def _design(self, look: Screened, served: Served) -> Design:
-        point, replicas = served.point, served.replicas
-        peak = point.rate * replicas / point.replicas
-        usd = hourly(look.split, self.known, point.figures["power_w"], replicas)
-        cost = usd if usd is not None else 1e6 * look.split.gpus * replicas
-        fleet = Fleet(replicas, peak, served.capacity, point, usd)
-        return Design(look, fleet, cost / (1.0 if self.demand.given else peak), self.meter)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Served:
-    """Replicas of a design that serve a demand, by a run."""
-
-    point: Point
-    replicas: int
-    capacity: float  # requests a second of one replica within the limits
+    def _design(self, look: Screened, fleet: Fleet) -> Design:
+        usd = hourly(look.split, self.known, fleet.point.figures["power_w"], fleet.replicas)
+        cost = usd if usd is not None else 1e6 * look.split.gpus * fleet.replicas
+        each = cost / (1.0 if self.demand.given else fleet.peak)
+        return Design(look, replace(fleet, usd_per_hour=usd), each, self.meter)
 
 
 def plan(
@@ -229,11 +218,11 @@ def plan(
     return Search(models, question, space, demand or Demand(), known, meter, executor, progress).run()
 
 
-def serve_best(model: ModelSpec, look: Screened, question: Question, demand: Demand, likely: bool) -> list[Served]:
+def serve_best(model: ModelSpec, look: Screened, question: Question, demand: Demand, likely: bool) -> list[Fleet]:
     """A design that serves a demand as cheaply as it surely can, and as it likely can where asked or where it cannot
     surely; without a demand, one replica at its largest rate.
     """
-    out = list[Served]()
+    out = list[Fleet]()
     for sure, guess in ((True, look.sure_rate), (False, look.rate)):
         if guess > 0 and (sure or likely or not out):
             try:
@@ -247,7 +236,7 @@ def serve_best(model: ModelSpec, look: Screened, question: Question, demand: Dem
 
 def _served(
     model: ModelSpec, look: Screened, question: Question, demand: Demand, guess: float, *, sure: bool
-) -> Served | None:
+) -> Fleet | None:
     """From the largest rate of a replica to as many as serve the demand's peak within the limits, by runs."""
     e2e_s = look.times_ms[2] / 1e3
     capacity = largest(model, look.split, question, guess, guess * e2e_s, sure=sure, near=NEAR[demand.given])
@@ -262,12 +251,12 @@ def _served(
         e2e_s = point.figures["e2e_mean_ms"] / 1e3
         more = demand.peak(question, e2e_s) > 1.01 * peak if demand.given else False  # users who wait less ask more
         if not more and (point.sure if sure else point.over <= 0):
-            return Served(point, replicas, capacity)
+            return Fleet(replicas, capacity, point)
         capacity = capacity if more else min(capacity, peak / replicas) * (1 - BACK)
     return None
 
 
-def serve_slower(model: ModelSpec, design: Design, question: Question, share: float) -> Served | None:
+def serve_slower(model: ModelSpec, design: Design, question: Question, share: float) -> Fleet | None:
     """A design at a share of its rate."""
     point = design.fleet.point
     requests = requests_for(point.in_flight * share)
@@ -275,4 +264,4 @@ def serve_slower(model: ModelSpec, design: Design, question: Question, share: fl
         slower = serve(model, design.split, question, point.rate * share, requests)
     except PipewaveError:
         return None
-    return Served(slower, 1, design.fleet.capacity)
+    return Fleet(1, design.fleet.capacity, slower)

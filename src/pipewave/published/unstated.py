@@ -205,21 +205,21 @@ def degrees_of(engine: str, tp: int, ep: int, dp: int, gpus: int | None) -> Degr
     experts lie on all of them is tp = G, ep = G; some tables write tp = G² (the same launches stand in the corpus as
     tp = 4 and as tp = 16, both with ep = 4). A case that says `gpus` is taken by its word.
     """
-    if gpus == tp * dp:
-        return Degrees(tp, ep, dp)
-    if engine in SQUARED and tp == 1 and ep > 1 and dp == ep**2:
-        return Degrees(1, ep, ep, _counted_twice(f"dp {dp} with ep {ep}", ep, dp))
-    if engine in SQUARED_TP and dp == 1 and ep > 1 and tp == ep**2:
-        return Degrees(ep, ep, 1, _counted_twice(f"tp {tp} with ep {ep}", ep, tp))
-    if engine in TWICE and tp > 1 and dp == tp and ep == tp * dp:
-        return Degrees(1, dp, dp, _counted_twice(f"tp {tp}, dp {dp} with ep {ep}", dp, tp * dp))
-    return Degrees(tp, ep, dp)
-
-
-def _counted_twice(written: str, group: int, literal: int) -> str:
-    return (
-        f"{written} read as one group of {group} GPUs, as published tables count it twice; "
-        f"give gpus = {literal} to have it literally"
+    written, found, literal = "", (tp, ep, dp), tp * dp
+    if gpus == literal:
+        pass
+    elif engine in SQUARED and tp == 1 and ep > 1 and dp == ep**2:
+        written, found = f"dp {dp} with ep {ep}", (1, ep, ep)
+    elif engine in SQUARED_TP and dp == 1 and ep > 1 and tp == ep**2:
+        written, found = f"tp {tp} with ep {ep}", (ep, ep, 1)
+    elif engine in TWICE and tp > 1 and dp == tp and ep == tp * dp:
+        written, found = f"tp {tp}, dp {dp} with ep {ep}", (1, dp, dp)
+    if not written:
+        return Degrees(*found)
+    return Degrees(
+        *found,
+        f"{written} read as one group of {found[0] * found[2]} GPUs, as published tables count it twice; "
+        f"give gpus = {literal} to have it literally",
     )
 
 
@@ -272,16 +272,12 @@ def _recipe(stated: Stated, setup: Setup, version: Version, flight: int | None, 
     drafting, flight = stated.setup.speculative not in (None, NONE), flight or engine.scheduler.max_requests
     requests = Requests(stated.mode, prompt, flight, output, version_given=version.given, drafting=drafting)
     found = find(engine.name, engine.version, facts, requests)
-    found = found.without(_said(stated) | ({METHOD} if stated.apart else frozenset()))
+    usual = Setup()
+    said = {f.name for f in fields(Setup) if getattr(stated.setup, f.name) != getattr(usual, f.name)} | stated.said
+    found = found.without(frozenset(said | ({METHOD} if stated.apart else set())))
     drafts = _drafting(stated, found)
     how = drafts.by(stated.model) if drafts else None
     return found if how and how.method == "mtp" and how.rates else found.without(frozenset([DRAFTS]))
-
-
-def _said(stated: Stated) -> frozenset[str]:
-    """Fields of the set-up that somebody stated."""
-    usual = Setup()
-    return stated.said | {f.name for f in fields(Setup) if getattr(stated.setup, f.name) != getattr(usual, f.name)}
 
 
 def _drafting(stated: Stated, recipe: Recipe) -> Speculative | None:

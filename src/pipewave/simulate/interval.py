@@ -49,18 +49,16 @@ class Uncertainty:
     def server(self, metric: str) -> float:
         """Half-width due to host, front end and settings; for an engine without published runs, the widest of all."""
         widths, older = _table()["servers"], {_old(name): one for name, one in _table()["older"].items()}
-        name = AS.get(metric, metric)
-        if self.engine in older:
-            return float(older[self.engine][name])
-        return float(widths[self.engine][name] if self.engine in widths else max(one[name] for one in widths.values()))
+        known, name = {**widths, **older}, AS.get(metric, metric)
+        return float(known[self.engine][name] if self.engine in known else max(one[name] for one in widths.values()))
 
     def version(self, metric: str) -> float:
         """Half-width due to a version that is not given."""
-        return 0.0 if self.version_given else float(_table()["version"][AS.get(metric, metric)])
+        return 0.0 if self.version_given else _width("version", metric)
 
     def uneven(self, metric: str) -> float:
         """Half-width due to uneven data-parallel ranks."""
-        return float(_table()["ranks"][AS.get(metric, metric)]) if self.ranks else 0.0
+        return _width("ranks", metric) if self.ranks else 0.0
 
     def half(self, metric: str) -> float:
         """Half the 90 % interval of a figure's logarithm."""
@@ -85,17 +83,20 @@ class Uncertainty:
         """Which unknowns widen the intervals, and how far each would on its own."""
         named = {"TTFT": self.server("ttft_ms"), "TPOT": self.server("tpot_ms")}
         server = " and ".join(f"{_percent(half)} of {name}" for name, half in named.items() if half)
+        parts = {
+            "load of data-parallel ranks": self.uneven("tpot_ms"),
+            "number of engines not known": self.pools,
+            "acceptance of drafts not known": self.drafts,
+            "version not named": self.version("tpot_ms"),
+        }
         words = [f"kernels {_percent(self.kernels)}"]
         words += [f"host and settings of a {self.engine} server not known {server}"] if server else []
-        if self.ranks:
-            words.append(f"load of data-parallel ranks {_percent(self.uneven('tpot_ms'))}")
-        if self.pools:
-            words.append(f"number of engines not known {_percent(self.pools)}")
-        if self.drafts:
-            words.append(f"acceptance of drafts not known {_percent(self.drafts)}")
-        if not self.version_given:
-            words.append(f"version not named {_percent(self.version('tpot_ms'))}")
+        words += [f"{what} {_percent(half)}" for what, half in parts.items() if half]
         return "90 % intervals hold what is open: " + ", ".join(words)
+
+
+def _width(part: str, metric: str) -> float:
+    return float(_table()[part][AS.get(metric, metric)])
 
 
 def server_of(engine: Engine) -> str:

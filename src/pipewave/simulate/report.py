@@ -191,15 +191,12 @@ def middle(record: Record, traffic: Traffic) -> Mask:
 
 @dataclass(frozen=True, slots=True)
 class Steadiness:
-    """Whether a run kept up with its requests; rates are over the second half of the time in which requests come."""
+    """Whether a run kept up with its requests."""
 
-    arrivals_per_s: float  # 0 where all come at once
-    completions_per_s: float
-    queue_growth_per_s: float  # requests that wait or run, more each second
-    in_system: float  # requests that wait or run when the last one comes
     overloaded: bool  # requests come faster than they are done: waits grow as long as they come
     steady: bool  # it keeps up, and long enough for the first requests to have left
     requests: int = 0  # of a run that is long enough to tell; 0 where no number of them is
+    arrivals_per_s: float = 0.0  # over the second half of the time in which requests come; 0 where all come at once
     served_per_s: float = 0.0  # over the whole run
 
     @property
@@ -227,23 +224,20 @@ def steadiness(record: Record, traffic: Traffic) -> Steadiness:
     middle, last = 0.5 * (arrived[0] + arrived[-1]), arrived[-1]
     span = float(last - middle)
     if not span:
-        return Steadiness(0.0, 0.0, 0.0, float(len(arrived)), overloaded=False, steady=False)
-
-    def within(times: Array) -> float:
-        return float(np.searchsorted(times, last, "right") - np.searchsorted(times, middle, "right"))
-
-    come, gone = within(arrived), within(done)
-    left = len(arrived) - float(np.searchsorted(done, last, "right"))
-    growth = come - gone
+        return Steadiness(overloaded=False, steady=False)
+    come, gone = (
+        float(np.searchsorted(times, last, "right") - np.searchsorted(times, middle, "right"))
+        for times in (arrived, done)
+    )
+    whole = len(done) / float(done[-1] - arrived[0])
     if held := traffic.concurrency:
-        overloaded, steady, enough = False, len(arrived) > 2 * held, 2 * held + 1
-    else:
-        overloaded = growth > max(OVERLOAD * come, CHANCE * float(np.sqrt(max(left, 1.0))))
-        needed = TURNS * float((record.done_s - record.arrival_s).mean())
-        steady = not overloaded and 2.0 * span >= needed
-        enough = math.ceil(len(arrived) * needed / (2.0 * span))
-    rates, whole = (come / span, gone / span, growth / span), len(done) / float(done[-1] - arrived[0])
-    return Steadiness(*rates, left, overloaded=overloaded, steady=steady, requests=enough, served_per_s=whole)
+        steady = len(arrived) > 2 * held
+        return Steadiness(overloaded=False, steady=steady, requests=2 * held + 1, served_per_s=whole)
+    left = len(arrived) - float(np.searchsorted(done, last, "right"))
+    overloaded = come - gone > max(OVERLOAD * come, CHANCE * float(np.sqrt(max(left, 1.0))))
+    needed = TURNS * float((record.done_s - record.arrival_s).mean())
+    steady, enough = not overloaded and 2.0 * span >= needed, math.ceil(len(arrived) * needed / (2.0 * span))
+    return Steadiness(overloaded, steady, enough, arrivals_per_s=come / span, served_per_s=whole)
 
 
 def over_time(record: Record, _traffic: Traffic, pages: int, points: int) -> dict[str, list[float]]:

@@ -55,7 +55,12 @@ class StepTable:
         self.heat = GridSums(axes, [part.heat_us for part in parts], [part.heat_us for part in mixed])
         self.joules = GridSums(axes, [part.above_idle_j for part in parts], [part.above_idle_j for part in mixed])
         rest = [parts[0], parts[1], *parts[4:]]
-        self.counts = {True: _launched(*rest, parts[2]), False: _launched(*rest, parts[3])}
+        # Neither kernels nor launches depend on sizes: the first point of every grid stands for all.
+        grids = {True: (*rest, parts[2]), False: (*rest, parts[3])}
+        self.counts = {
+            graph: {name: sum(float(getattr(grid, name)[0]) for grid in some) for name in ("nodes", "launches")}
+            for graph, some in grids.items()
+        }
         self.graph, self.pieces, self.eager = self._regimes()
 
     def _regimes(self) -> list[StepGaps]:
@@ -184,41 +189,25 @@ def _group_seconds(table: StepTable, ranks: Sequence[RankBatch]) -> float:
     behind kernels.
     """
     engine, verify, overlap = table.engine, table.verify, table.two_batch
-    most = max(decoding for decoding, _, _ in ranks)
-    prompts = any(pieces for _, _, pieces in ranks)
-    if not prompts and overlap is None:
-        return _decode_seconds(table, ranks, most)
-    if graph := most <= engine.graphs.graph_limit and not prompts:
-        rows = [engine.graphs.padded(max(most, 1)) * verify] * len(ranks)
-    else:
-        rows = [_tokens(rank, verify) for rank in ranks]
-    fewest = min(_tokens(rank, verify) for rank in ranks)
-    cut = overlap is not None and overlap.cuts(fewest, prompts=prompts)
-    time, heat = (_parts(table, sums, rows, ranks, halves=cut) for sums in (table.time, table.heat))
+    most, prompts = max(decoding for decoding, _, _ in ranks), any(pieces for _, _, pieces in ranks)
+    graph = most <= engine.graphs.graph_limit and not prompts
+    tokens = [_tokens(rank, verify) for rank in ranks]
+    rows = [engine.graphs.padded(max(most, 1)) * verify] * len(ranks) if graph else tokens
+    cut = overlap is not None and overlap.cuts(min(tokens), prompts=prompts)
+    if prompts or overlap:
+        time, heat = (_parts(table, sums, rows, ranks, halves=cut) for sums in (table.time, table.heat))
+    else:  # which most steps are
+        mean = (graph and _sent(engine, ranks, verify)) or round(sum(rows) / len(rows))
+        own = [table.own(n, decoding, cached) for n, (decoding, cached, _) in zip(rows, ranks, strict=True)]
+        time, heat = (
+            (max(one[part] for one in own) + sums.group[mean], sums.moved[mean])
+            for part, sums in enumerate((table.time, table.heat))
+        )
     kernels = float(overlap.busy(*time, sum(rows) / len(rows) / 2)) if cut and overlap else sum(time)
     requests = max(decoding + len(pieces) for decoding, _, pieces in ranks)
     images = max(fresh(pieces) for _, _, pieces in ranks)
     pace = table.pace.prompt if prompts else table.pace.decode
     return table.law(table.regime(max(rows), graph=graph), pace * kernels, pace * sum(heat), requests, images)
-
-
-def _decode_seconds(table: StepTable, ranks: Sequence[RankBatch], most: int) -> float:
-    """The same where all ranks decode and nothing else, which most steps do."""
-    engine, verify = table.engine, table.verify
-    if graph := most <= engine.graphs.graph_limit:
-        padded = engine.graphs.padded(max(most, 1)) * verify
-        mean = _sent(engine, ranks, verify) or padded
-        own = [table.own(padded, decoding, cached) for decoding, cached, _ in ranks]
-    else:
-        rows = [max(decoding * verify, 1) for decoding, _, _ in ranks]
-        own = [table.own(n, decoding, cached) for n, (decoding, cached, _) in zip(rows, ranks, strict=True)]
-        mean, padded = round(sum(rows) / len(rows)), max(rows)
-    kernels, heat = (
-        max(one[part] for one in own) + sums.group[mean] + sums.moved[mean]
-        for part, sums in enumerate((table.time, table.heat))
-    )
-    pace = table.pace.decode
-    return table.law(table.regime(padded, graph=graph), pace * kernels, pace * heat, most)
 
 
 def _sent(engine: Engine, ranks: Sequence[RankBatch], verify: int) -> int:
@@ -255,11 +244,3 @@ def _half(rank: RankBatch) -> RankBatch:
     several = len(pieces) > 1
     kept = pieces[::2] if several else [(-(-tokens // 2), before) for tokens, before in pieces]
     return -(-decoding // 2), -(-cached // 2), kept
-
-
-def _launched(*grids: Priced) -> dict[str, float]:
-    """Kernels and launches of a step; neither depends on sizes, so the first point of every grid stands for all."""
-    return {
-        "nodes": sum(float(grid.nodes[0]) for grid in grids),
-        "launches": sum(float(grid.launches[0]) for grid in grids),
-    }
