@@ -14,8 +14,8 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+from pipewave.told.answers import RATE
 from pipewave.told.check import Means, changes_of
-from pipewave.told.figures import RATE
 from studies.published_rows import OLD, Row, corpus, read
 
 LOAD = ("isl", "osl", "concurrency", "rate", "requests", "max_num_seqs")

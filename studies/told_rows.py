@@ -25,7 +25,7 @@ from pipewave.physics.demand import Array
 from pipewave.published.answers import answer
 from pipewave.published.cases import MEASURED, from_dict
 from pipewave.software.front import Front
-from pipewave.told.figures import RATE, Figures, measured_by, of
+from pipewave.told.answers import RATE, Figures, figures_of, measured_by
 from pipewave.told.posterior import NORMAL, PLACES, Points, Posterior, Prior
 from studies.published import left_out_constants
 from studies.published_rows import OLD, Group, Row, corpus, read
@@ -81,7 +81,7 @@ def told(rows: Sequence[Row], file: Path) -> list[Told]:
     for row in chosen(rows):
         if one := known.get(row.id):
             slopes = {name: np.array(each) for name, each in one["slopes"].items()}
-            groups.setdefault(row.group, []).append((row, of(from_dict(row.case), one["answer"], slopes)))
+            groups.setdefault(row.group, []).append((row, figures_of(from_dict(row.case), one["answer"], slopes)))
     return [_told(group, many) for group, many in groups.items() if len(many) >= LEAST]
 
 

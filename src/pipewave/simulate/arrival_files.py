@@ -312,8 +312,8 @@ def _shared(
         prefixes = prefix[walked].astype(int).tolist()
         tree = of_sessions([sessions[row] for row in walked], lengths, prefixes, [row + 1 for row in walked])
         place = {row: at for at, row in enumerate(walked)}
-        paths, known = ([held[place[row]] for row in rows] for held in (tree.paths, tree.known))
-        return replace(tree, paths=tuple(paths), known=tuple(known))
+        at = [place[row] for row in rows]
+        return replace(tree, paths=tuple(tree.paths[i] for i in at), known=tuple(tree.known[i] for i in at))
     listed = columns.get(kind.hashes) if kind.hashes else None
     if listed is None or not any(isinstance(row, list) for row in listed):
         return None

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from pipewave.errors import BadInput, MissingField, did_you_mean
 from pipewave.files import packaged
@@ -61,11 +62,10 @@ class ArrivalKind:
 @cache
 def kinds() -> tuple[ArrivalKind, ...]:
     """All kinds; the first one that fits counts."""
-    listed = packaged.yaml(Path(__file__).with_suffix(".yaml"))
-    return tuple(
-        ArrivalKind(**{name: tuple(value) if isinstance(value, list) else value for name, value in one.items()})
-        for one in listed
-    )
+    listed: list[dict[str, Any]] = packaged.yaml(Path(__file__).with_suffix(".yaml"))
+    for one in listed:
+        one |= {name: tuple(value) for name, value in one.items() if isinstance(value, list)}
+    return tuple(ArrivalKind(**one) for one in listed)
 
 
 def kind_of(columns: Collection[str]) -> ArrivalKind:

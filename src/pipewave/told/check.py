@@ -10,8 +10,7 @@ from typing import Any
 
 from pipewave.errors import BadInput
 from pipewave.published.cases import from_dict
-from pipewave.told.answers import learn, off_by
-from pipewave.told.figures import RATE, figures
+from pipewave.told.answers import RATE, figures, learn, off_by
 from pipewave.told.posterior import NORMAL
 from pipewave.told.readers import Run
 from pipewave.told.tell import runs_of

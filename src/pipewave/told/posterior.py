@@ -27,7 +27,7 @@ from pipewave.physics.demand import Array
 
 FILE = Path(__file__).with_name("prior.json")
 CAUSES = ("decode", "prompt", "host", "frontend")  # fields of `pipewave.simulate.setup.Pace`
-# Figures that are off each for itself; those of closed loops follow from the first two (`figures.parts`).
+# Figures that are off each for itself; those of closed loops follow from the first two (`answers._part`).
 LATENTS = ("ttft_ms", "tpot_ms", "rate", "energy")
 PLACES = ("in_flight", "isl", "osl", "gpus", "ep", "dp")  # of a load: log2 of each
 MIDDLE = np.array([5.0, 10.0, 9.0, 1.0, 0.0, 0.0])  # of the places of published runs

@@ -15,8 +15,7 @@ from pipewave.files import whole
 from pipewave.files.json_text import dumps
 from pipewave.physics.demand import Array
 from pipewave.published.cases import MEASURED, MOST_TOLD, Case, Measured, from_dict
-from pipewave.told.answers import ENERGY, Learned, learn, point
-from pipewave.told.figures import Figures, figures
+from pipewave.told.answers import ENERGY, Figures, Learned, figures, learn, point
 from pipewave.told.posterior import NORMAL, Points, left_open
 from pipewave.told.readers import Results, Run, read
 
