@@ -12,10 +12,11 @@ from pipewave.planning import Question, Space, plan
 from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
 from pipewave.simulate import estimate
-from pipewave.simulate.interval import METRICS, Uncertainty, hull, names_version, server_of, sides
+from pipewave.simulate.interval import METRICS, Uncertainty, hull, server_of, sides
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import synthetic
+from pipewave.software.engine import names_known_version
 from pipewave.step import find_engine
 from tests.sampled import sampled
 from tests.simulate.serving import serve
@@ -118,7 +119,7 @@ def test_ranks_of_one_deployment_widen_every_answer() -> None:
 
 
 def test_a_version_is_given_by_its_number() -> None:
-    assert [names_version(name) for name in ("vllm", "vllm:0.22.1", "sglang:v0.5.8.post1", "trtllm:")] == [
+    assert [names_known_version(name) for name in ("vllm", "vllm:0.22.1", "sglang:v0.5.8.post1", "trtllm:")] == [
         False,
         True,
         True,

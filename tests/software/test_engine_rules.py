@@ -11,9 +11,8 @@ from pipewave.gpus import all_gpus, find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
-from pipewave.simulate.interval import names_version
 from pipewave.software import engine_rules
-from pipewave.software.engine import Engine, numbered, resolve
+from pipewave.software.engine import Engine, names_known_version, numbered, resolve
 from pipewave.software.engine import find as find_engine
 from pipewave.software.engine_parts import DeploymentFacts, StateCheckpoints, StaticReserve
 from pipewave.software.stacks import version_of
@@ -47,8 +46,8 @@ def on(name: str, gpu: str, tp: int = 1, model: str = "Llama-3.1-8B") -> Engine:
 )
 def test_an_engine_is_read_as_people_write_it(written: str, name: str, version: str) -> None:
     assert (find_engine(written).name, find_engine(written).version) == (name, version)
-    assert names_version(written) == (version != "99")
-    assert not names_version(name)
+    assert names_known_version(written) == (version != "99")
+    assert not names_known_version(name)
 
 
 @pytest.mark.parametrize("written", ["vllm:x", "vlm", "vlm:0.19.0", ""])
@@ -308,6 +307,6 @@ def test_a_rule_changes_only_the_parts_of_states_and_reserve_that_it_names() -> 
 @pytest.mark.parametrize("name", NAMES)
 def test_only_a_version_with_rules_or_rows_of_its_own_narrows_an_interval(name: str) -> None:
     default = find_engine(name).version
-    assert names_version(f"{name}:{default}")
-    assert not any(names_version(f"{name}:{version}") for version in ("99.0.0", "0.1.2", f"{default}9"))
+    assert names_known_version(f"{name}:{default}")
+    assert not any(names_known_version(f"{name}:{version}") for version in ("99.0.0", "0.1.2", f"{default}9"))
     assert "interval as of no named version" in find_engine(f"{name}:99.0.0").substituted
