@@ -106,10 +106,7 @@ def test_traits_that_miss_one_or_contradict_are_refused() -> None:
 
 @pytest.mark.slow
 def test_formulas_ask_for_traits_and_not_for_names() -> None:
-    """Outside `gpus`, no code compares a GPU's architecture or capability with a name or a number.
-
-    The one exception is a rule of SGLang's Triton kernels, whose source compares the number. `paper` is as published.
-    """
+    """Outside `gpus`, no code compares a GPU's architecture or capability with a name or a number. `paper` is as published."""
     found = []
     for path in SOURCE.rglob("*.py"):
         room = path.relative_to(SOURCE).parts[0]
@@ -120,4 +117,4 @@ def test_formulas_ask_for_traits_and_not_for_names() -> None:
                 asked = {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}
                 if asked & {"architecture", "compute_capability"}:
                     found.append(path.relative_to(SOURCE).as_posix())
-    assert found == ["kernels/attention/software.py"]
+    assert found == []

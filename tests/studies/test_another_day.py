@@ -11,7 +11,7 @@ import pytest
 from lab import another_day_cases, collectives
 from pipewave.errors import BadInput
 from pipewave.gpus import find
-from pipewave.kernels.attention.software import Case, fa3
+from pipewave.kernels.attention.software import Case, kernel
 from pipewave.measure import plan
 from pipewave.measure.row_files import rows
 from studies import another_day
@@ -84,5 +84,5 @@ def test_heads_of_96_are_decoded_by_the_tiles_that_their_kernels_name() -> None:
         for kernel in row.get("kernels", ())
     }
     facts = {"causal": True, "fp8": False, "paged": True, "latent": False, "framework": "vllm", "version": (0, 22, 1)}
-    tile = fa3(Case(find("H100"), 96, **facts)).decode
+    tile = kernel(Case(find("H100"), 96, **facts), "fa3").decode
     assert any(f"cute::C<{tile.rows}>, cute::C<{tile.keys}>, cute::C<96>" in name for name in names)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from itertools import pairwise
-from types import CodeType
 from typing import Any
 
 from pipewave.files import packaged
+from pipewave.files.formulas import Terms
 from pipewave.models.config_fields import Fields
 
 FILE = packaged.ROOT / "data" / "model_parts.json"
@@ -29,30 +29,24 @@ FUNCTIONS: Mapping[str, Any] = {
 }
 
 
-class Part(dict[str, Any]):
+class Part(Terms):
     """The numbers of one part by name, each worked out when it is first asked for; `row` holds what else is said."""
 
     def __init__(self, section: str, kind: str, fields: Fields, outer: Fields | None = None, **known: Any) -> None:
         common, rows = _section(section)
         self.row: Mapping[str, Any] = rows.get(kind, {})
         self.fields, self.outer = fields, outer or Fields({})
-        self.terms: Mapping[str, str] = {**common["terms"], **self.row.get("terms", {})}
         self.defaults: Mapping[str, Any] = {**common["fields"], **self.row.get("fields", {})}
-        super().__init__(FUNCTIONS, given=self.given, raw=fields.get, inside=self.inside, **known)
+        functions = dict(FUNCTIONS, given=self.given, raw=fields.get, inside=self.inside)
+        super().__init__({**common["terms"], **self.row.get("terms", {})}, **functions, **known)
 
     def __missing__(self, name: str) -> Any:
-        if name in self.terms:
-            self[name] = self.of(self.terms[name])
-        elif name in self.row.get("outer", ()):
-            self[name] = _read(self.outer, name, self.row["outer"][name])
-        else:
-            default = self.defaults[name]
-            self[name] = _read(self.fields, name, self.of(default) if isinstance(default, str) else default)
+        if name in self.formulas:
+            return super().__missing__(name)
+        around = self.row.get("outer", {})
+        fields, default = (self.outer, around[name]) if name in around else (self.fields, self.defaults[name])
+        self[name] = _read(fields, name, self.of(default))
         return self[name]
-
-    def of(self, formula: str) -> Any:
-        """The value of a formula."""
-        return eval(_compiled(formula), {"__builtins__": {}}, self)  # our own arithmetic
 
     def given(self, name: str) -> bool:
         """Whether the config states a field."""
@@ -72,11 +66,6 @@ def _section(section: str) -> tuple[Mapping[str, Any], Mapping[str, Mapping[str,
 def kinds(section: str) -> tuple[str, ...]:
     """The kinds that a section has rows of."""
     return tuple(_section(section)[1])
-
-
-@cache
-def _compiled(formula: str) -> CodeType:
-    return compile(formula, FILE.name, "eval")
 
 
 def _read(fields: Fields, name: str, default: Any) -> Any:
