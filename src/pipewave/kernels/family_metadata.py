@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipewave.calls.fields import Call
+from pipewave.calls.families import CLASSES, Call
 from pipewave.files import packaged
+from pipewave.files.formulas import Terms
 from pipewave.kernels.profiler import Given, Launched, Op, Shaped, Step
 
 Case = Mapping[str, Any]
@@ -41,6 +44,23 @@ def names_of(family: str) -> tuple[KernelName, ...]:
     """The names of a built-in family, of which one table holds all, in the order of ranks."""
     rows = packaged.document(Path(__file__).with_name("kernel_names.json"))
     return tuple(KernelName(**row) for row in rows if row.pop("family") == family)
+
+
+def operators_of(family: str) -> dict[str, OperatorReader]:
+    """How to read calls of a built-in family off operators, of which one table holds all: by formulas over the shapes,
+    bytes and types of arguments, whose positions are those of the operators as PyTorch records them.
+    """
+    rows = packaged.document(Path(__file__).with_name("operators.json"))
+    return {name: partial(_read, row) for row in rows if row["family"] == family for name in row["operators"]}
+
+
+def _read(row: Mapping[str, Any], op: Op, launched: Launched) -> Call | None:
+    known = {"shape": op.shape, "bytes": op.bytes, "width": op.width, "type_of": lambda i: op.dtype(i, launched)}
+    known |= {"name": op.name, "kernel": launched.head.name, "prod": prod, "max": max, "len": len}
+    terms = Terms(row.get("terms", {}), **known)
+    if not terms.of(row.get("when", True)):
+        return None
+    return CLASSES[row["family"]](**{name: terms.of(formula) for name, formula in row["call"].items()})
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,62 +2,24 @@
 
 from __future__ import annotations
 
-from math import prod
-
 import numpy as np
 
-from pipewave.calls.dense import Gemm
-from pipewave.calls.fields import Call
 from pipewave.kernels.base import Analysis, Columns, Context
 from pipewave.kernels.family_metadata import (
     Case,
     FamilyMetadata,
     Measurements,
-    OperatorReader,
     Page,
     Profile,
     Runner,
     names_of,
+    operators_of,
 )
 from pipewave.kernels.gemm.machine import machine, tiling
-from pipewave.kernels.profiler import Dims, Launched, Op
 from pipewave.physics.arith import ARRAY
 from pipewave.physics.demand import Array
 
-
-def _product(x: Dims, n: int, k: int, dtype: str | None) -> Gemm | None:
-    if not x or x[-1] != k or dtype is None:
-        return None
-    return Gemm(prod(x[:-1]), n, k, dtype=dtype)
-
-
-def _mm(x: int, w: int) -> OperatorReader:
-    """x[..., k] · w[k, n], whose positions are given."""
-
-    def reader(op: Op, launched: Launched) -> Call | None:
-        weights = op.shape(w)
-        return _product(op.shape(x), weights[1], weights[0], op.dtype(x, launched)) if len(weights) == 2 else None
-
-    return reader
-
-
-def _linear(op: Op, launched: Launched) -> Call | None:
-    weights = op.shape(1)
-    return _product(op.shape(0), weights[0], weights[1], op.dtype(0, launched)) if len(weights) == 2 else None
-
-
-PROFILE = Profile(
-    names_of("gemm"),
-    anchors=("gemm",),
-    operators={
-        "aten::mm": _mm(0, 1),
-        "aten::addmm": _mm(1, 2),
-        "aten::_scaled_mm": _mm(0, 1),
-        "aten::linear": _linear,
-        "_C::cutlass_scaled_mm": _mm(1, 2),
-        "sgl_kernel::fp8_scaled_mm": _mm(1, 2),
-    },
-)
+PROFILE = Profile(names_of("gemm"), anchors=("gemm",), operators=operators_of("gemm"))
 
 
 OPERAND_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "fp8_block": 1, "int8": 1}
