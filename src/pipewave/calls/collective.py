@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from pipewave.calls.fields import Call, documented, of
 from pipewave.errors import BadInput
@@ -61,81 +61,47 @@ class SendRecv(Collective):
 COLLECTIVES: tuple[type[Collective], ...] = (AllReduce, AllGather, ReduceScatter, AllToAll, SendRecv)
 
 
-@documented
-def all_reduce(bytes: int, world: int, **options: Any) -> AllReduce:
-    """A sum over all ranks that every rank receives.
+C = TypeVar("C", bound=Collective, covariant=True)
+
+
+class Maker(Protocol[C]):
+    """What makes calls of one collective."""
+
+    def __call__(self, bytes: int, world: int = 2, **options: Any) -> C:
+        """The call."""
+
+
+def _maker(collective: type[C], about: str, size: str, work: str) -> Maker[C]:
+    def make(bytes: int, world: int = 2, **options: Any) -> C:
+        return collective(bytes, world, **options)
+
+    if collective is not SendRecv:  # of all others, ranks must be said
+        make.__defaults__ = None
+    make.__name__ = make.__qualname__ = collective.kernel
+    make.__doc__ = f"""{about}
 
     Args:
-        bytes: bytes on each rank, as nccl-tests counts size.
+        bytes: bytes {size}, as nccl-tests counts size.
         world: ranks.
-        **options: fields of `Collective`: `nodes` (hosts, must divide `world`), {options}.
+        **options: fields of `Collective`: `nodes` (hosts, must divide `world`), {{options}}.
 
-    {call}
+    {{call}}
 
-    Work: 2·(world − 1)/world · bytes cross each link of a ring (`kernels/collective/algorithms.py`).
+    Work: {work} (`kernels/collective/algorithms.py`).
     """
-    return AllReduce(bytes, world, **options)
+    return documented(make)
 
 
-@documented
-def all_gather(bytes: int, world: int, **options: Any) -> AllGather:
-    """A gather after which every rank holds all parts.
-
-    Args:
-        bytes: bytes of the gathered output, as nccl-tests counts size.
-        world: ranks.
-        **options: fields of `Collective`: `nodes` (hosts, must divide `world`), {options}.
-
-    {call}
-
-    Work: (world − 1)/world · bytes cross each link of a ring (`kernels/collective/algorithms.py`).
-    """
-    return AllGather(bytes, world, **options)
-
-
-@documented
-def reduce_scatter(bytes: int, world: int, **options: Any) -> ReduceScatter:
-    """A sum over all ranks of which every rank receives its part.
-
-    Args:
-        bytes: bytes of the input on each rank, as nccl-tests counts size.
-        world: ranks.
-        **options: fields of `Collective`: `nodes` (hosts, must divide `world`), {options}.
-
-    {call}
-
-    Work: (world − 1)/world · bytes cross each link of a ring (`kernels/collective/algorithms.py`).
-    """
-    return ReduceScatter(bytes, world, **options)
-
-
-@documented
-def all_to_all(bytes: int, world: int, **options: Any) -> AllToAll:
-    """An exchange in which every rank sends a part to every other.
-
-    Args:
-        bytes: bytes on each rank, as nccl-tests counts size.
-        world: ranks.
-        **options: fields of `Collective`: `nodes` (hosts, must divide `world`), {options}.
-
-    {call}
-
-    Work: (world − 1)/world · bytes leave each rank (`kernels/collective/algorithms.py`).
-    """
-    return AllToAll(bytes, world, **options)
-
-
-@documented
-def send_recv(bytes: int, world: int = 2, **options: Any) -> SendRecv:
-    """A transfer from each rank to the next.
-
-    Args:
-        bytes: bytes on each rank, as nccl-tests counts size.
-        world: ranks.
-        **options: fields of `Collective`: `nodes` (hosts, must divide `world`), {options}.
-
-    {call}
-
-    Work: all bytes cross one link (`kernels/collective/algorithms.py`).
-    """
-    return SendRecv(bytes, world, **options)
+RING = "(world − 1)/world · bytes cross each link of a ring"
+all_reduce = _maker(AllReduce, "A sum over all ranks that every rank receives.", "on each rank", f"2·{RING}")
+all_gather = _maker(AllGather, "A gather after which every rank holds all parts.", "of the gathered output", RING)
+reduce_scatter = _maker(
+    ReduceScatter, "A sum over all ranks of which every rank receives its part.", "of the input on each rank", RING
+)
+all_to_all = _maker(
+    AllToAll,
+    "An exchange in which every rank sends a part to every other.",
+    "on each rank",
+    "(world − 1)/world · bytes leave each rank",
+)
+send_recv = _maker(SendRecv, "A transfer from each rank to the next.", "on each rank", "all bytes cross one link")

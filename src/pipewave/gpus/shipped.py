@@ -7,45 +7,29 @@ are worth as much as ours.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pipewave.errors import MissingField, UnknownField, meant_or_known
 from pipewave.files import packaged
-from pipewave.gpus.architectures import Architecture, architecture_of
+from pipewave.files.formulas import Terms
+from pipewave.gpus.architectures import architecture_of
 from pipewave.gpus.spec import GPU, NUMBER_FIELDS, Source, checked
 
 REQUIRED = ("compute_capability", "sms", "boost_clock_mhz", "dram_gb", "dram_gbps", "l2_mb", "tdp_w")
 PEAKS = ("bf16_tflops", "fp16_tflops", "tf32_tflops", "fp8_tflops", "int8_tops", "fp4_tflops")
-# ECC and the driver take up to 6 % of GDDR and almost nothing of HBM; the middle, so that a budget errs small.
-_USABLE_GIB_PER_GB = 0.95
-
 _OF_CAPABILITY = (
     "fma_per_clk_per_sm", "xu_per_clk_per_sm", "smem_kb_per_sm", "smem_bytes_per_clk_per_sm", "registers_per_sm",
     "max_threads_per_sm", "max_ctas_per_sm",
 )  # fmt: skip
-Rule = Callable[[Mapping[str, Any], Architecture], object]
-# Read in order: a rule may use what an earlier one filled in.
-_RULES: dict[str, tuple[Rule, str]] = {
-    "sustained_clock_mhz": (lambda v, _a: v["boost_clock_mhz"], "taken as the boost clock"),
-    "dram_gib": (lambda v, _a: v["dram_gb"] * _USABLE_GIB_PER_GB, "0.95 GiB usable per GB"),
-    "dram_pin_gbps": (lambda _v, _a: None, "not known"),
-    "dram_measured_gbps": (lambda _v, _a: None, "not known"),
-    "fp32_tflops": (
-        lambda v, _a: 2e-6 * v["fma_per_clk_per_sm"] * v["sms"] * v["boost_clock_mhz"],
-        "2 × FMA lanes × SMs × boost clock",
-    ),
-    "l2_gbps": (
-        lambda v, a: 1e-3 * a.l2_bytes_per_clk_per_sm * v["sms"] * v["sustained_clock_mhz"],
-        "bytes per clock and SM of measured siblings × SMs × sustained clock",
-    ),
-    "link": (lambda _v, _a: "pcie", "no NVLink given"),
-    "pcie_gbps": (lambda _v, a: a.pcie_gbps, "×16 link of the generation, one direction"),
-    "link_gbps": (lambda v, _a: v["pcie_gbps"], "the PCIe rate"),
-    "gpus_per_node": (lambda _v, _a: 8, "usual server"),
-}
+
+
+@cache
+def derivations() -> Mapping[str, Any]:
+    """`derived`: a formula and a note for each field that may be left out, in order; `ratios` of plausible fields."""
+    return dict(packaged.document(Path(__file__).with_name("numbers.json")))
 
 
 def complete(name: str, values: Mapping[str, Any], sources: Mapping[str, Source], aliases: tuple[str, ...] = ()) -> GPU:
@@ -73,8 +57,9 @@ def complete(name: str, values: Mapping[str, Any], sources: Mapping[str, Source]
             fill(key, None, f"no such tensor core on {facts.name}")
     for key in _OF_CAPABILITY:
         fill(key, getattr(facts, key), f"CUDA programming guide, compute capability {known['compute_capability']}")
-    for key, (rule, note) in _RULES.items():
-        fill(key, rule(known, facts), f"{note} ({facts.l2_note})" if key == "l2_gbps" else note)
+    for key, (formula, note) in derivations()["derived"].items():  # a formula may use what an earlier one filled in
+        value = Terms({}, **known, capability=facts).of(formula)
+        fill(key, value, f"{note} ({facts.l2_note})" if key == "l2_gbps" else note)
     return GPU(name=name, aliases=aliases, sources={**derived, **sources}, **known)
 
 

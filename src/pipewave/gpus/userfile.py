@@ -13,7 +13,7 @@ import yaml
 
 from pipewave.errors import BadFile, BadInput, MissingField, UnknownField
 from pipewave.gpus import architectures
-from pipewave.gpus.shipped import complete, shipped, stem_of
+from pipewave.gpus.shipped import complete, derivations, shipped, stem_of
 from pipewave.gpus.spec import GPU, LIMITS, NUMBER_FIELDS, Kind, Source, checked
 
 
@@ -160,30 +160,7 @@ def _source(key: str, said: object) -> Source:
 
 # Ratios between fields of one GPU, wide enough for every part since V100 ten times over and narrow enough for a slip
 # of a thousand. A user's file that leaves them is refused, since no answer would say what is wrong.
-RATIOS: tuple[tuple[str, str, float, float], ...] = (
-    ("dram_gbps", "fp16_tflops", 0.3, 100.0),
-    ("fp16_tflops", "sms", 0.05, 300.0),
-    ("fp32_tflops", "fp16_tflops", 0.002, 2.0),
-    ("tf32_tflops", "fp16_tflops", 0.02, 2.0),
-    ("bf16_tflops", "fp16_tflops", 0.02, 20.0),
-    ("fp8_tflops", "fp16_tflops", 0.05, 20.0),
-    ("int8_tops", "fp16_tflops", 0.01, 20.0),
-    ("fp4_tflops", "fp16_tflops", 0.05, 60.0),
-    ("dram_gb", "dram_gbps", 0.002, 1.0),
-    ("dram_gib", "dram_gb", 0.5, 1.1),
-    ("dram_pin_gbps", "dram_gbps", 0.3, 3.0),
-    ("dram_measured_gbps", "dram_gbps", 0.3, 3.0),
-    ("l2_mb", "sms", 0.01, 30.0),
-    ("l2_gbps", "dram_gbps", 0.1, 100.0),
-    ("link_gbps", "dram_gbps", 0.0005, 3.0),
-    ("pcie_gbps", "dram_gbps", 0.0002, 1.0),
-    ("sustained_clock_mhz", "boost_clock_mhz", 0.1, 1.001),
-    ("tdp_w", "fp16_tflops", 0.03, 30.0),
-    ("xu_per_clk_per_sm", "fma_per_clk_per_sm", 0.01, 2.0),
-    ("smem_bytes_per_clk_per_sm", "fma_per_clk_per_sm", 0.05, 20.0),
-    ("smem_kb_per_sm", "max_threads_per_sm", 0.005, 5.0),
-    ("max_ctas_per_sm", "max_threads_per_sm", 0.001, 0.2),
-)
+RATIOS: tuple[tuple[str, str, float, float], ...] = tuple(map(tuple, derivations()["ratios"]))
 
 
 def check_plausible(values: Mapping[str, Any], given: Collection[str]) -> None:
