@@ -13,12 +13,15 @@ import pipewave as pw
 from pipewave.errors import UnsupportedDtype
 from pipewave.gpus import find
 from pipewave.gpus.architectures import architecture_of
-from pipewave.kernels.attention.family import FAMILY, analyse, phase
+from pipewave.kernels import family_of
+from pipewave.kernels.attention.family import analyse, phase
 from pipewave.kernels.attention.software import engine_name, engine_of
 from pipewave.kernels.attention.tasks import requests_of, uniform
 from pipewave.kernels.base import Context
 from pipewave.measure.row_files import rows
 from pipewave.prediction.columns import columns, group_key, options_of
+
+FAMILY = family_of("attention")
 
 MEASURED = Path(__file__).resolve().parents[2] / "data" / "measured" / "h200" / "attention.json.gz"
 H200 = find("H200")

@@ -8,11 +8,14 @@ import pytest
 
 from pipewave.calls.families import Attention
 from pipewave.gpus import find
-from pipewave.kernels.attention.family import FAMILY, PREFILL
+from pipewave.kernels import family_of
+from pipewave.kernels.attention.family import PREFILL
 from pipewave.kernels.base import Context
 from pipewave.measure.row_files import rows
 from pipewave.prediction.api import predict
 from studies.card_blind import DATA
+
+FAMILY = family_of("attention")
 
 PROMPT = 1948
 

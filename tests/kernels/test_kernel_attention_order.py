@@ -11,12 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipewave.gpus import find
-from pipewave.kernels.attention.family import FAMILY, PREFILL
+from pipewave.kernels import family_of
+from pipewave.kernels.attention.family import PREFILL
 from pipewave.kernels.attention.prefill import makespan
 from pipewave.kernels.attention.setting import AttentionSetting, setting_of
 from pipewave.kernels.attention.tasks import Heads, Requests, requests_of
 from pipewave.kernels.base import Context
 from pipewave.prediction.columns import columns, ragged
+
+FAMILY = family_of("attention")
 
 SMS = find("H200").sms
 

@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 
 import pipewave as pw
 from pipewave.gpus import find
+from pipewave.kernels import family_of
 from pipewave.kernels.base import Context
-from pipewave.kernels.streaming.elementwise import FAMILY
 from pipewave.kernels.streaming.stream import Stream, dram_bytes, least_bytes
 from pipewave.physics.arith import ARRAY
 from pipewave.physics.cache import MISSES, l2_bytes, missing_share
+
+FAMILY = family_of("elementwise")
 
 PROTOCOLS = ("cold", "serving", "graph", "profiler_warm")
 BYTES = st.integers(0, 1 << 34)

@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 
 import pipewave as pw
 from pipewave.gpus import find, names
+from pipewave.kernels import family_of
 from pipewave.kernels.base import Context
-from pipewave.kernels.gemm.family import FAMILY, NET_OF, parts, unaligned
+from pipewave.kernels.gemm.family import NET_OF, parts, unaligned
 from pipewave.kernels.gemm.machine import TILES, machine, tiling, traffic
 from pipewave.physics.arith import ARRAY, SCALAR
 from pipewave.physics.demand import floor_s
 from tests.sampled import sampled
+
+FAMILY = family_of("gemm")
 
 SIZES = st.integers(1, 65_536)
 PROTOCOLS = ("cold", "serving", "graph", "profiler_warm")

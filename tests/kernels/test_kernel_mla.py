@@ -6,10 +6,12 @@ import pytest
 
 import pipewave as pw
 from pipewave.gpus import find
-from pipewave.kernels.attention.family import MLA as FAMILY
+from pipewave.kernels import family_of
 from pipewave.kernels.base import Analysis, Context
 from pipewave.physics.demand import PIPES
 from pipewave.prediction.columns import columns, group_key, options_of
+
+FAMILY = family_of("mla")
 
 H200 = find("H200")
 

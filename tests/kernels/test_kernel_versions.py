@@ -10,12 +10,13 @@ from pipewave.kernels import family_of
 from pipewave.kernels.attention.family import DECODE, analyse
 from pipewave.kernels.attention.tasks import uniform
 from pipewave.kernels.base import Context
-from pipewave.kernels.gemm.family import FAMILY as PRODUCTS
 from pipewave.nets.weights_metadata import changes
 from pipewave.physics.cache import PRODUCT_DRAM_SHARE
 from pipewave.physics.overlap import launch_s
 from pipewave.prediction.resolve import resolve
 from pipewave.software import stacks
+
+PRODUCTS = family_of("gemm")
 
 WRITES, READS = "vllm-0.24.0", "vllm-0.22.0"
 GPUS = ("H100", "H200", "B200")

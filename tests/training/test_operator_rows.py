@@ -11,8 +11,6 @@ pytest.importorskip("pyarrow")
 from corpus import operators  # noqa: E402
 from corpus.select import HELD_OUT, fold  # noqa: E402
 from corpus.sources import data_dir  # noqa: E402
-from pipewave.kernels import recurrent  # noqa: E402
-from pipewave.kernels.attention_module import family as attention_module  # noqa: E402
 from pipewave.kernels.base import Family, family_of  # noqa: E402
 from pipewave.physics.demand import floor_s  # noqa: E402
 from train.net import analyses, balanced_names, nets  # noqa: E402
@@ -86,11 +84,11 @@ def test_capped_keeps_the_same_rows_of_each_series() -> None:
 @pytest.mark.parametrize("net", ["gdn_step", "kda_context", "causal_conv1d", "compressed_generation", "index_topk"])
 def test_no_measured_row_is_below_its_floor(net: str) -> None:
     frame = nets()[net].rows(net, None).sample(1500, random_state=0, ignore_index=True)
-    family = attention_module.FAMILY
-    if net == recurrent.CONV:
-        family = recurrent.CAUSAL_CONV1D
-    elif net in recurrent.NETS:
-        family = recurrent.DELTA_NET
+    family = family_of("attention_module")
+    if net == "causal_conv1d":
+        family = family_of("causal_conv1d")
+    elif net in family_of("delta_net").nets:
+        family = family_of("delta_net")
     assert (frame["latency_us"].to_numpy() >= floors_us(family, frame)).all()
 
 

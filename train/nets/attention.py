@@ -14,11 +14,14 @@ from numpy.typing import NDArray
 
 import corpus
 from pipewave.gpus import find
-from pipewave.kernels.attention.family import DECODE, FAMILY, PREFILL
+from pipewave.kernels import family_of
+from pipewave.kernels.attention.family import DECODE, PREFILL
 from pipewave.measure.row_files import rows as measured
 from pipewave.software.stacks import framework, version
 from train.net import Net, as_variant
 from train.rows import Rows
+
+FAMILY = family_of("attention")
 
 # Rows whose kv length is not that of each request (latency does not grow with batch x kv_len).
 UNUSABLE = ("llmservingsim-0",)

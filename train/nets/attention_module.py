@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from corpus import operators
-from pipewave.kernels.attention_module.family import FAMILY
+from pipewave.kernels import family_of
 from train.net import Net, balanced_names, grouped, spread
 
 Dims = Mapping[str, int]
@@ -109,4 +109,5 @@ def _group(frame: pd.DataFrame, source: Source) -> pd.Series:
     return grouped(frame, "kind", "hidden", "heads", *(["batch"] if few else []))
 
 
+FAMILY = family_of("attention_module")
 NETS = {name: Net(rows, FAMILY, tuple(source.table for source in sources), spread) for name, sources in SOURCES.items()}

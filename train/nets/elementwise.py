@@ -11,9 +11,11 @@ import pandas as pd
 
 import corpus
 from pipewave.calls.dtypes import ACTIVATION_BYTES
-from pipewave.kernels.streaming.elementwise import FAMILY
+from pipewave.kernels import family_of
 from pipewave.measure.row_files import rows as measured
 from train.net import Net, both_halves
+
+FAMILY = family_of("elementwise")
 
 QUANTIZE_ROWS = 6_000  # of six GPUs: a smooth function of two sizes
 FP32 = 4.0

@@ -10,7 +10,8 @@ import pandas as pd
 
 from corpus import operators
 from pipewave.gpus import find
-from pipewave.kernels.operators import ALL_TO_ALL, MEGA, MEGA_MOE, MOE_ALL_TO_ALL
+from pipewave.kernels import family_of
+from pipewave.kernels.operators import ALL_TO_ALL, MEGA
 from train.net import Net, balanced_names, grouped, spread
 
 MOST = 2_000
@@ -98,4 +99,4 @@ def _mega(data_dir: Path | str | None) -> pd.DataFrame:
 
 
 TABLES = ("moe_a2a", "wideep_deepep_normal", "wideep_deepep_ll", "trtllm_alltoall", "dsv4_megamoe_module")
-NETS = {ALL_TO_ALL: Net(rows, MOE_ALL_TO_ALL, TABLES, spread), MEGA: Net(rows, MEGA_MOE, TABLES, spread)}
+NETS = {name: Net(rows, family_of(name), TABLES, spread) for name in (ALL_TO_ALL, MEGA)}

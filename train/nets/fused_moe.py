@@ -26,12 +26,15 @@ from numpy.typing import NDArray
 
 import corpus
 from pipewave.gpus import find
+from pipewave.kernels import family_of
 from pipewave.kernels.base import Analysis, Columns, Context
-from pipewave.kernels.moe.family import FAMILY, analyse
+from pipewave.kernels.moe.family import analyse
 from pipewave.kernels.moe.routing import SHAPE, SHARED, WHOLE, model
 from pipewave.measure.row_files import rows as measured
 from train.net import Net, balanced, pack
 from train.rows import Column, Rows
+
+FAMILY = family_of("fused_moe")
 
 SIZES = ("tokens", "experts", "topk", "hidden", "inter", "gated", "tp", "ep")
 # The contract has one name for a weight type; what meets it shows in the implementation.

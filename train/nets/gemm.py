@@ -11,7 +11,8 @@ from pathlib import Path
 import pandas as pd
 
 import corpus
-from pipewave.kernels.gemm.family import FAMILY, NET_OF
+from pipewave.kernels import family_of
+from pipewave.kernels.gemm.family import NET_OF
 from train.net import Net
 
 CONTEXT = ("gpu", "dtype", "protocol", "stack", "impl", "quantize")
@@ -39,4 +40,4 @@ def _unusable(frame: pd.DataFrame) -> pd.Series:
     return (frame["flagged"] & ~frame["partial"] & ~corpus.is_own(frame)) | surplus
 
 
-NETS = dict.fromkeys(NET_OF.values(), Net(rows, FAMILY, ("gemm",), plans="gemm"))
+NETS = dict.fromkeys(NET_OF.values(), Net(rows, family_of("gemm"), ("gemm",), plans="gemm"))

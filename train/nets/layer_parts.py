@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 from corpus import operators
-from pipewave.kernels.operators import BATCHED, BATCHED_GEMM, HYPER, HYPER_CONNECTION
+from pipewave.kernels import family_of
+from pipewave.kernels.operators import BATCHED, HYPER
 from train.net import Net, grouped, spread
 
 MOST = 1_000
@@ -40,5 +41,4 @@ def _batched(data_dir: Path | str | None) -> pd.DataFrame:
     return frame.assign(group=grouped(frame, "batch", "n"))
 
 
-FAMILIES = {HYPER: HYPER_CONNECTION, BATCHED: BATCHED_GEMM}
-NETS = {name: Net(rows, family, ("mhc_module", "mla_bmm"), spread) for name, family in FAMILIES.items()}
+NETS = {name: Net(rows, family_of(name), ("mhc_module", "mla_bmm"), spread) for name in (HYPER, BATCHED)}

@@ -8,10 +8,13 @@ from typing import Any
 import pandas as pd
 
 import corpus
-from pipewave.kernels.attention.family import CONTEXT, GENERATION, MLA
+from pipewave.kernels import family_of
+from pipewave.kernels.attention.family import CONTEXT, GENERATION
 from pipewave.software.stacks import framework, version
 from train.net import Net, grouped
 from train.nets import attention
+
+MLA = family_of("mla")
 
 # Timed without a CUDA graph: 110 to 500 µs of host time whatever the size.
 EAGER = ("vllm-0.14.0",)

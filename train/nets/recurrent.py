@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 from corpus import operators
-from pipewave.kernels import recurrent
+from pipewave.kernels import family_of
+from pipewave.kernels.recurrent import CONV
 from train.net import Net, balanced_names, grouped, spread
 
 MOST = 1_500  # rows of a GPU, stack and kernel
@@ -21,7 +22,7 @@ CONV_ROWS = ("gdn", "kda", "mamba2")
 
 def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
     """All versions of the net's kernels."""
-    if net == recurrent.CONV:
+    if net == CONV:
         return _conv(data_dir)
     kind, part = net.split("_")
     frame = _named(operators.table(TABLES[kind], data_dir))
@@ -60,5 +61,6 @@ def channels(frame: pd.DataFrame) -> pd.Series:
     return pd.Series(np.where(frame["table"] == "mamba2", scan, delta), index=frame.index).astype(np.int64)
 
 
-NETS = dict.fromkeys(recurrent.NETS, Net(rows, recurrent.DELTA_NET, CONV_ROWS, spread))
-NETS[recurrent.CONV] = Net(rows, recurrent.CAUSAL_CONV1D, CONV_ROWS, spread)
+NETS = {
+    net: Net(rows, family_of(name), CONV_ROWS, spread) for name in ("delta_net", CONV) for net in family_of(name).nets
+}

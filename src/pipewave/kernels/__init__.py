@@ -1,8 +1,12 @@
-"""Kernel families, one a folder. The built-in ones are listed here and nowhere else; each is loaded when asked for."""
+"""Kernel families, one a folder. The built-in ones are the rows of `families.json`; each is loaded when asked for."""
 
 from __future__ import annotations
 
-from pipewave.calls.collective import COLLECTIVES
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipewave.files import packaged
 from pipewave.kernels.base import Analysis as Analysis
 from pipewave.kernels.base import Columns as Columns
 from pipewave.kernels.base import Context as Context
@@ -16,23 +20,6 @@ from pipewave.kernels.base import registered as registered
 from pipewave.kernels.base import revision as revision
 from pipewave.kernels.base import rows_of as rows_of
 
-# The record of each family as file and name, or a mapping that has it: a command about one does without the others.
-BUILT_IN = {
-    "gemm": "gemm.family:FAMILY",
-    "attention": "attention.family:FAMILY",
-    "mla": "attention.family:MLA",
-    "fused_moe": "moe.family:FAMILY",
-    "rmsnorm": "streaming.norm:RMSNORM",
-    "silu_and_mul": "streaming.norm:SILU",
-    "elementwise": "streaming.elementwise:FAMILY",
-    **{call.kernel: "collective.family:FAMILIES" for call in COLLECTIVES},
-    "delta_net": "recurrent:DELTA_NET",
-    "causal_conv1d": "recurrent:CAUSAL_CONV1D",
-    "mamba2": "recurrent:MAMBA2",
-    "attention_module": "attention_module.family:FAMILY",
-    "hyper_connection": "operators:HYPER_CONNECTION",
-    "moe_all_to_all": "operators:MOE_ALL_TO_ALL",
-    "mega_moe": "operators:MEGA_MOE",
-    "batched_gemm": "operators:BATCHED_GEMM",
-}
-expect({name: f"pipewave.kernels.{home}" for name, home in BUILT_IN.items()})
+# The record of each family by name, its functions as file and name: a command about one does without the others.
+BUILT_IN: Mapping[str, Mapping[str, Any]] = packaged.document(Path(__file__).with_name("families.json"))
+expect(BUILT_IN)

@@ -222,29 +222,37 @@ def _by_formula(formula: Callable[[Columns, Context, Arith], Sketch], cols: Colu
 def _metadata_of(family: Family) -> FamilyMetadata:
     from pipewave.kernels.family_metadata import FamilyMetadata  # loaded by the rooms that ask, not by predictions
 
-    if not isinstance(family.metadata, str):
-        return family.metadata or FamilyMetadata()
-    module, _, name = family.metadata.partition(":")
+    found: FamilyMetadata = (
+        _named(family.metadata, family.name) if isinstance(family.metadata, str) else family.metadata
+    )
+    return found or FamilyMetadata()
+
+
+def _named(home: str, family: str) -> Any:
+    """What stands in a file, as `module:NAME`; of a mapping there, what it has for a family."""
+    module, _, name = home.partition(":")
     found = getattr(import_module(module), name)
-    of_family: FamilyMetadata = found[family.name] if isinstance(found, Mapping) else found
-    return of_family
+    return found[family] if isinstance(found, Mapping) else found
+
+
+FUNCTIONS = ("analyse", "same", "variant", "one", "formula", "alike", "check_on", "assumed")  # parts of a record
 
 
 @dataclass(slots=True)
 class _Registry:
-    """Families by name, as far as they are loaded; `homes` of those that are loaded when first asked for."""
+    """Families by name, as far as they are loaded; `rows` of those that are loaded when first asked for."""
 
     families: dict[str, Family] = field(default_factory=dict)
-    homes: dict[str, str] = field(default_factory=dict)
+    rows: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     revision: int = 0
 
 
 _REGISTRY = _Registry()
 
 
-def expect(homes: Mapping[str, str]) -> None:
-    """Add families by name, `module:NAME` each; their call classes are those of the public contract."""
-    _REGISTRY.homes |= homes
+def expect(rows: Mapping[str, Mapping[str, Any]]) -> None:
+    """Add built-in families, as rows of `families.json`; their call classes are those of the public contract."""
+    _REGISTRY.rows |= rows
     _REGISTRY.revision += 1
 
 
@@ -261,7 +269,7 @@ def register(family: Family, *, replace: bool = False) -> Family:
 def withdraw(name: str) -> None:
     """Take a family back out, as if it had never been registered."""
     del CLASSES[name]
-    for known in (_REGISTRY.families, _REGISTRY.homes):
+    for known in (_REGISTRY.families, _REGISTRY.rows):
         known.pop(name, None)
     _REGISTRY.revision += 1
 
@@ -271,15 +279,15 @@ def family_of(name: str) -> Family:
     try:
         return _REGISTRY.families[name]
     except KeyError:
-        module, _, record = _REGISTRY.homes[name].partition(":")
-        found = getattr(import_module(module), record)
-        family: Family = found[name] if isinstance(found, Mapping) else found
-        return _REGISTRY.families.setdefault(name, family)
+        told = {part: tuple(it) if isinstance(it, list) else it for part, it in _REGISTRY.rows[name].items()}
+        told |= {part: f"pipewave.kernels.{told[part]}" for part in (*FUNCTIONS, "metadata") if part in told}
+        told |= {part: _named(told[part], name) for part in FUNCTIONS if part in told}
+        return _REGISTRY.families.setdefault(name, Family(name, CLASSES[name], **told))
 
 
 def families() -> tuple[str, ...]:
     """Names of all registered families, built-in ones first."""
-    return tuple(_REGISTRY.homes | _REGISTRY.families)
+    return tuple({**_REGISTRY.rows, **_REGISTRY.families})
 
 
 def registered() -> tuple[Family, ...]:

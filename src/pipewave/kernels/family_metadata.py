@@ -55,7 +55,12 @@ def operators_of(family: str) -> dict[str, OperatorReader]:
 
 
 def _read(row: Mapping[str, Any], op: Op, launched: Launched) -> Call | None:
-    known = {"shape": op.shape, "bytes": op.bytes, "width": op.width, "type_of": lambda i: op.dtype(i, launched)}
+    known: dict[str, Any] = {
+        "shape": op.shape,
+        "bytes": op.bytes,
+        "width": op.width,
+        "type_of": lambda i: op.dtype(i, launched),
+    }
     known |= {"name": op.name, "kernel": launched.head.name, "prod": prod, "max": max, "len": len}
     terms = Terms(row.get("terms", {}), **known)
     if not terms.of(row.get("when", True)):

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipewave.calls.dtypes import ACTIVATION_BYTES, OPERAND_BYTES, STREAMED_DTYPES
-from pipewave.calls.operators import EXCHANGES, BatchedGemm, HyperConnection, MegaMoe, MoeAllToAll
+from pipewave.calls.dtypes import ACTIVATION_BYTES, OPERAND_BYTES
+from pipewave.calls.operators import EXCHANGES
 from pipewave.gpus import GPU
-from pipewave.kernels.base import Analysis, Columns, Context, Family
+from pipewave.kernels.base import Analysis, Columns, Context
 from pipewave.kernels.collective.algorithms import islands, network_gbps
 from pipewave.kernels.moe.routing import Routing, routing
 from pipewave.kernels.stages import LOG_TIME, Stage, Stages, columns_of, in_units_of, product
@@ -40,16 +40,6 @@ def analyse_batched_gemm(cols: Columns, ctx: Context) -> Analysis:
         "in_l2": np.clip(log2(moved / (ctx.gpu.l2_mb * 2.0**20)), -12.0, 8.0),
     }
     return stages.analysis(features, BATCHED)
-
-
-BATCHED_GEMM = Family(
-    BATCHED,
-    BatchedGemm,
-    analyse_batched_gemm,
-    nets=(BATCHED,),
-    reads="operands",
-    example="pipewave predict batched_gemm 16 64 512 128 --gpu H200",
-)
 
 
 # Manifold-constrained hyper-connections (DeepSeek-V4): `mult` residual streams mixed to one and back.
@@ -84,19 +74,6 @@ def analyse_hyper_connection(cols: Columns, ctx: Context) -> Analysis:
         "pre": float(before),
     }
     return Stages(ctx, len(tokens), parts, border, in_units_of(ctx, flops, "bf16")).analysis(features, HYPER)
-
-
-HYPER_CONNECTION = Family(
-    HYPER,
-    HyperConnection,
-    analyse_hyper_connection,
-    options=("part",),
-    nets=(HYPER,),
-    dtypes=STREAMED_DTYPES,
-    selected_by=("part",),
-    reads="operands",
-    example="pipewave predict hyper_connection 4096 7168 --gpu B200",
-)
 
 
 # Dispatch and combine of expert parallelism: copies of tokens over NVLink and network, moved by a few SMs.
@@ -177,19 +154,6 @@ def _exchange_sizes(cols: Columns, ctx: Context, size: Array, backend: str) -> d
     }
 
 
-MOE_ALL_TO_ALL = Family(
-    ALL_TO_ALL,
-    MoeAllToAll,
-    analyse_all_to_all,
-    options=("direction", "backend"),
-    nets=(ALL_TO_ALL,),
-    dtypes=STREAMED_DTYPES,
-    selected_by=("backend", "direction"),
-    reads="operands",
-    example="pipewave predict moe_all_to_all 4096 7168 8 256 8 --gpu H100",
-)
-
-
 # Routed experts with dispatch and combine in one kernel (DeepGEMM's MegaMoE): exchange behind the products.
 #
 # Tokens arrive in 8 bits and return in 16; weights are 4 bits. Every rank works as the busiest does, for all wait for
@@ -235,14 +199,3 @@ def _routed_sizes(cols: Columns, routed: Routing) -> dict[str, Any]:
         "log_ep": np.minimum(log2(cols["ep"]), 7.0),
         "log_topk": np.minimum(log2(cols["topk"]), 6.0),
     }
-
-
-MEGA_MOE = Family(
-    MEGA,
-    MegaMoe,
-    analyse_mega_moe,
-    options=("routing",),
-    nets=(MEGA,),
-    reads="operands",
-    example="pipewave predict mega_moe 4096 384 6 7168 3072 8 --gpu B200",
-)

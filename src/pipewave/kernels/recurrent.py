@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.calls.dtypes import ACTIVATION_BYTES, ATTENTION_DTYPES, STREAMED_DTYPES
-from pipewave.calls.operators import CausalConv1d, DeltaNet, Mamba2
+from pipewave.calls.dtypes import ACTIVATION_BYTES
 from pipewave.kernels.attention.tasks import Requests, requests_of
-from pipewave.kernels.base import Analysis, Columns, Context, Family
+from pipewave.kernels.base import Analysis, Columns, Context
 from pipewave.kernels.stages import Stage, Stages, elementwise, in_units_of
 from pipewave.kernels.streaming.stream import Stream
 from pipewave.physics.arith import log2
@@ -68,7 +67,6 @@ def scanned(ctx: Context) -> bool:
 # solution of a triangular system, then a scan over the chunks' states, then outputs. Decoding reads and writes every
 # state once; a verification step writes one state a token, so that rejected tokens can be forgotten.
 
-NETS = ("gdn_context", "gdn_step", "kda_context", "kda_step")
 CHUNK = 64.0
 VALUE_BLOCK = 64.0  # values of a head that one block of the scan carries
 WALK_CLOCKS = 6000.0  # of a chunk where one block walks them in order: 3.0 to 3.2 µs on H100 and H200
@@ -177,21 +175,6 @@ def _delta_features(ctx: Context, seqs: Sequences, heads: Heads) -> dict[str, An
     }
 
 
-DELTA_NET = Family(
-    "delta_net",
-    DeltaNet,
-    analyse_delta_net,
-    options=("kind", "phase", "state_dtype"),
-    ragged=("q_lens",),
-    variant=net_of,
-    nets=NETS,
-    dtypes=ATTENTION_DTYPES,
-    selected_by=("kind", "phase"),
-    reads="operands",
-    example="pipewave predict delta_net 8192*4 16 32 --gpu H100",
-)
-
-
 # The short causal convolution before a state-space layer: a few multiply-adds a value, so memory and starts decide.
 
 CONV = "causal_conv1d"
@@ -233,20 +216,6 @@ def _conv_features(cols: Columns, ctx: Context, size: Array) -> dict[str, Any]:
         "scanned": float(scanned(ctx)),
         "branches": np.minimum(cols["branches"], 4.0),
     }
-
-
-CAUSAL_CONV1D = Family(
-    CONV,
-    CausalConv1d,
-    analyse_conv,
-    options=("phase",),
-    ragged=("q_lens",),
-    nets=(CONV,),
-    dtypes=STREAMED_DTYPES,
-    selected_by=("phase",),
-    reads="operands",
-    example="pipewave predict causal_conv1d 8192*4 8192 --gpu H100",
-)
 
 
 # Mamba 2's selective scan in chunks (state-space duality; Dao & Gu, 2024, arXiv:2405.21060, section 6).
@@ -296,16 +265,3 @@ def _chunks(
         Stage("scan", read=kept, written=kept + seqs.batch * states, chain_s=CHUNK_STEP_S * seqs.longest_chunks),
         Stage("outputs", outputs, cycles=outputs / flops, read=x + shared + kept, written=x, blocks=blocks),
     )
-
-
-MAMBA2 = Family(
-    "mamba2",
-    Mamba2,
-    analyse_mamba2,
-    options=("phase", "state_dtype"),
-    ragged=("q_lens",),
-    nets=("mamba2",),
-    dtypes=ATTENTION_DTYPES,
-    reads="operands",
-    example="pipewave predict mamba2 8192*4 64 --gpu H100",
-)

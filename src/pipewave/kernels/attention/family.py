@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pipewave.calls.dtypes import ACTIVATION_BYTES, ATTENTION_DTYPES, kv_bytes
-from pipewave.calls.families import Attention, Mla
+from pipewave.calls.dtypes import ACTIVATION_BYTES, kv_bytes
 from pipewave.kernels.attention import decode as attention_decode
 from pipewave.kernels.attention import prefill as attention_prefill
 from pipewave.kernels.attention.setting import AttentionSetting, Estimate, setting_of
@@ -22,7 +21,7 @@ from pipewave.kernels.attention.tasks import (
     requests_of_one,
     shape_of,
 )
-from pipewave.kernels.base import Analysis, Columns, Context, Family, Sketch
+from pipewave.kernels.base import Analysis, Columns, Context, Sketch
 from pipewave.physics.arith import Arith
 from pipewave.physics.cache import least_dram
 from pipewave.physics.energy import Work
@@ -140,25 +139,6 @@ def assumed(ctx: Context) -> str:
     return f"no rows of {ctx.impl} on {where} parts: it takes the cycles measured on {other}"
 
 
-FAMILY = Family(
-    "attention",
-    Attention,
-    analyse,
-    options=("kv_dtype", "causal", "sinks", "head_dim", "head_dim_v", "page_size"),
-    ragged=("q_lens", "kv_lens"),
-    variant=phase,
-    nets=(DECODE, PREFILL),
-    one=one,
-    alike=alike,
-    dtypes=ATTENTION_DTYPES,
-    selected_by=("kv_dtype", "head_dim", "causal"),
-    example="pipewave predict attention 3500*8 3500*8 40 8 128 --gpu H100",
-    metadata="pipewave.kernels.attention.metadata:ATTENTION",
-    reads="operands",
-    assumed=assumed,
-)
-
-
 # Multi-head latent attention: expanded heads in the context phase, the compressed cache in generation.
 
 CONTEXT, GENERATION = "mla_context", "mla_generation"
@@ -186,17 +166,3 @@ def analyse_mla(cols: Columns, ctx: Context, requests: Requests | None = None) -
         done = shape_of(requests, latent) if ctx.rule("mla_stays_latent") else None
         found = sketch_shape(shape_of(requests, expanded), ctx, CONTEXT, attention_prefill.estimate, done)
     return found.analysis(requests.calls)
-
-
-MLA = Family(
-    "mla",
-    Mla,
-    analyse_mla,
-    options=("kv_dtype", "phase", "kv_lora_rank", "rope_dim"),
-    ragged=("q_lens", "kv_lens"),
-    nets=(CONTEXT, GENERATION),
-    dtypes=ATTENTION_DTYPES,
-    example="pipewave predict mla 1*16 4096*16 128 generation --gpu H200",
-    metadata="pipewave.kernels.attention.metadata:MLA",
-    reads="operands",
-)

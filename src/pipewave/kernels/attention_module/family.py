@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES, OPERAND_BYTES
-from pipewave.calls.operators import AttentionModule
 from pipewave.kernels.attention.tasks import Requests, requests_of
 from pipewave.kernels.attention_module import parts as projections
 from pipewave.kernels.attention_module.cores import Cores, padded
 from pipewave.kernels.attention_module.parts import counts, module
-from pipewave.kernels.base import Analysis, Columns, Context, Family
+from pipewave.kernels.base import Analysis, Columns, Context
 from pipewave.kernels.stages import UNTOLD, Stage, Stages, in_units_of
 from pipewave.kernels.streaming.stream import Stream
 from pipewave.physics.arith import log2
@@ -26,7 +25,6 @@ Flags = NDArray[np.bool_]
 # Small kernels of every stack's layer, by kind; what one launches beyond is counted, not learned.
 FEWEST_SMALL = {"msa": 4.0, "dsa": 4.0}
 GROUPS = {"mla": "mla_module", "dsa": "dsa", "msa": "msa", "csa": "compressed", "hca": "compressed"}
-NETS = tuple(f"{group}_{phase}" for group in dict.fromkeys(GROUPS.values()) for phase in ("context", "generation"))
 EVERY_KEY, LONGEST_KEPT = 1e9, (2.0**15, 2.0**17)  # longest contexts of rows: of prompts, of decoding
 PARTS = {"indexer": "index_scores", "topk": "index_topk", "attention": "sparse_attention"}
 
@@ -165,17 +163,3 @@ def _features(cores: Cores) -> dict[str, Any]:
         "fp8_cache": float(dims.cached_bytes == 1.0),
         "log_cache": np.clip(log2(seen.entries * dims.entry_bytes / (gpu.l2_mb * 2.0**20)), -12.0, 10.0),
     }
-
-
-FAMILY = Family(
-    "attention_module",
-    AttentionModule,
-    analyse,
-    options=("kind", "phase", "part", "share_index", "kv_dtype"),
-    ragged=("q_lens", "kv_lens"),
-    variant=net_of,
-    nets=(*NETS, *PARTS.values()),
-    selected_by=("kv_dtype",),
-    reads="operands",
-    example="pipewave predict attention_module 1*16 8192*16 16 dsa --phase generation --gpu H200",
-)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from pipewave.calls.collective import COLLECTIVES, Collective
-from pipewave.kernels.base import Columns, Context, Family, Sketch
+from pipewave.calls.collective import COLLECTIVES
+from pipewave.kernels.base import Columns, Context, Sketch
 from pipewave.kernels.collective.algorithms import (
     CUSTOM_BELOW,
     CUSTOM_WORLDS,
@@ -17,7 +17,6 @@ from pipewave.kernels.collective.algorithms import (
     Nccl,
     Own,
     Ring,
-    check_reach,
     chosen,
     islands,
     joined,
@@ -141,20 +140,4 @@ def _software(ctx: Context, own: Any) -> dict[str, Any]:
     return flags | {"custom": own, "one_shot": 0.0, "sarathi": float(ctx.framework == "sarathi")}
 
 
-def _family(call: type[Collective]) -> Family:
-    own: dict[str, Any] = {"variant": reach, "nets": (call.kernel,)}
-    if call.kernel == "all_reduce":
-        example = "pipewave predict all_reduce 16777216 4 --gpu A100"
-        own = {"variant": regime, "nets": (LARGE, SMALL_ALL_REDUCE), "example": example}
-    return Family(
-        call.kernel,
-        call,
-        formula=partial(formula, call.kernel),
-        metadata="pipewave.kernels.collective.metadata:METADATA",
-        check_on=check_reach,
-        assumed=assumed,
-        **own,
-    )
-
-
-FAMILIES = {call.kernel: _family(call) for call in COLLECTIVES}
+FORMULAS = {call.kernel: partial(formula, call.kernel) for call in COLLECTIVES}

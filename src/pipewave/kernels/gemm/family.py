@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipewave.calls.families import Gemm
-from pipewave.kernels.base import Columns, Context, Family, Sketch
+from pipewave.kernels.base import Columns, Context, Sketch
 from pipewave.kernels.gemm.machine import (
     TILES,
     GemmMachine,
@@ -252,16 +251,3 @@ def work(m: Any, n: Any, k: Any, moved: Traffic, at: GemmMachine) -> Work:
     """What a GEMM does: x, W and y pass the L2 once; where it quantises x, that is written and read again."""
     again = 2.0 * at.operand_bytes * m * k if at.quantize_s else 0.0
     return Work(2.0 * m * n * k, moved.dram, moved.all + again)
-
-
-FAMILY = Family(
-    "gemm",
-    Gemm,
-    options=("quantize", "tile"),
-    variant=net_of,
-    nets=tuple(dict.fromkeys(NET_OF.values())),
-    formula=formula,
-    example="pipewave predict gemm 4096 4096 4096 --gpu H200,L40S",
-    metadata="pipewave.kernels.gemm.metadata:GEMM",
-    reads="operands",
-)

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES, OPERAND_BYTES
-from pipewave.calls.families import FusedMoe
-from pipewave.kernels.base import Analysis, Columns, Context, Family
-from pipewave.kernels.moe.routing import Layer, chosen_by, layer
+from pipewave.kernels.base import Analysis, Columns, Context
+from pipewave.kernels.moe.routing import Layer, layer
 from pipewave.kernels.moe.software import ENGINES, Blocks, MoeMachine, Tiling, blocks, machine, product_dtype, tiling
 from pipewave.physics.arith import log2
 from pipewave.physics.cache import COLD, MISSES, SERVING, least_dram, missing_share
@@ -201,17 +200,3 @@ def analyse(cols: Columns, ctx: Context) -> Analysis:
     dram = weights * missed + sum(size * missed_between(size, at) for size in between)
     done = Work(work.flops, dram, weights + sum(between), product_dtype(ctx))
     return Analysis(least(work, ctx), base, named, "fused_moe", done)
-
-
-FAMILY = Family(
-    "fused_moe",
-    FusedMoe,
-    analyse,
-    options=("routing", "part", "config"),
-    variant=chosen_by,
-    nets=("fused_moe",),
-    selected_by=("variant",),
-    example="pipewave predict fused_moe 64 128 8 2048 768 --gpu B200",
-    metadata="pipewave.kernels.moe.metadata:FUSED_MOE",
-    reads="operands",
-)

@@ -7,9 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipewave.calls.dense import Elementwise
 from pipewave.gpus import GPU
-from pipewave.kernels.base import Columns, Context, Family, Sketch
+from pipewave.kernels.base import Columns, Context, Sketch
 from pipewave.kernels.streaming.stream import GENERATED, Stream, describe, generated_s, least_bytes, sketch, times
 from pipewave.physics.arith import ARRAY, Arith, clipped, log2
 from pipewave.physics.cache import COLD, SERVING
@@ -182,15 +181,3 @@ def formula(call: Columns, ctx: Context, xp: Arith) -> Sketch:
     features |= {name: float(op == name) for name in KNOWN}
     picks = rounds * ROUND_CYCLES / (gpu.sustained_clock_mhz * 1e6)
     return sketch(least, moving.base + picks, ctx, work, xp, "elementwise", **features)
-
-
-FAMILY = Family(
-    "elementwise",
-    Elementwise,
-    formula=formula,
-    options=("op",),
-    same=same,
-    nets=("elementwise",),
-    metadata="pipewave.kernels.streaming.metadata:ELEMENTWISE",
-    reads="activations",
-)

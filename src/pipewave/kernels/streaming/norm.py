@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from pipewave.calls.dtypes import ACTIVATION_BYTES, STREAMED_DTYPES
-from pipewave.calls.families import RmsNorm, SiluAndMul
+from pipewave.calls.dtypes import ACTIVATION_BYTES
 from pipewave.gpus import GPU
-from pipewave.kernels.base import Columns, Context, Family, Sketch
+from pipewave.kernels.base import Columns, Context, Sketch
 from pipewave.kernels.streaming.stream import (
     GENERATED,
     LOG_TIME,
@@ -136,26 +135,3 @@ def silu_and_mul(call: Columns, ctx: Context, xp: Arith) -> Sketch:
     """Two values in, one out, one exponential and one reciprocal each."""
     size = ACTIVATION_BYTES * call["rows"] * call["dim"]
     return _rowwise(call, ctx, "silu_and_mul", Stream(0.0 * size, 2.0 * size, size), 2.0, xp)
-
-
-RMSNORM = Family(
-    "rmsnorm",
-    RmsNorm,
-    options=("fused_add",),
-    nets=("rmsnorm",),
-    formula=rmsnorm,
-    dtypes=STREAMED_DTYPES,
-    example="pipewave predict rmsnorm 2048 4096 --fused-add --gpu H200",
-    metadata="pipewave.kernels.streaming.metadata:NORM",
-    reads="activations",
-)
-SILU = Family(
-    "silu_and_mul",
-    SiluAndMul,
-    nets=("silu_and_mul",),
-    formula=silu_and_mul,
-    dtypes=STREAMED_DTYPES,
-    example="pipewave predict silu_and_mul 2048 14336 --gpu H200",
-    metadata="pipewave.kernels.streaming.metadata:ACTIVATION",
-    reads="activations",
-)
