@@ -186,7 +186,7 @@ class Family:
     selected_by: tuple[str, ...] = ()  # options by which a stack chooses among its implementations
     reads: str = ""  # what a step leaves in L2: "operands" (weights, a cache) or "activations" of the kernel before
     example: str = ""  # a command line
-    metadata: str | FamilyMetadata | None = None  # what traces, measurements and pages need, or where: `module:NAME`
+    metadata: Mapping[str, Any] | FamilyMetadata | None = None  # what traces, measurements and pages need, or its row
     check_on: Callable[[Mapping[str, Any], GPU], None] | None = None  # BadInput for a case that cannot run on a GPU
     assumed: Callable[[Context], str] | None = None  # what an answer assumes that no row of any GPU shows, or ""
 
@@ -220,19 +220,16 @@ def _by_formula(formula: Callable[[Columns, Context, Arith], Sketch], cols: Colu
 
 @lru_cache(maxsize=256)
 def _metadata_of(family: Family) -> FamilyMetadata:
-    from pipewave.kernels.family_metadata import FamilyMetadata  # loaded by the rooms that ask, not by predictions
+    from pipewave.kernels.family_metadata import FamilyMetadata, of_row  # loaded by rooms that ask, not by predictions
 
-    found: FamilyMetadata = (
-        _named(family.metadata, family.name) if isinstance(family.metadata, str) else family.metadata
-    )
-    return found or FamilyMetadata()
+    about = family.metadata
+    return of_row(family.name, about, named) if isinstance(about, Mapping) else about or FamilyMetadata()
 
 
-def _named(home: str, family: str) -> Any:
-    """What stands in a file, as `module:NAME`; of a mapping there, what it has for a family."""
+def named(home: str) -> Any:
+    """What stands in a file of this room, as `file:NAME`."""
     module, _, name = home.partition(":")
-    found = getattr(import_module(module), name)
-    return found[family] if isinstance(found, Mapping) else found
+    return getattr(import_module(f"pipewave.kernels.{module}"), name)
 
 
 FUNCTIONS = ("analyse", "same", "variant", "one", "formula", "alike", "check_on", "assumed")  # parts of a record
@@ -279,9 +276,9 @@ def family_of(name: str) -> Family:
     try:
         return _REGISTRY.families[name]
     except KeyError:
-        told = {part: tuple(it) if isinstance(it, list) else it for part, it in _REGISTRY.rows[name].items()}
-        told |= {part: f"pipewave.kernels.{told[part]}" for part in (*FUNCTIONS, "metadata") if part in told}
-        told |= {part: _named(told[part], name) for part in FUNCTIONS if part in told}
+        row = _REGISTRY.rows[name]
+        told: dict[str, Any] = {part: tuple(it) if isinstance(it, list) else it for part, it in row.items()}
+        told |= {part: named(told[part]) for part in FUNCTIONS if part in told}
         return _REGISTRY.families.setdefault(name, Family(name, CLASSES[name], **told))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from math import prod
+from math import expm1, prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -133,3 +133,42 @@ class FamilyMetadata:
     profile: Profile = Profile()
     rows: Mapping[str, Measurements] = field(default_factory=dict)
     page: Page | None = None
+
+
+# What a row of `families.json` says of a built-in family. `work` may be formulas over the fields of a case.
+
+WORK: Mapping[str, Any] = {"dtype": "'bf16'", "quantize": False, "fused_add": False, "tp": 1}  # where a case is silent
+
+
+def of_row(family: str, row: Mapping[str, Any], named: Callable[[str], Any]) -> FamilyMetadata:
+    """The metadata of a family; functions stand there by the names that `named` finds them by."""
+    said = {part: tuple(it) if isinstance(it, list) else it for part, it in row["profile"].items()}
+    profile = Profile(
+        names_of(family), operators=operators_of(family), **said | _function(row["profile"], "group", named)
+    )
+    rows = {name: _measurements(each, named) for name, each in row.get("rows", {}).items()}
+    page = row.get("page")
+    return FamilyMetadata(profile, rows, Page(**page | _function(page, "waves", named)) if page else None)
+
+
+def _function(row: Mapping[str, Any], part: str, named: Callable[[str], Any]) -> dict[str, Any]:
+    return {part: named(row[part])} if part in row else {}
+
+
+def _measurements(row: Mapping[str, Any], named: Callable[[str], Any]) -> Measurements:
+    runners = {
+        name: Runner(module and f"pipewave.measure.impls.{module}", *more)
+        for name, (module, *more) in row.get("runners", {}).items()
+    }
+    work = row.get("work")
+    if isinstance(work, Mapping):
+        work = partial(_work, work)
+    elif work:
+        work = named(work)
+    fields = {name: tuple(row.get(name, ())) for name in ("together", "group")}
+    return Measurements(runners, row.get("usual", {}), work, **fields)
+
+
+def _work(formulas: Mapping[str, Any], case: Case) -> tuple[float, float]:
+    terms = Terms({**WORK, **formulas}, **case, expm1=expm1)
+    return float(terms["flops"]), float(terms["bytes"])

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from pipewave.calls.families import Call, Collective, Elementwise
 from pipewave.gpus import GPU
+from pipewave.kernels.launches import DEPENDS
 from pipewave.kernels.profiler import Shaped
 from pipewave.kernels.streaming.elementwise import ARGMAX, LAWS
-from pipewave.kernels.streaming.metadata import DEPENDS
 from pipewave.prediction.answers import Prediction
 from pipewave.prediction.api import predict
 from pipewave.prediction.notes import said_of

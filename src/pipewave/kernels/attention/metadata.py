@@ -9,15 +9,7 @@ import numpy as np
 from pipewave.calls.attention import Attention
 from pipewave.errors import BadInput
 from pipewave.kernels.base import Analysis, Columns, Context
-from pipewave.kernels.family_metadata import (
-    Case,
-    FamilyMetadata,
-    Measurements,
-    Page,
-    Profile,
-    Runner,
-    names_of,
-)
+from pipewave.kernels.family_metadata import Case
 from pipewave.kernels.profiler import Given, Launched, Op, Shaped, Step
 from pipewave.physics.demand import Array
 
@@ -113,7 +105,8 @@ def _number(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) < 12 else 0
 
 
-def _read(launched: Launched, step: Step | None, given: Given) -> Shaped | None:
+def read(launched: Launched, step: Step | None, given: Given) -> Shaped | None:
+    """From PyTorch's operator, a library's, or an engine's around it."""
     if op := launched.op("aten::scaled_dot_product_attention"):
         return _dense(op, launched)
     op = launched.op(*VARLEN)
@@ -153,45 +146,14 @@ def _dense(op: Op, launched: Launched) -> Shaped | None:
     return Shaped("attention", call)
 
 
-def _work(case: Case) -> tuple[float, float]:
+def work(case: Case) -> tuple[float, float]:
+    """FLOPs and bytes of a case, roughly."""
     pairs = sum(q * (kv - (q - 1) / 2) for q, kv in zip(case["q_lens"], case["kv_lens"], strict=True))
     width = case["head_dim"]
     kv_bytes = 4.0 * sum(case["kv_lens"]) * case["kv_heads"] * width
     return 4.0 * pairs * case["heads"] * width, kv_bytes + 4.0 * sum(case["q_lens"]) * case["heads"] * width
 
 
-ROWS = {
-    "attention": Measurements(
-        runners={
-            "fa3": Runner("pipewave.measure.impls.paged_attention", "fa3", "vllm"),
-            "vllm_triton_attn": Runner("pipewave.measure.impls.paged_attention", "unified", "vllm"),
-            "triton": Runner("pipewave.measure.impls.own_triton", "attention", "triton"),
-            "sdpa_flash": Runner("pipewave.measure.impls.torch_kernels", "flash", "torch"),
-            "sdpa_cudnn": Runner("pipewave.measure.impls.torch_kernels", "cudnn", "torch"),
-            "flashinfer_fa2": Runner("pipewave.measure.impls.paged_attention", "fa2", "flashinfer"),
-        },
-        usual={"": "fa3"},
-        work=_work,
-        group=("heads", "kv_heads", "head_dim", "window"),
-    )
-}
-
-
 def waves(_cols: Columns, _ctx: Context, analysis: Analysis) -> Array:
     """Rounds of the thread blocks, as the features have them."""
     return np.asarray(np.exp2(analysis.features["waves"]))
-
-
-LENGTHS = {"q_lens": [1] * 32, "kv_lens": [2048] * 32}
-SWEEP = {"field": "kv_lens", "from": 128, "to": 32768}
-ATTENTION = FamilyMetadata(
-    Profile(names_of("attention"), group=_read, anchors=("attention",)),
-    ROWS,
-    Page({**LENGTHS, "heads": 32, "kv_heads": 8, "head_dim": 128}, SWEEP, waves),
-)
-# Profiles hold no sizes of latent attention: they come from the model.
-MLA = FamilyMetadata(
-    Profile(names_of("mla"), anchors=("mla",)),
-    {"mla": Measurements(group=("heads",))},
-    Page({**LENGTHS, "heads": 16, "phase": "generation"}, SWEEP, waves),
-)

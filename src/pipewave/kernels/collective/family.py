@@ -140,4 +140,4 @@ def _software(ctx: Context, own: Any) -> dict[str, Any]:
     return flags | {"custom": own, "one_shot": 0.0, "sarathi": float(ctx.framework == "sarathi")}
 
 
-FORMULAS = {call.kernel: partial(formula, call.kernel) for call in COLLECTIVES}
+all_reduce, all_gather, reduce_scatter, all_to_all, send_recv = (partial(formula, call.kernel) for call in COLLECTIVES)

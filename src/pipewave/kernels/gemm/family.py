@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipewave.kernels.base import Columns, Context, Sketch
+from pipewave.kernels.base import Analysis, Columns, Context, Sketch
 from pipewave.kernels.gemm.machine import (
     TILES,
     GemmMachine,
@@ -24,6 +24,7 @@ from pipewave.kernels.gemm.machine import (
 )
 from pipewave.physics.arith import ARRAY, Arith, clipped
 from pipewave.physics.cache import COLD, LINE, PRODUCT_DRAM_SHARE, SERVING
+from pipewave.physics.demand import Array
 from pipewave.physics.energy import Work
 from pipewave.physics.overlap import overlapped, wave_efficiency
 from pipewave.software.rules import constant
@@ -251,3 +252,17 @@ def work(m: Any, n: Any, k: Any, moved: Traffic, at: GemmMachine) -> Work:
     """What a GEMM does: x, W and y pass the L2 once; where it quantises x, that is written and read again."""
     again = 2.0 * at.operand_bytes * m * k if at.quantize_s else 0.0
     return Work(2.0 * m * n * k, moved.dram, moved.all + again)
+
+
+def waves(cols: Columns, ctx: Context, _analysis: Analysis) -> Array:
+    """Of one tile for all calls, so that steps are steps of the size and not of the choice: the known tile, else the
+    candidate that does best over all of them. One is resident on an SM.
+    """
+    m, n, k = cols["m"], cols["n"], cols["k"]
+    at = machine(ctx)
+    known = ctx.option("tile")
+    if known:
+        return np.asarray(np.ceil(m / known[0]) * np.ceil(n / known[1]) / at.sms)
+    tiles = tiling(m, n, k, at, ARRAY)
+    best = int(np.argmin(np.log(np.stack(tiles.seconds)).sum(axis=1)))
+    return np.asarray(tiles.per_sm[best])

@@ -200,3 +200,8 @@ def analyse(cols: Columns, ctx: Context) -> Analysis:
     dram = weights * missed + sum(size * missed_between(size, at) for size in between)
     done = Work(work.flops, dram, weights + sum(between), product_dtype(ctx))
     return Analysis(least(work, ctx), base, named, "fused_moe", done)
+
+
+def rounds(_cols: Columns, _ctx: Context, analysis: Analysis) -> Array:
+    """Rounds of the tiles that the stack's rule cuts."""
+    return np.asarray(np.exp2(analysis.features["ruled_per_sm"]))
