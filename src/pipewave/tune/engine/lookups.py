@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -97,8 +97,7 @@ def lookups(model: ModelSpec, tp: int, engine: str, ep: int = 1) -> list[Lookup]
     for each in (each for use in uses for each in _lookups(engine, model.model_type, use.name, use.call)):
         key = each.kind, each.e, each.n, each.k, each.dtype
         before = found[key].used_by if key in found else ()
-        found[key] = Lookup(each.engine, each.kind, each.n, each.k, each.dtype, each.e, each.top_k,
-                            (*before, *each.used_by))  # fmt: skip
+        found[key] = replace(each, used_by=(*before, *each.used_by))
     return list(found.values())
 
 

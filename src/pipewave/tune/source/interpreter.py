@@ -218,10 +218,8 @@ class Turns:
 
     @property
     def count(self) -> Any:
-        """Turns. From zero to a size there are none too few, so nothing is clipped."""
-        turns = -(-(self.stop - self.start) // self.step)
-        plain = isinstance(self.stop, Traced) and not isinstance(self.step, Traced) and same(self.start, 0)
-        return turns if plain and self.stop.is_size() and self.step > 0 else greatest(turns, 0)
+        """Turns, none where it ends before it starts."""
+        return greatest(-(-(self.stop - self.start) // self.step), 0)
 
     def sampled(self) -> Iterator[tuple[Any, Any]]:
         """Turns to read and how many each stands for: all of few, else the first, the middle and the last (Simpson)."""

@@ -122,23 +122,6 @@ class Traced:
     def __floordiv__(self, other: Any) -> Any:
         return self if not isinstance(other, Traced) and other == 1 else self._opaque("//", self, other)
 
-    def is_size(self) -> bool:
-        """Whether this is an input, or a quotient of one rounded up: such numbers are not negative."""
-        if len(self.terms) != 1 or self.const != 0:
-            return False
-        (node, by), nodes = self.terms[0], self.trace.nodes
-        what = nodes[node]
-        if what[0] == "//" and by == -1 and what[1][0] == "node" and what[2][0] == "plain" and what[2][1] > 0:
-            inner = nodes[what[1][1]]
-            return (
-                inner[0] == "sum"
-                and inner[2] == 0
-                and len(inner[1]) == 1
-                and inner[1][0][1] == -1
-                and (nodes[inner[1][0][0]][0] == "input")
-            )
-        return bool(what[0] == "input" and by > 0)
-
     def __bool__(self) -> bool:
         turned = bool(self.value)
         self.trace.guards[self.trace.operand(self)[1], turned] = None
