@@ -61,13 +61,8 @@ class Sample:
 
     def take(self, index: NDArray[np.intp]) -> Sample:
         """These rows only."""
-        return replace(
-            self,
-            coordinates=self.coordinates[index],
-            log_ratio=self.log_ratio[index],
-            half_width=self.half_width[index],
-            group=self.group[index],
-        )
+        by_row = ("coordinates", "log_ratio", "half_width", "group")
+        return replace(self, **{name: getattr(self, name)[index] for name in by_row})
 
 
 @dataclass(frozen=True, slots=True)

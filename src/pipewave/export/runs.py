@@ -81,15 +81,8 @@ def _spread(unit: str, values: Array) -> Row:
     if not len(values):
         return {"unit": unit, "count": 0}
     places = dict(zip((f"p{one}" for one in PERCENTILES), np.percentile(values, PERCENTILES).tolist(), strict=True))
-    sums = {"min": float(values.min()), "max": float(values.max()), "std": float(values.std())}
-    return {
-        "unit": unit,
-        "avg": float(values.mean()),
-        **places,
-        **sums,
-        "count": len(values),
-        "sum": float(values.sum()),
-    }
+    figures = {name: float(getattr(values, name)()) for name in ("min", "max", "std", "sum")}
+    return {"unit": unit, "avg": float(values.mean()), **places, **figures, "count": len(values)}
 
 
 US = 1e6
@@ -100,23 +93,11 @@ def events(record: Record, traffic: Traffic) -> Iterator[dict[str, Any]]:
     for which in sorted({which for which, _ in record.steps}):
         yield {"ph": "M", "name": "process_name", "pid": which, "args": {"name": f"engine {which}"}}
     for which, step in record.steps:
-        tokens = sum(piece[1] for piece in step.pieces)
-        yield {
-            "ph": "X",
-            "name": "mixed" if tokens and step.decoding else ("prefill" if tokens else "decode"),
-            "pid": which,
-            "tid": 0,
-            "ts": step.start_s * US,
-            "dur": step.seconds * US,
-            "args": {"decoding": step.decoding, "prompt_tokens": tokens, "preempted": step.preempted},
-        }
-        yield {
-            "ph": "C",
-            "name": "decoding",
-            "pid": which,
-            "ts": step.start_s * US,
-            "args": {"requests": step.decoding},
-        }
+        tokens, at = sum(piece[1] for piece in step.pieces), {"pid": which, "ts": step.start_s * US}
+        kind = "mixed" if tokens and step.decoding else ("prefill" if tokens else "decode")
+        args = {"decoding": step.decoding, "prompt_tokens": tokens, "preempted": step.preempted}
+        yield {"ph": "X", "name": kind, **at, "tid": 0, "dur": step.seconds * US, "args": args}
+        yield {"ph": "C", "name": "decoding", **at, "args": {"requests": step.decoding}}
     for request in range(len(traffic)):
         yield from _request(record, traffic, request)
 
