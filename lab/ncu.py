@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from pipewave.measure import plan
-from pipewave.measure.impls import Skip, prepare
+from pipewave.measure.impls import Pools, Skip, prepare
 from pipewave.measure.job import Job, rough_us
-from pipewave.measure.pools import Pools
 from pipewave.measure.protocol import SPIN, SPIN_CLOCKS, recoverable
 
 FIXED = (

@@ -7,9 +7,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from pipewave.measure.impls import Skip, own_triton, prepare  # noqa: E402
+from pipewave.measure.impls import Pools, Skip, own_triton, prepare  # noqa: E402
 from pipewave.measure.job import Job  # noqa: E402
-from pipewave.measure.pools import Pools  # noqa: E402
 
 ROOM = {"activation": 1 << 18, "weight": 1 << 18, "scratch": 1 << 18}
 

@@ -59,7 +59,7 @@ def started(app: Any) -> Iterator[Client]:
     """An application behind uvicorn, as `pipewave web` runs it."""
     pytest.importorskip("fastapi")
     uvicorn = pytest.importorskip("uvicorn")
-    from pipewave.web.run import listen
+    from pipewave.web.app import listen
 
     with listen("127.0.0.1", 0) as sock:
         server = uvicorn.Server(uvicorn.Config(app, log_level="error", server_header=False, ws="none"))

@@ -234,7 +234,7 @@ def test_wrong_methods_and_paths_are_typed(client: Any) -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.1", "example.com", "::", "8.8.8.8", ""])
 def test_nothing_but_loopback_is_bound(host: str) -> None:
     pytest.importorskip("uvicorn")
-    from pipewave.web.run import loopback
+    from pipewave.web.app import loopback
 
     with pytest.raises(BadInput, match="loopback"):
         loopback(host)
@@ -242,7 +242,7 @@ def test_nothing_but_loopback_is_bound(host: str) -> None:
 
 def test_a_taken_port_is_a_typed_error() -> None:
     pytest.importorskip("uvicorn")
-    from pipewave.web.run import listen
+    from pipewave.web.app import listen
 
     with listen("127.0.0.1", 0) as sock:  # noqa: SIM117
         with pytest.raises(BadInput, match="--port"):
@@ -252,7 +252,7 @@ def test_a_taken_port_is_a_typed_error() -> None:
 def test_answers_are_not_held_back_for_more_to_send() -> None:
     """asyncio sets TCP_NODELAY on what a socket accepts only if the socket names its protocol."""
     pytest.importorskip("uvicorn")
-    from pipewave.web.run import listen
+    from pipewave.web.app import listen
 
     with listen("127.0.0.1", 0) as sock:
         assert sock.proto == socket.IPPROTO_TCP

@@ -11,8 +11,7 @@ import pytest
 
 pytest.importorskip("pydantic")
 
-from pipewave.web.mcp import PROTOCOLS, serve
-from pipewave.web.queries import VIEWS, answer
+from pipewave.web.queries import PROTOCOLS, VIEWS, answer, serve
 
 QUESTION = {"model": "Llama-3.1-8B", "gpu": "H200", "batch": 16, "input_len": 2048, "output_len": 256}
 

@@ -76,10 +76,10 @@ COMMANDS = {
     ),
     "calibrate": ("calibrate:GROUP", "Correct predictions for your GPU from as few as 30 rows of it."),
     "accuracy": (
-        "accuracy:accuracy",
+        "catalogue:accuracy",
         "Show how far the shipped weights are off on rows of shapes they never saw, without calibration.",
     ),
-    "report": ("report:report", "One self-contained file, HTML or Markdown, of a plan, an estimate or a trace."),
+    "report": ("export:report", "One self-contained file, HTML or Markdown, of a plan, an estimate or a trace."),
     "web": ("web:web", "Plan, serve, kernel and trace views in a browser, served to this machine only; works offline."),
     "query": ("web:query", "One answer of the page as JSON: sweeps of a kernel, and what-if GPUs, without a server."),
     "mcp": ("web:mcp", "Answers of the page as tools of the Model Context Protocol, over standard input and output."),

@@ -1,4 +1,4 @@
-"""`pipewave gpus`, `engines` and `model`: what is known, and what a model is made of."""
+"""`pipewave gpus`, `engines`, `model` and `accuracy`: what is known, how well, and what a model is made of."""
 
 from __future__ import annotations
 
@@ -128,3 +128,34 @@ def _lines(found: Blocks) -> Iterator[dict[str, Any]]:
                 "state MiB a sequence": block.count * part.state_bytes / 2**20,
                 "what": part.detail,
             }
+
+
+TITLES = {"own": "Our H200 rows, shapes never trained on", "public": "Public corpus, shapes never trained on"}
+HEADINGS = {
+    "family": "family",
+    "dtype": "type",
+    "gpu": "GPU",
+    "software": "stack, implementation",
+    "protocol": "protocol",
+    "rows": "rows",
+    "mape": "MAPE %",
+    "median": "median %",
+    "bias": "bias %",
+    "coverage": "in 90 %",
+    "slower": "over ceiling %",
+}
+
+
+def accuracy(
+    json: Annotated[bool, Option("--json", help="Print JSON, with every figure of every cell.")] = False,
+) -> None:
+    """Show how far the shipped weights are off on rows of shapes they never saw, without calibration."""
+    from pipewave.files import packaged
+
+    parts = packaged.document(packaged.ROOT / "data" / "accuracy" / "figures.json")["parts"]
+    if json:
+        show([{"part": part} | row for part, cells in parts.items() for row in cells], "json", schema="cells")
+        return
+    for part, cells in parts.items():
+        rows = [{**row, "software": f"{row['stack']} {row['impl']}"} for row in cells]
+        show([{head: row[name] for name, head in HEADINGS.items()} for row in rows], "table", title=TITLES[part])

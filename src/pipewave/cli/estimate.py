@@ -6,32 +6,8 @@ import math
 from dataclasses import asdict
 from typing import Annotated, Any
 
+from pipewave.cli import options as opt
 from pipewave.cli.command import Argument, Option
-from pipewave.cli.options import (
-    STEP_TOKENS,
-    AsJson,
-    Backend,
-    Bill,
-    EngineName,
-    Ep,
-    Gpu,
-    HostWords,
-    Ignore,
-    Images,
-    Isl,
-    KvDtype,
-    KvLens,
-    Model,
-    Osl,
-    PowerLimit,
-    Pp,
-    QLens,
-    Speculation,
-    Split,
-    ToldRuns,
-    Tp,
-    Verbose,
-)
 from pipewave.cli.streams import give, put, say
 from pipewave.files.json_text import dumps
 
@@ -41,25 +17,25 @@ UNTOLD = ("moe_backend", "images", "host")
 
 
 def estimate_command(
-    model: Model,
-    gpu: Gpu,
+    model: opt.Model,
+    gpu: opt.Gpu,
     batch: Annotated[int, Option("--batch", "--batch-size", help="Requests that arrive together.")],
-    input_len: Isl,
-    output_len: Osl,
-    split: Split,
-    bill: Bill,
-    images: Images = 0,
-    engine: EngineName = "vllm",
-    max_num_batched_tokens: Annotated[int, Option(*STEP_TOKENS, help="Token budget of a step.")] = 8192,
-    kv_cache_dtype: KvDtype = None,
-    moe_backend: Backend = None,
-    speculative: Speculation = None,
-    host: HostWords = None,
-    power_limit: PowerLimit = None,
-    ignore: Ignore = [],  # noqa: B006
-    told: ToldRuns = [],  # noqa: B006
-    as_json: AsJson = False,
-    verbose: Verbose = False,
+    input_len: opt.Isl,
+    output_len: opt.Osl,
+    split: opt.Split,
+    bill: opt.Bill,
+    images: opt.Images = 0,
+    engine: opt.EngineName = "vllm",
+    max_num_batched_tokens: Annotated[int, Option(*opt.STEP_TOKENS, help="Token budget of a step.")] = 8192,
+    kv_cache_dtype: opt.KvDtype = None,
+    moe_backend: opt.Backend = None,
+    speculative: opt.Speculation = None,
+    host: opt.HostWords = None,
+    power_limit: opt.PowerLimit = None,
+    ignore: opt.Ignore = [],  # noqa: B006
+    told: opt.ToldRuns = [],  # noqa: B006
+    as_json: opt.AsJson = False,
+    verbose: opt.Verbose = False,
 ) -> None:
     """Time to first token, time per token, total and memory of a static batch."""
     from pipewave.calls.dtypes import cache_type
@@ -81,17 +57,17 @@ def estimate_command(
 
 
 def step_command(
-    model: Model,
-    gpu: Gpu,
-    q_lens: QLens,
-    kv_lens: KvLens,
-    split: Split,
-    engine: EngineName = "vllm",
-    kv_cache_dtype: KvDtype = None,
-    host: HostWords = None,
-    ignore: Ignore = [],  # noqa: B006
-    as_json: AsJson = False,
-    verbose: Verbose = False,
+    model: opt.Model,
+    gpu: opt.Gpu,
+    q_lens: opt.QLens,
+    kv_lens: opt.KvLens,
+    split: opt.Split,
+    engine: opt.EngineName = "vllm",
+    kv_cache_dtype: opt.KvDtype = None,
+    host: opt.HostWords = None,
+    ignore: opt.Ignore = [],  # noqa: B006
+    as_json: opt.AsJson = False,
+    verbose: opt.Verbose = False,
 ) -> None:
     """One engine iteration, kernel by kernel, with its gaps."""
     from pipewave.calls.dtypes import cache_type
@@ -119,11 +95,11 @@ def step_command(
 
 def replay_command(
     workload: Annotated[str, Argument(help="JSON file of recorded iterations.")],
-    gpu: Gpu,
-    engine: EngineName = "sglang",
+    gpu: opt.Gpu,
+    engine: opt.EngineName = "sglang",
     model: Annotated[str | None, Option("--model", help="Model, where the file's own shape is not meant.")] = None,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
+    as_json: opt.AsJson = False,
+    verbose: opt.Verbose = False,
 ) -> None:
     """What recorded engine iterations would take on a GPU."""
     from pipewave.models import load
@@ -134,12 +110,12 @@ def replay_command(
 
 
 def workload_command(
-    model: Model,
+    model: opt.Model,
     requests: Annotated[str, Option("--requests", help="CSV or JSON-lines table of prompt and output tokens.")],
     out: Annotated[str, Option("--out", help="Where the workload goes; - is standard output.")] = "-",
-    tp: Tp = 1,
-    pp: Pp = 1,
-    ep: Ep = 1,
+    tp: opt.Tp = 1,
+    pp: opt.Pp = 1,
+    ep: opt.Ep = 1,
     limit: Annotated[int | None, Option(min=1, help="Only the first so many requests.")] = None,
 ) -> None:
     """A replayable workload from a model and a table of requests, which all start together.

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from pipewave.cli.command import Option
 from pipewave.errors import BadInput
+
+Text: TypeAlias = str | None
+Number: TypeAlias = float | None
 
 # Spellings of options that one command takes as a number and another as a list to try.
 TP = ("--tp", "--tp-size", "--tensor-parallel-size", "-tp")
@@ -16,8 +19,8 @@ STEP_TOKENS = ("--max-num-batched-tokens", "--chunked-prefill-size")
 SEQUENCES = ("--max-num-seqs", "--max-running-requests")
 
 Model = Annotated[str, Option("--model", "-m", help="config.json, a directory with one, or a built-in name.")]
-ModelName = Annotated[str | None, Option("--model", "-m", help="As of `estimate`.")]
-GpuName = Annotated[str | None, Option("--gpu", help="GPU name or spec file.")]
+ModelName = Annotated[Text, Option("--model", "-m", help="As of `estimate`.")]
+GpuName = Annotated[Text, Option("--gpu", help="GPU name or spec file.")]
 Gpu = Annotated[str, Option("--gpu", help="GPU name or spec file.")]
 Tp = Annotated[int, Option(*TP, help="Tensor parallel GPUs.")]
 Pp = Annotated[int, Option(*PP, help="Pipeline stages.")]
@@ -33,23 +36,19 @@ Osl = Annotated[
 ]
 Images = Annotated[int, Option(help="Images of each prompt, of the size that its tower is made for; tokens on top.")]
 EngineName = Annotated[str, Option("--engine", help="vllm, sglang, trtllm; with a version: sglang:0.5.9.")]
-KvDtype = Annotated[str | None, Option("--kv-cache-dtype", help="fp8 or the model's own type.")]
-Backend = Annotated[str | None, Option("--moe-backend", "--moe-runner-backend", help="What runs the experts.")]
+KvDtype = Annotated[Text, Option("--kv-cache-dtype", help="fp8 or the model's own type.")]
+Backend = Annotated[Text, Option("--moe-backend", "--moe-runner-backend", help="What runs the experts.")]
 Speculation = Annotated[
-    str | None,
+    Text,
     Option("--speculative", help="Such as method=mtp,tokens=3,acceptance=0.8; or eagle3, ngram, draft."),
 ]
-HostWords = Annotated[
-    str | None, Option("--host", help="Whose cores run the engine: cores=16,speed=0.8; else as measured.")
-]
-PowerLimit = Annotated[
-    float | None, Option("--power-limit", help="Power limit of each board, W, as nvidia-smi -pl sets it.")
-]
+HostWords = Annotated[Text, Option("--host", help="Whose cores run the engine: cores=16,speed=0.8; else as measured.")]
+PowerLimit = Annotated[Number, Option("--power-limit", help="Power limit of each board, W, as nvidia-smi -pl sets it.")]
 OwnedWords = Annotated[
-    str | None,
+    Text,
     Option("--owned", help="Bought GPUs: H200=32000,years=4,usd_per_kwh=0.08,pue=1.2,utilisation=0.8; usd=: any GPU."),
 ]
-Grid = Annotated[float | None, Option("--grid", help="Grams of CO2 that the grid emits for a kWh.")]
+Grid = Annotated[Number, Option("--grid", help="Grams of CO2 that the grid emits for a kWh.")]
 QLens = Annotated[str, Option("--q-lens", help="New tokens of each request; 1*64,2048 repeats.")]
 KvLens = Annotated[str, Option("--kv-lens", help="Cache lengths, new tokens included.")]
 Ignore = Annotated[list[str], Option("--ignore-field", help="Config field known to change nothing; repeatable.")]
@@ -77,7 +76,7 @@ class Split:
 class Bill:
     """What output tokens cost: USD, energy, carbon; where one of these is given."""
 
-    price: Annotated[float | None, Option("--price", help="Rent of a GPU, USD an hour.")] = None
+    price: Annotated[Number, Option("--price", help="Rent of a GPU, USD an hour.")] = None
     owned: OwnedWords = None
     grid_g_per_kwh: Grid = None
 

@@ -5,30 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
+from pipewave.cli import options as opt
 from pipewave.cli.command import Option
-from pipewave.cli.options import (
-    DP,
-    PP,
-    SEQUENCES,
-    STEP_TOKENS,
-    TP,
-    AsJson,
-    Grid,
-    Ignore,
-    Isl,
-    Model,
-    Osl,
-    OwnedWords,
-    Verbose,
-)
+from pipewave.cli.options import Number, Text
 from pipewave.cli.streams import bar, give
 from pipewave.errors import BadInput
 
 APART = ("--disaggregated/--no-disaggregated",)
-Text: TypeAlias = str | None
-Number: TypeAlias = float | None
 LIMIT = "ms on the mean; on a percentile over requests: p99=2000 (p50, p90, p95, p99)."
 
 
@@ -65,8 +50,8 @@ def _listed(*spellings: str, kind: type = int, help: str) -> Option:
 class Asked:
     """Requests, and the limits that they are held to."""
 
-    input_len: Isl
-    output_len: Osl
+    input_len: opt.Isl
+    output_len: opt.Osl
     ttft_ms: Annotated[Text, Option("--ttft", help=f"Limit on time to first token, {LIMIT}")] = None
     tpot_ms: Annotated[Text, Option("--tpot", help=f"Limit on time per later token, {LIMIT}")] = None
     prefix_share: Annotated[float, Option("--prefix-share", help="Share of each prompt that the cache holds.")] = 0.0
@@ -89,9 +74,9 @@ class Coming:
 class Tried:
     """What to try, lists separated by commas; the default search chooses where nothing is said."""
 
-    tps: Annotated[Text, _listed(*TP, help="Degrees of tensor parallelism.")] = None
-    pps: Annotated[Text, _listed(*PP, help="Pipeline stages.")] = None
-    dps: Annotated[Text, _listed(*DP, help="Ranks of attention data parallelism.")] = None
+    tps: Annotated[Text, _listed(*opt.TP, help="Degrees of tensor parallelism.")] = None
+    pps: Annotated[Text, _listed(*opt.PP, help="Pipeline stages.")] = None
+    dps: Annotated[Text, _listed(*opt.DP, help="Ranks of attention data parallelism.")] = None
     speculative: Annotated[
         list[str], Option("--speculative", help="Drafts to try beside none: method=mtp,tokens=1; repeatable.")
     ] = field(default_factory=list)
@@ -102,8 +87,8 @@ class Tried:
         str,
         Option("--quantize", parser=_words, help="Other weights: fp8 (while loading), awq, a repository, published."),
     ] = ""
-    batches: Annotated[Text, _listed(*SEQUENCES, help="Requests at once; else the engine's own.")] = None
-    budgets: Annotated[Text, _listed(*STEP_TOKENS, help="Step budgets; else its own.")] = None
+    batches: Annotated[Text, _listed(*opt.SEQUENCES, help="Requests at once; else the engine's own.")] = None
+    budgets: Annotated[Text, _listed(*opt.STEP_TOKENS, help="Step budgets; else its own.")] = None
     gpus_most: Annotated[int, Option("--max-gpus", help="Most GPUs of one replica.")] = 64
     power_limits: Annotated[Text, _listed("--power-limit", kind=float, help="Of each board, W; else its own.")] = None
 
@@ -116,14 +101,14 @@ class Prices:
         list[str], Option("--price", help="Your own price: H100=2.5 (USD per GPU and hour); repeatable.", parser=_price)
     ] = field(default_factory=list)
     price_file: Annotated[Text, Option("--price-file", help="JSON file of them: GPU to USD per hour.")] = None
-    owned: OwnedWords = None
-    grid_g_per_kwh: Grid = None
+    owned: opt.OwnedWords = None
+    grid_g_per_kwh: opt.Grid = None
     rack_w: Annotated[Number, Option("--max-power-per-rack", help="W of the boards of a rack together.")] = None
     gpus_per_rack: Annotated[int | None, Option("--gpus-per-rack", help="Of --max-power-per-rack.")] = None
 
 
 def plan_command(
-    model: Model,
+    model: opt.Model,
     gpus: Annotated[str, Option("--gpus", "--gpu", help="Names separated by commas, or all.")],
     asked: Asked,
     coming: Coming,
@@ -135,9 +120,9 @@ def plan_command(
     ] = "shell",
     rows: Annotated[int, Option("--rows", help="Designs to show.")] = 12,
     csv: Annotated[Text, Option("--csv", help="Also write every design that was served to this file.")] = None,
-    ignore: Ignore = [],  # noqa: B006
-    as_json: AsJson = False,
-    verbose: Verbose = False,
+    ignore: opt.Ignore = [],  # noqa: B006
+    as_json: opt.AsJson = False,
+    verbose: opt.Verbose = False,
 ) -> None:
     """The cheapest way to serve requests within limits: replicas, GPUs and cost, each design as `serve` answers it.
 

@@ -2,44 +2,241 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import math
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from pipewave.cli import options as opt
 from pipewave.cli.command import Option
-from pipewave.cli.options import AsJson, Bill, GpuName, Ignore, ModelName, Split, ToldRuns, Verbose
-from pipewave.cli.serve_options import CommandLines, EngineOptions, Fleet, Limits, Requests
+from pipewave.cli.options import Number, Text
 from pipewave.cli.streams import answer_cases, bar, give, waiting
-from pipewave.errors import MissingField
+from pipewave.errors import BadInput, MissingField
 from pipewave.version import VERSION
+
+if TYPE_CHECKING:
+    from pipewave.models import ModelSpec
+    from pipewave.published.answers import Served
+    from pipewave.published.client_command import ClientLoad
+    from pipewave.published.server_command import Pasted
+    from pipewave.published.unstated import Stated
+    from pipewave.simulate.report import Limit, Sla
+    from pipewave.simulate.traffic import Traffic
+
+LIMIT = "ms; with --find-rate on the mean, or p99=2000 on a percentile over requests."
+MEMORY = ("--gpu-memory-utilization", "--mem-fraction-static")
+ALL_TO_ALL = ("--all2all-backend", "--moe-a2a-backend")
+OVERLAP = ("--enable-two-batch-overlap", "--enable-dbo")
+PREFIX_CACHE = ("--enable-prefix-caching/--no-enable-prefix-caching", " /--disable-radix-cache")
+NO_HOST = "none"  # nothing stands before the engine
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLines:
+    """Command lines of others, instead of options."""
+
+    from_command: Annotated[Text, Option("--from-command", help="A server's own command line, quoted.")] = None
+    client: Annotated[Text, Option("--client", help="A benchmark's own, quoted: vllm bench serve ...")] = None
+
+    def read(self, engine: str | None) -> tuple[Pasted | None, ClientLoad | None]:
+        """The server's deployment, its version as `--engine name:version` says it; and the client's traffic."""
+        from pipewave.published import client_command, server_command
+        from pipewave.software.engine import parts
+
+        version = parts(engine or "")[1] or None
+        deployed = server_command.read(self.from_command, version) if self.from_command else None
+        return deployed, client_command.read(self.client) if self.client else None
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Requests: how many, how long, and when they come."""
+
+    isl: opt.Isl = 1024
+    osl: opt.Osl = 128
+    images: opt.Images = 0
+    requests: Annotated[int | None, Option("--requests", "--num-prompts", help="How many requests.")] = None
+    rate: Annotated[Number, Option("--request-rate", "--rate", "--qps", help="Requests a second; inf: at once.")] = None
+    concurrency: Annotated[int | None, Option("--concurrency", "--max-concurrency", help="In flight.")] = None
+    burstiness: Annotated[float, Option(help="1 = Poisson; smaller is burstier.")] = 1.0
+    spread: Annotated[float, Option("--spread", help="Lengths are uniform within ± this share.")] = 0.0
+    ratio: Annotated[
+        Number,
+        Option("--random-range-ratio", help="Lengths from this share of isl and osl up, as InferenceX means it."),
+    ] = None
+    seed: Annotated[int, Option(help="Of the random requests.")] = 0
+    steady: Annotated[bool, Option("--steady", help="Figures of the middle of the run, where the load is steady.")] = (
+        False
+    )
+    dataset: Annotated[Text, Option("--dataset", "--dataset-name", help="Lengths of recorded ones: sharegpt.")] = None
+    trace: Annotated[Text, Option("--trace", help="File of arrivals: CSV, JSON, parquet; session makes turns.")] = None
+    block_tokens: Annotated[int, Option("--block-tokens", min=1, help="Of a block of --trace's hash_ids.")] = 512
+    prefix_share: Annotated[float, Option("--prefix-share", help="Share of every prompt that the cache holds.")] = 0.0
+
+    def traffic(self, spec: ModelSpec) -> Traffic:
+        """Requests of a trace file, or as many as asked for, drawn with a dataset's lengths or with given ones."""
+        from pipewave.simulate.arrival_files import read_trace
+        from pipewave.simulate.traffic import drawn_from, synthetic, usual_count
+
+        pace: dict[str, Any] = {"rate": self.rate, "concurrency": self.concurrency}
+        if self.trace:
+            found = read_trace(self.trace, requests=self.requests, block_tokens=self.block_tokens, **pace)
+        else:
+            pace |= {"rate": None if self.rate == math.inf else self.rate, "seed": self.seed}
+            pace["burstiness"] = self.burstiness
+            count = usual_count(self.concurrency) if self.requests is None else self.requests
+            found = drawn_from(self.dataset, count, **pace) if self.dataset else synthetic(
+                count, **self._lengths(spec), **pace)  # fmt: skip
+        return found.with_prefix(self.prefix_share) if self.prefix_share else found
+
+    def at_rate(self, spec: ModelSpec, rate: float, count: int) -> Traffic:
+        """So many of these requests at another rate. Raises BadInput where they come at a concurrency."""
+        if self.concurrency is not None:
+            raise BadInput("--find-rate looks for a rate: leave out --concurrency", field="concurrency")
+        return replace(self, rate=rate, requests=count).traffic(spec)
+
+    def _lengths(self, spec: ModelSpec) -> dict[str, Any]:
+        """Mean tokens in and out, those of images among them, and their spread."""
+        from pipewave.published.client_command import below
+        from pipewave.simulate.estimate import image_tokens
+
+        prompt, output = self.isl + image_tokens(spec, self.images), max(self.osl, 1)
+        if self.ratio is None:
+            return {"input_len": prompt, "output_len": output, "spread": self.spread}
+        (mean, spread), later = below(prompt, self.ratio), below(output, self.ratio)[0]
+        return {"input_len": max(round(mean), 1), "output_len": max(round(later), 1), "spread": spread}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """The engine and its settings."""
+
+    engine: Annotated[
+        Text, Option("--engine", help="vllm, sglang, trtllm; with a version: sglang:0.5.9. Else the newest vLLM.")
+    ] = None
+    max_num_batched_tokens: opt.StepTokens = None
+    max_num_seqs: Annotated[int | None, Option(*opt.SEQUENCES, help="Requests at once.")] = None
+    gpu_memory_utilization: Annotated[Number, Option(*MEMORY, help="Share of memory.")] = None
+    kv_dtype: opt.KvDtype = None
+    moe_backend: opt.Backend = None
+    speculative: opt.Speculation = None
+    lora: Annotated[Text, Option("--lora", help="Adapters: rank=16,adapters=4.")] = None
+    exchange: Annotated[Text, Option(*ALL_TO_ALL, help="How tokens reach other ranks' experts: deepep, ...")] = None
+    two_batch: Annotated[bool, Option(*OVERLAP, help="The exchange overlaps with kernels.")] = False
+    balance: Annotated[Text, Option("--eplb", help="Copies of experts: redundant=32,loads=FILE or power_law_1.2.")] = (
+        None
+    )
+    kv_offload_gib: Annotated[float, Option("--kv-offload-gib", help="Host memory a GPU for blocks of prompts.")] = 0.0
+    prefix_cache: Annotated[bool | None, Option(*PREFIX_CACHE, help="Prompts' prefixes; else as the engine does.")] = (
+        None
+    )
+
+    def given(self) -> dict[str, Any]:
+        """The fields of `Setup` that these options set."""
+        from pipewave.calls.dtypes import cache_type
+        from pipewave.models.expert_parallel import balance_of
+        from pipewave.models.lora_and_drafts import lora_of
+        from pipewave.simulate.speculative import of as speculative_of
+
+        said = {name: value for name, value in asdict(self).items() if name != "engine"}
+        words = {"kv_dtype": cache_type, "speculative": speculative_of, "lora": lora_of, "balance": balance_of}
+        return said | {name: read(said[name]) for name, read in words.items() if said[name] is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Engines side by side, pools and host."""
+
+    replicas: Annotated[int, Option("--replicas", help="Engines side by side.")] = 1
+    prefill_pool: Annotated[Text, Option("--prefill", help="Engines of prompts apart: workers=2,tp=4.")] = None
+    decode_pool: Annotated[Text, Option("--decode", help="Those of later tokens: workers=1,dp=8,ep=8.")] = None
+    prefill: Annotated[int, Option("--prefill-engines", help="Disaggregated: engines for prompts.")] = 0
+    decode: Annotated[int, Option("--decode-engines", help="Disaggregated: engines for later tokens.")] = 0
+    group: Annotated[int | None, Option("--gpus", help="Of a replica, where degrees count some twice.")] = None
+    host: Annotated[Text, Option("--host", help="cores=16,speed=0.8,api_servers=2; none: in-process.")] = None
+    power_limit: opt.PowerLimit = None
+
+    def stated(self, spec: ModelSpec, gpu: str, split: opt.Split, engine: EngineOptions, images: int) -> Stated:
+        """The deployment as the options state it."""
+        from pipewave.published.unstated import Stated
+        from pipewave.simulate.pools import side_of
+        from pipewave.simulate.setup import Setup
+
+        setup = Setup(replicas=self.replicas, images=images, **asdict(split), **engine.given())
+        said = frozenset(["kv_dtype"] if engine.kv_dtype else [])
+        sides: tuple[Any, Any] = self.prefill_pool or {}, self.decode_pool or {}
+        if self.prefill or self.decode:  # engines of a number alone are split alike
+            sides = asdict(split) | {"workers": self.prefill}, asdict(split) | {"workers": self.decode}
+        pools = (side_of(sides[0], "prefill"), side_of(sides[1], "decode")) if any(sides) else None
+        return Stated(spec, gpu, setup, engine.engine, said=said, gpus=self.group, pools=pools)
+
+    def hosted(self, stated: Stated) -> Stated:
+        """The deployment behind its engine's front end on the host that is described; called from its own process on
+        `none`. Its boards under their power limit.
+        """
+        from pipewave.gpus import find
+        from pipewave.physics.energy import limited
+        from pipewave.simulate.pools import Side
+        from pipewave.software.front import INSIDE, host_of, of
+
+        gpu, setup = limited(find(stated.gpu), self.power_limit), stated.setup
+        front = INSIDE if self.host == NO_HOST else setup.front
+        if self.host not in (None, NO_HOST):
+            sides = stated.sides() or (Side(setup.replicas, setup.tp, setup.pp, setup.ep, setup.dp),)
+            world, schedulers = sum(side.gpus for side in sides), sum(side.workers * side.dp for side in sides)
+            gpus = min(world, gpu.gpus_per_node)
+            front = host_of(self.host).front(of(stated.named[0]), gpus, max(schedulers * gpus // world, 1))
+        return replace(stated, gpu=gpu, setup=replace(setup, front=front))
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits that requests are held to."""
+
+    ttft: Annotated[Text, Option(help=f"Limit on time to first token: {LIMIT}")] = None
+    tpot: Annotated[Text, Option(help=f"Limit on time per later token: {LIMIT}")] = None
+    request_latency: Annotated[Text, Option("--request-latency", help=f"Limit end to end: {LIMIT}")] = None
+
+    def given(self) -> tuple[Limit, ...]:
+        """The limits as given."""
+        from pipewave.simulate.report import limits_of
+
+        return limits_of(ttft_ms=self.ttft, tpot_ms=self.tpot, e2e_ms=self.request_latency)
+
+    def sla(self, load: ClientLoad | None) -> Sla:
+        """What each request is held to: the limits as given, or those of a pasted client where none are."""
+        from pipewave.simulate.report import Sla
+
+        given = Sla(**{limit.metric: limit.ms for limit in self.given()})
+        return load.sla if load and given == Sla() else given
 
 
 def serve_command(
     requests: Requests,
-    split: Split,
+    split: opt.Split,
     engine: EngineOptions,
     fleet: Fleet,
     limits: Limits,
-    bill: Bill,
+    bill: opt.Bill,
     pasted: CommandLines,
-    model: ModelName = None,
-    gpu: GpuName = None,
-    cases: Annotated[str | None, Option(help="JSON-lines file of deployments instead; - is standard input.")] = None,
+    model: opt.ModelName = None,
+    gpu: opt.GpuName = None,
+    cases: Annotated[Text, Option(help="JSON-lines file of deployments instead; - is standard input.")] = None,
     out: Annotated[str, Option(help="Where answers to --cases go; - is standard output.")] = "-",
     resume: Annotated[bool, Option("--resume", help="Of --cases: go on where an interrupted run stopped.")] = False,
     executor: Annotated[
-        str | None, Option(help="Of --cases: processes://N or dask://HOST:PORT; else one process a core.")
+        Text, Option(help="Of --cases: processes://N or dask://HOST:PORT; else one process a core.")
     ] = None,
-    trace_out: Annotated[str | None, Option("--trace-out", help="Write a Perfetto trace here.")] = None,
-    aiperf: Annotated[str | None, Option("--aiperf", help="Write AIPerf's result files into this folder.")] = None,
+    trace_out: Annotated[Text, Option("--trace-out", help="Write a Perfetto trace here.")] = None,
+    aiperf: Annotated[Text, Option("--aiperf", help="Write AIPerf's result files into this folder.")] = None,
     interval: Annotated[bool, Option(help="The 90 % interval of every time.")] = True,
     find_rate: Annotated[
         bool, Option("--find-rate", help="The largest rate within --ttft, --tpot and --request-latency instead.")
     ] = False,
-    ignore: Ignore = [],  # noqa: B006
-    told: ToldRuns = [],  # noqa: B006
-    as_json: AsJson = False,
-    verbose: Verbose = False,
+    ignore: opt.Ignore = [],  # noqa: B006
+    told: opt.ToldRuns = [],  # noqa: B006
+    as_json: opt.AsJson = False,
+    verbose: opt.Verbose = False,
 ) -> int:
     """Requests over time: latency percentiles, throughput and goodput of a deployment, or of every line of a file.
 
@@ -60,33 +257,25 @@ def serve_command(
     from pipewave.published.find_rate import find_rate as search
     from pipewave.simulate.estimate import for_output
 
-    deployed, load = pasted.deployed(engine.engine), pasted.load()
+    deployed, load = pasted.read(engine.engine)
     asked = deployed.spec if deployed else model
     if gpu is None or asked is None:
         option = "model" if gpu else "gpu"
         raise MissingField(f"missing option '--{option}': name one, or give --cases FILE", field=option)
     spec = for_output(load_model(asked, ignore=tuple(ignore)), requests.osl)
-    stated = deployed.stated(spec, gpu) if deployed else fleet.stated(spec, gpu, split, engine, requests.images)
-    stated = fleet.hosted(stated)
+    stated = fleet.hosted(
+        deployed.stated(spec, gpu) if deployed else fleet.stated(spec, gpu, split, engine, requests.images)
+    )
     if find_rate:
         with waiting(f"the largest rate of {spec.name}"):
-            found_rate = search(lambda rate, n: deploy(stated, requests.at_rate(spec, rate, n)), limits.given())
-        give(found_rate.to_dict(), as_json, verbose=verbose)
+            largest = search(lambda rate, n: deploy(stated, requests.at_rate(spec, rate, n)), limits.given())
+        give(largest.to_dict(), as_json, verbose=verbose)
         return 0
     traffic = load.traffic if load else requests.traffic(spec)
     with waiting(f"{len(traffic):,} requests to {spec.name}"):
         ready = deploy(stated, traffic)
         found = served(ready, limits.sla(load), steady=requests.steady, interval=interval, keep_steps=bool(trace_out))
-    if trace_out:
-        from pipewave.export.runs import write_perfetto
-        from pipewave.files.whole import distinct
-
-        distinct(trace_out, requests.trace, model, gpu, field="trace_out")
-        write_perfetto(trace_out, found.record, found.traffic)
-    if aiperf:
-        from pipewave.export.runs import write_aiperf
-
-        write_aiperf(aiperf, found.record, found.traffic, found.answer)
+    _write(found, trace_out, aiperf, requests.trace, model, gpu)
     read = [note for one in (deployed, load) if one for note in one.notes]  # out of pasted command lines
     answer: dict[str, Any] = found.to_dict() | {"notes": [*read, *found.answer["notes"]]}
     if told:
@@ -97,6 +286,23 @@ def serve_command(
         answer = corrected_run(answer, stated, ready.traffic, case, runs_of(told))
     give(bill.added(answer, gpu), as_json, verbose=verbose)
     return 0
+
+
+def _write(found: Served, trace_out: str | None, aiperf: str | None, *inputs: str | None) -> None:
+    """Write a run as a Perfetto trace, in none of the inputs' place, and as AIPerf's files; each where it is asked for.
+
+    Raises BadInput.
+    """
+    if trace_out:
+        from pipewave.export.runs import write_perfetto
+        from pipewave.files.whole import distinct
+
+        distinct(trace_out, *inputs, field="trace_out")
+        write_perfetto(trace_out, found.record, found.traffic)
+    if aiperf:
+        from pipewave.export.runs import write_aiperf
+
+        write_aiperf(aiperf, found.record, found.traffic, found.answer)
 
 
 def answer_file(cases: str, out: str, executor: str | None, *, resume: bool = False) -> int:

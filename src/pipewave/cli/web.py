@@ -21,7 +21,7 @@ def web(
     missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
     if missing:
         raise MissingExtra(f"the page needs {' and '.join(missing)}: pip install 'pipewave[web]'")
-    from pipewave.web.run import serve
+    from pipewave.web.app import serve
 
     serve(host, port, opens=opens)
 
@@ -52,7 +52,7 @@ def mcp() -> None:
     """
     if find_spec("pydantic") is None:
         raise MissingExtra("tools need pydantic: pip install 'pipewave[web]'")
-    from pipewave.web.mcp import serve
+    from pipewave.web.queries import serve
 
     out = sys.stdout
     with redirect_stdout(sys.stderr):  # standard output holds messages only

@@ -10,9 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pipewave.measure.impls import Prepared, Skip, prepare
+from pipewave.measure.impls import Pools, Prepared, Skip, prepare
 from pipewave.measure.job import FAKE_GPU, Job, rough_us
-from pipewave.measure.pools import Pools
 from pipewave.measure.protocol import (
     BURST,
     REPETITIONS,

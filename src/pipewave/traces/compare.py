@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pipewave.traces.entry import Entry, Total, UnpredictedKernel
+from pipewave.traces.entry import Entry, Sum, UnpredictedKernel
 from pipewave.traces.report import Report
 
 
@@ -26,12 +26,6 @@ class Change:
     def change_us(self) -> float:
         """What B takes longer than A."""
         return self.b_us - self.a_us
-
-    @property
-    def predicted_us(self) -> float | None:
-        """What B should take longer than A; None where either has no prediction."""
-        missing = self.predicted_a_us is None or self.predicted_b_us is None
-        return None if missing else (self.predicted_b_us or 0.0) - (self.predicted_a_us or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +71,20 @@ def compare(a: Report, b: Report) -> Comparison:
     left, right = _sums(a), _sums(b)
     changes = []
     for key in dict.fromkeys([*left, *right]):
-        one, other = left.get(key, Total()), right.get(key, Total())
-        counts = [int(n) if n == int(n) else n for n in (one.count, other.count)]
+        one, other = left.get(key, Sum()), right.get(key, Sum())
+        counts = [int(n) if n == int(n) else n for n in (one.calls, other.calls)]
         measured, predicted = (one.measured_us, other.measured_us), (one.predicted_us, other.predicted_us)
         changes.append(Change(*key, counts[0], counts[1], *measured, *predicted))
     return Comparison(a, b, tuple(sorted(changes, key=lambda change: -abs(change.change_us))))
 
 
-def _sums(report: Report) -> dict[tuple[str, str], Total]:
+def _sums(report: Report) -> dict[tuple[str, str], Sum]:
     """Totals of a step by family and name."""
-    sums: dict[tuple[str, str], Total] = {}
+    found: dict[tuple[str, str], Sum] = {}
     share = 1.0 / report.steps
     rows: tuple[Entry | UnpredictedKernel, ...] = (*report.entries, *report.unshaped, *report.unknown)
     for row in rows:
         predicted = share * (row.latency_us * row.count) if isinstance(row, Entry) else None
-        total = sums.setdefault((row.family or "unknown", row.name), Total())
+        total = found.setdefault((row.family or "unknown", row.name), Sum())
         total.add(share * row.count, share * row.total_measured_us, predicted)
-    return sums
+    return found

@@ -99,17 +99,18 @@ class Ran:
 
 
 @dataclass(slots=True)
-class Total:
-    """Sums over calls; one without a prediction leaves the sum without one."""
+class Sum:
+    """Calls of an operator, a layer or another kind, µs; one without a prediction leaves the sum without one."""
 
-    count: float = 0
+    name: str = ""
+    calls: float = 0
     measured_us: float = 0.0
     predicted_us: float | None = 0.0
     recoverable_us: float = 0.0
 
-    def add(self, count: float, measured_us: float, predicted_us: float | None, recoverable_us: float = 0.0) -> None:
+    def add(self, calls: float, measured_us: float, predicted_us: float | None, recoverable_us: float = 0.0) -> None:
         """Add some calls."""
-        self.count += count
+        self.calls += calls
         self.measured_us += measured_us
         self.recoverable_us += recoverable_us
         known = self.predicted_us is not None and predicted_us is not None
@@ -130,22 +131,13 @@ class Leaf:
     counted: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Sum:
-    """All calls of an operator or a layer, µs."""
-
-    name: str
-    calls: int
-    measured_us: float
-    predicted_us: float | None
-    recoverable_us: float
-
-
-def totals(calls: Iterable[Ran], key: Callable[[Ran], Any]) -> dict[Any, Total]:
-    """Sums by key, in the order in which the keys first ran."""
-    found: dict[Any, Total] = {}
+def sums(calls: Iterable[Ran], key: Callable[[Ran], Any]) -> dict[Any, Sum]:
+    """Sums by key, in the order in which the keys first ran; a key that is a text is the name."""
+    found: dict[Any, Sum] = {}
     for one in calls:
-        found.setdefault(key(one), Total()).add(1, one.measured_us, one.predicted_us, one.recoverable_us)
+        place = key(one)
+        total = found.setdefault(place, Sum(place if isinstance(place, str) else ""))
+        total.add(1, one.measured_us, one.predicted_us, one.recoverable_us)
     return found
 
 
@@ -158,26 +150,22 @@ def leaves(calls: Sequence[Ran]) -> tuple[Leaf, ...]:
         return (said(one.step), *layer, one.operator, short(one.kernel)), one.family, one.counted
 
     return tuple(
-        Leaf(path, family, int(total.count), total.measured_us, total.predicted_us, counted)
-        for (path, family, counted), total in totals(calls, place).items()
+        Leaf(path, family, int(total.calls), total.measured_us, total.predicted_us, counted)
+        for (path, family, counted), total in sums(calls, place).items()
     )
 
 
 def by_operator(calls: Iterable[Ran]) -> tuple[Sum, ...]:
     """Longest first."""
-    return tuple(sorted(_sums(calls, lambda one: one.operator), key=lambda row: -row.measured_us))
+    return tuple(sorted(sums(calls, lambda one: one.operator).values(), key=lambda row: -row.measured_us))
 
 
 def by_layer(calls: Sequence[Ran]) -> tuple[Sum, ...]:
     """In order, what belongs to no layer last; none where no layer is known."""
     if all(one.layer is None for one in calls):
         return ()
-    return tuple(_sums(sorted(calls, key=lambda one: (one.layer is None, one.layer or 0)), _layer))
-
-
-def _sums(calls: Iterable[Ran], name: Callable[[Ran], str]) -> Iterable[Sum]:
-    for key, one in totals(calls, name).items():
-        yield Sum(key, int(one.count), one.measured_us, one.predicted_us, one.recoverable_us)
+    ordered = sorted(calls, key=lambda one: (one.layer is None, one.layer or 0))
+    return tuple(sums(ordered, _layer).values())
 
 
 def _layer(one: Ran) -> str:

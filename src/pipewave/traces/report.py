@@ -36,6 +36,7 @@ CAVEATS = {
     "topk": "top-k was fitted to one router, which picks 8 of 128 experts",
 }
 STAND_INS = ("sample", ARGMAX, *LAWS)  # nobody measured how fast another implementation would be
+PREDICTED = ("latency_us", "low_us", "high_us", "floor_us", "ceiling_us", "bound", "basis")  # of an entry
 WAITING = "the measured time of a collective includes waiting for the slowest rank"
 
 
@@ -204,44 +205,35 @@ def _impossible(entries: Sequence[Entry], gpu_us: float, gpu: GPU) -> tuple[str,
 
 
 def _ran(trace: Trace, one: Group, layer: int | None, entry: Entry | None) -> Ran:
-    step = trace.step(one.head.step)
+    known = (trace.step(one.head.step), layer, entry.name if entry else one.role, one.head.name, one.measured_us)
     if entry is None:
-        return Ran(step, layer, one.role, one.head.name, one.measured_us, one.family)
+        return Ran(*known, one.family)
     lost = entry.recoverable_us if entry.counted else 0.0
-    us = (one.measured_us, one.family, entry.latency_us, lost, entry.counted)
-    return Ran(step, layer, entry.name, one.head.name, *us)
+    return Ran(*known, one.family, entry.latency_us, lost, entry.counted)
 
 
 def _entry(shape: Shaped, members: Sequence[Group], found: Prediction) -> Entry:
     total, count = sum(one.measured_us for one in members), len(members)
-    measured = total / count
-    recoverable = max(measured - found.ceiling_us, 0.0)
-    first = members[0]
+    recoverable = max(total / count - found.ceiling_us, 0.0)
     # Another kernel is predicted in the place of this one, or its ceiling rests on no rows.
     stand_in = isinstance(shape.call, Elementwise) and shape.call.op in STAND_INS
     caveat = WAITING if isinstance(shape.call, Collective) else CAVEATS.get(getattr(shape.call, "op", ""), "")
     return Entry(
-        shape.call.kernel,
-        shape.name,
-        count,
-        measured,
-        found.latency_us,
-        found.low_us,
-        found.high_us,
-        found.floor_us,
-        found.ceiling_us,
-        recoverable,
-        total,
-        recoverable * count,
-        found.bound,
-        found.basis,
-        shape.read,
-        shape.note or caveat,
-        describe(shape.call),
-        tuple(dict.fromkeys(short(kernel.name) for one in members for kernel in one.kernels)),
-        first.tile,
-        first.head.grid,
-        shape.read and not stand_in,
+        family=shape.call.kernel,
+        name=shape.name,
+        count=count,
+        measured_us=total / count,
+        recoverable_us=recoverable,
+        total_measured_us=total,
+        total_recoverable_us=recoverable * count,
+        shaped=shape.read,
+        note=shape.note or caveat,
+        call=describe(shape.call),
+        kernels=tuple(dict.fromkeys(short(kernel.name) for one in members for kernel in one.kernels)),
+        tile=members[0].tile,
+        grid=members[0].head.grid,
+        counted=shape.read and not stand_in,
+        **{name: getattr(found, name) for name in PREDICTED},
     )
 
 

@@ -2,7 +2,7 @@
 
 `kernel`, `serving`, `planning` and `traces` each hold one view's question (a pydantic model) and its answer (what the
 `--json` command prints, and what a chart needs beside it); `app` puts them behind FastAPI, `guard` in front of it.
-Only `app` and `run` need the `[web]` extra.
+Only `app` and `guard` need the `[web]` extra.
 """
 
 from __future__ import annotations

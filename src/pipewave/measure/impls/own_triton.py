@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pipewave.errors import BadFile
-from pipewave.measure.impls import Prepared, Skip
+from pipewave.measure.impls import Pools, Prepared, Skip
 from pipewave.measure.job import Case
-from pipewave.measure.pools import Pools
 
 HEAD_DIMS = (64, 128)  # that the attention kernel is written for
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.measure.impls import Prepared
+from pipewave.measure.impls import Pools, Prepared
 from pipewave.measure.job import Case
-from pipewave.measure.pools import Pools
 
 Pages = np.ndarray[Any, Any]
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pipewave.measure.impls import Prepared, Skip
+from pipewave.measure.impls import Pools, Prepared, Skip
 from pipewave.measure.job import Case
-from pipewave.measure.pools import Pools
 
 
 def linear(case: Case, pools: Pools) -> Prepared:

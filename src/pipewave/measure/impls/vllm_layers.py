@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipewave.measure.impls import Prepared
+from pipewave.measure.impls import Pools, Prepared
 from pipewave.measure.job import Case
-from pipewave.measure.pools import Pools
 
 BLOCK = 128
 

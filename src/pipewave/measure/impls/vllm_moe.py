@@ -6,9 +6,8 @@ import zlib
 from functools import lru_cache
 from typing import Any
 
-from pipewave.measure.impls import Prepared, Skip
+from pipewave.measure.impls import Pools, Prepared, Skip
 from pipewave.measure.job import Case
-from pipewave.measure.pools import Pools
 
 BLOCK = 128
 
