@@ -16,8 +16,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from lab.microbench import gpus
 from pipewave.files import store as records
-from pipewave.measure.device import CudaDevice, Health, Nvml, Outcome, gpus, reason_of
+from pipewave.measure.device import CudaDevice, Health, Nvml, Outcome, reason_of
 from pipewave.measure.job import Job
 from pipewave.measure.plan import from_file
 from pipewave.measure.protocol import Attempt, Bracket, Flusher, Timing, bracketed, recoverable

@@ -14,11 +14,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipewave.measure.device import CudaDevice, Nvml, gpus, reason_of
+from pipewave.measure.device import CudaDevice, Nvml, reason_of
 from pipewave.measure.protocol import brackets, exported_trace, parse_trace, recoverable
 
 GIB = 1 << 30
 SIDE = 8192
+
+
+def gpus() -> int:
+    """CUDA GPUs that torch sees; 0 without torch."""
+    try:
+        import torch
+    except ImportError:
+        return 0
+    return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
 
 
 def seconds_each(call: Callable[[], object], inner: int, samples: int = 7) -> float:

@@ -1,21 +1,6 @@
 """Every error a user can meet, as one tree.
 
-    PipewaveError
-    ├── BadInput            a value that no answer exists for (bad_value)
-    │   ├── UnknownField    a field or option that does not exist (unknown_field)
-    │   ├── MissingField    a field that is needed and absent (missing_field)
-    │   ├── UnknownGPU      (unknown_gpu)
-    │   ├── UnknownArchitecture  (unknown_architecture)
-    │   ├── UnknownKernel   (unknown_kernel)
-    │   ├── UnknownModel    (unknown_model)
-    │   ├── UnsupportedDtype  the GPU or stack cannot run this operand type (unsupported_dtype)
-    │   ├── UnsupportedModel  a config field changes the computation and is not modelled (unsupported_model)
-    │   ├── CannotShard     heads, experts or layers do not divide (cannot_shard)
-    │   └── DoesNotFit      weights, KV cache or a batch exceed the memory (does_not_fit)
-    ├── BadFile             unreadable, truncated, foreign or corrupted file (bad_file)
-    ├── MissingExtra        an optional dependency is not installed (missing_extra)
-    └── NotFinite           a prediction that is no finite number, which is never given (not_finite)
-
+`BadInput` is a value that no answer exists for; its kinds say which. The others are of files, extras and predictions.
 Messages name the field, the value and what would work. `code` is stable and meant for programs.
 """
 

@@ -188,13 +188,11 @@ def plan(
         progress: called with how many more designs are done, and how many there are.
         **asked: requests and limits, as fields of `pipewave.planning.Question`: input_len and output_len (mean tokens;
             the old names are isl and osl), ttft_ms, tpot_ms and e2e_ms (limits in ms on the mean, or on a percentile
-            over requests: `"p99=2000"`), prefix_share (of each prompt, held by the prefix cache). What comes, as those
-            of `Demand`: rate (requests a second at the peak; without any of these a design is one replica at the
-            largest rate that it serves within the limits), tokens_per_s (output tokens), users who wait for an answer
-            and think for think_s, budget (USD a month), scale_delay_s (until a replica that an autoscaler wants
-            serves). What to try, as those of `Space`: tps, pps, dps, engines, speculative, disaggregated, kv_dtypes,
-            budgets (tokens a step), batches (requests), gpus_most (GPUs of a replica), power_limits (W of each board),
-            rack_w and gpus_per_rack.
+            over requests: `"p99=2000"`), prefix_share. What comes, as those of `Demand`: rate, tokens_per_s, users,
+            think_s, budget (USD a month), scale_delay_s; without any a design is one replica at the largest rate that
+            it serves within the limits. What to try, as those of `Space`: tps, pps, dps, engines, speculative,
+            disaggregated, kv_dtypes, budgets (tokens a step), batches (requests), gpus_most (GPUs of a replica),
+            power_limits (W of each board), rack_w and gpus_per_rack.
 
     Returns:
         All designs, which meet the limits, and the cheapest. A split that cannot be is a reason in it, not an error.
@@ -212,19 +210,10 @@ def plan(
     from pipewave.planning.space import quantised
     from pipewave.simulate.arrival_files import read_trace
 
-    given, recorded = _long_names(asked), None if arrivals is None else read_trace(arrivals)
-    known = [one.name for kind in (Question, Demand, Space) for one in fields(kind)]
-    if unknown := next((name for name in given if name not in known), None):
-        raise UnknownField(f"plan has no argument {unknown!r};{meant_or_known(unknown, known)}", field=unknown)
+    recorded = None if arrivals is None else read_trace(arrivals)
+    usual = {} if recorded is None else {name: round(float(getattr(recorded, name).mean())) for name in LENGTHS}
+    question, demand, space = _sorted(_long_names(asked), usual, (Question, Demand, Space))
     variants = quantised(model, quantize, tuple(ignore))
-    if recorded is not None:
-        for name in LENGTHS:
-            given.setdefault(name, round(float(getattr(recorded, name).mean())))
-    for name in LENGTHS:
-        if given.get(name) is None:
-            raise MissingField(f"missing argument {name!r}: mean tokens of a request", field=name)
-    question, demand, space = ({one.name: given[one.name] for one in fields(kind) if one.name in given}
-                               for kind in (Question, Demand, Space))  # fmt: skip
     return search(
         load(model, ignore=tuple(ignore)),
         Question(**question, recorded=recorded),
@@ -237,6 +226,20 @@ def plan(
         executor=executor,
         progress=progress,
     )
+
+
+def _sorted(given: dict[str, Any], usual: Mapping[str, int], kinds: Sequence[Any]) -> list[dict[str, Any]]:
+    """The arguments that are fields of each dataclass. Raises UnknownField where one is of none, and MissingField where
+    a length is neither given nor usual.
+    """
+    known = [one.name for kind in kinds for one in fields(kind)]
+    if unknown := next((name for name in given if name not in known), None):
+        raise UnknownField(f"plan has no argument {unknown!r};{meant_or_known(unknown, known)}", field=unknown)
+    given = {**usual, **given}
+    for name in LENGTHS:
+        if given.get(name) is None:
+            raise MissingField(f"missing argument {name!r}: mean tokens of a request", field=name)
+    return [{one.name: given[one.name] for one in fields(kind) if one.name in given} for kind in kinds]
 
 
 def _long_names(given: dict[str, Any]) -> dict[str, Any]:

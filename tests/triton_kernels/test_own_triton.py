@@ -7,7 +7,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from pipewave.measure.impls import Pools, Skip, own_triton, prepare  # noqa: E402
+from lab.impls import own_triton, register  # noqa: E402
+from pipewave.measure.impls import Pools, Skip, prepare  # noqa: E402
 from pipewave.measure.job import Job  # noqa: E402
 
 ROOM = {"activation": 1 << 18, "weight": 1 << 18, "scratch": 1 << 18}
@@ -15,6 +16,7 @@ ROOM = {"activation": 1 << 18, "weight": 1 << 18, "scratch": 1 << 18}
 
 @pytest.fixture
 def pools() -> Pools:
+    register()
     return Pools("cpu", ROOM)
 
 

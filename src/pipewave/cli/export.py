@@ -5,11 +5,10 @@ from __future__ import annotations
 import io
 import json
 import shlex
-from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pipewave.cli.command import Argument, Option
 from pipewave.cli.options import TP, Gpu, Model
@@ -71,25 +70,19 @@ def report(
     --out report.html`; `pipewave report trace step.json.gz --model Llama-3.1-8B --out trace.html`;
     `pipewave report answer.json --format md`, where `answer.json` is what a command printed with `--json`.
     """
+    from pipewave.cli import build
     from pipewave.view import check_form, read
     from pipewave.view import report as write
 
     chosen = check_form(form or ("md" if out.endswith(".md") else "html"))
     if what in COMMANDS:
-        put(write(_answer([what, *options, "--json"]), chosen), out, *options)
+        words, printed = [what, *options, "--json"], io.StringIO()
+        with redirect_stdout(printed):
+            build().run(words)
+        command = shlex.join(["pipewave", *words])
+        put(write(json.loads(printed.getvalue()) | {"command": command}, chosen), out, *options)
     elif options or (not Path(what).exists() and not what.endswith(".json")):
         asked = " ".join([what, *options])
         raise BadInput(f"{asked}: must be {', '.join(COMMANDS)} or a file", field="what")
     else:
         put(write(read(Path(what)), chosen), out, what)
-
-
-def _answer(words: Sequence[str]) -> Mapping[str, Any]:
-    """What a command prints as JSON, and the command."""
-    from pipewave.cli import build
-
-    printed = io.StringIO()
-    with redirect_stdout(printed):
-        build().run(words)
-    answer: dict[str, Any] = json.loads(printed.getvalue())
-    return answer | {"command": shlex.join(["pipewave", *words])}

@@ -177,26 +177,25 @@ def bar(what: str) -> Iterator[Callable[..., None] | None]:
         shown = now
         filled = round(WIDTH * count / whole) if whole else 0
         of = f"{'━' * filled}{' ' * (WIDTH - filled)} {count:,}/{whole:,}" if whole else f"{count:,}"
-        sys.stderr.write(f"{CLEAR}{what} {of} {now - began:.0f} s")
-        sys.stderr.flush()
+        _tell(f"{CLEAR}{what} {of} {now - began:.0f} s")
 
     try:
         yield tell
     finally:
-        sys.stderr.write(CLEAR)
-        sys.stderr.flush()
+        _tell(CLEAR)
 
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
     """What is being done on standard error, gone when it is; nothing where nobody watches."""
     seen = sys.stderr.isatty()
-    if seen:
-        sys.stderr.write(f"{what} ...")
-        sys.stderr.flush()
+    _tell(f"{what} ..." * seen)
     try:
         yield
     finally:
-        if seen:
-            sys.stderr.write(CLEAR)
-            sys.stderr.flush()
+        _tell(CLEAR * seen)
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()

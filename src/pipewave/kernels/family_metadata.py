@@ -92,7 +92,7 @@ class Profile:
 class Runner(NamedTuple):
     """An implementation to measure: a module, its function from (case, pools) to a prepared call, and the library.
 
-    Without a module it is measured elsewhere (collectives need several processes).
+    Without a module it is measured in a clone: collectives need several processes, others stand in no shipped plan.
     """
 
     module: str

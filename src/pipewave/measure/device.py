@@ -71,15 +71,6 @@ def reason_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:300]}"
 
 
-def gpus() -> int:
-    """CUDA GPUs that torch sees; 0 without torch."""
-    try:
-        import torch
-    except ImportError:
-        return 0
-    return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
-
-
 class CudaDevice:
     """The GPU torch sees first; it rests after every `burst` cold calls, never where that is 0."""
 

@@ -19,6 +19,7 @@ from pipewave.measure.protocol import BURST, DeviceLostError
 from pipewave.measure.runner import EXIT_HUNG, EXIT_LOST, Limits, Runner
 
 CHILD = "PIPEWAVE_MEASURE_CHILD"
+PROGRAM = ["pipewave", "measure"]  # the module of the child, and its command
 MOST_RESTARTS = 20
 SELECTIONS = ("cold", "repeat", "read", "graph")
 
@@ -114,7 +115,7 @@ def run(options: Options) -> int:
         left = options.budget_s - (time.monotonic() - started)
         if left <= 0:
             break
-        command = [sys.executable, "-m", "pipewave", "measure", *replace(options, budget_s=left).words()]
+        command = [sys.executable, "-m", *PROGRAM, *replace(options, budget_s=left).words()]
         status = subprocess.run(command, env=environment, check=False).returncode
         if status not in (EXIT_LOST, EXIT_HUNG) and status >= 0:
             break

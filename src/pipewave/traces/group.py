@@ -6,7 +6,7 @@ Split-k and its sum, attention and its merge, the products of a layer of experts
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pipewave.errors import BadInput
 from pipewave.kernels import family_of
@@ -15,13 +15,15 @@ from pipewave.traces.kernel_names import Kind, dtype_of, kind_of, tile_of, whole
 from pipewave.traces.trace import Dims, Kernel, Op
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Group:
     """The kernels of one call in time order. `kind` is that of the kernel that does the work, `head`."""
 
     kind: Kind
     head: Kernel
     kernels: tuple[Kernel, ...]
+    products: int = 0  # of a routed layer, so far
+    operator: Op | None = None  # that is the call as a whole
 
     @property
     def role(self) -> str:
@@ -46,7 +48,7 @@ class Group:
     @property
     def dtype(self) -> str | None:
         """Operand type that the names give away."""
-        return dtype_of(self.head.name) or next(filter(None, (dtype_of(kernel.name) for kernel in self.kernels)), None)
+        return next(filter(None, (dtype_of(kernel.name) for kernel in (self.head, *self.kernels))), None)
 
     @property
     def tile(self) -> Dims | None:
@@ -58,19 +60,9 @@ class Group:
         above = (op for kernel in (self.head, *self.kernels) for op in reversed(kernel.ops))
         return next((op for op in above if op.name in names), None)
 
-
-@dataclass(slots=True)
-class _Open:
-    """A call that may still receive kernels."""
-
-    kind: Kind
-    head: Kernel
-    kernels: list[Kernel] = field(default_factory=list)
-    products: int = 0
-    operator: Op | None = None
-
     def take(self, kernel: Kernel, kind: Kind) -> None:
-        self.kernels.append(kernel)
+        """Add the next kernel of the call."""
+        self.kernels = (*self.kernels, kernel)
         self.products += kind.role == "moe"
 
     def wants(self, kind: Kind) -> bool:
@@ -85,8 +77,8 @@ class _Open:
 
 def group(kernels: Iterable[Kernel]) -> list[Group]:
     """All kernels, each in one group, in time order; what prepares a call waits for it."""
-    done: list[_Open] = []
-    latest: dict[int, _Open] = {}
+    done: list[Group] = []
+    latest: dict[int, Group] = {}
     waiting: dict[str | None, list[Kernel]] = {}
     wholes = whole_operators()
     for kernel in kernels:
@@ -95,29 +87,27 @@ def group(kernels: Iterable[Kernel]) -> list[Group]:
         if operator is not None and last is not None and last.operator is operator:
             last.take(kernel, last.kind)
         elif operator is not None:
-            latest[kernel.stream] = _Open(wholes[operator.name], kernel, [kernel], operator=operator)
+            latest[kernel.stream] = Group(wholes[operator.name], kernel, (kernel,), operator=operator)
             done.append(latest[kernel.stream])
         elif kind.joins == "next":
             waiting.setdefault(kind.family, []).append(kernel)
         elif last is not None and last.wants(kind):
             last.take(kernel, kind)
         else:
-            before = [*_quantised(kind, kernel, done), *waiting.pop(kind.family, [])] if not kind.joins else []
-            opened = _Open(kind, kernel, before)
-            opened.take(kernel, kind)
-            latest[kernel.stream] = opened
-            done.append(opened)
-    alone = [_Open(kind_of(kernel.name), kernel, [kernel]) for rest in waiting.values() for kernel in rest]
-    closed = (Group(one.kind, one.head, tuple(one.kernels)) for one in [*done, *alone])
-    return sorted(closed, key=lambda one: one.head.start_us)
+            before = (*_quantised(kind, kernel, done), *waiting.pop(kind.family, ())) if not kind.joins else ()
+            latest[kernel.stream] = Group(kind, kernel, before)
+            latest[kernel.stream].take(kernel, kind)
+            done.append(latest[kernel.stream])
+    alone = [Group(kind_of(kernel.name), kernel, (kernel,)) for rest in waiting.values() for kernel in rest]
+    return sorted([*done, *alone], key=lambda one: one.head.start_us)
 
 
-def _quantised(kind: Kind, kernel: Kernel, done: list[_Open]) -> list[Kernel]:
+def _quantised(kind: Kind, kernel: Kernel, done: list[Group]) -> tuple[Kernel, ...]:
     """The quantisation that ran right before an expert layer is the layer's own: taken back out of what is done."""
     earlier = (at for at in reversed(range(len(done))) if done[at].kind.role != "fill")
     at = next(earlier, None) if kind.role == "moe" else None
     if at is None or done[at].kind.role != "quantize" or done[at].head.stream != kernel.stream:
-        return []
+        return ()
     return done.pop(at).kernels
 
 

@@ -150,7 +150,11 @@ def paced(
             step = one.head.step
             kernels[step] = kernels.get(step, 0.0) + float(found.latency_us[index])
             energy[step] = energy.get(step, 0.0) + float(heat[index])
-    waits = {step: idle_us(groups) for step, groups in by_step(everything).items()}
+    waits = dict[int, float]()  # between a step's first and last kernel, if they ran one after another
+    for step, groups in by_step(everything).items():
+        ran = [(one.start_us, one.duration_us) for each in groups for one in each.kernels]
+        span = max(start + took for start, took in ran) - min(start for start, _ in ran)
+        waits[step] = max(span - sum(took for _, took in ran), 0.0)
     slower = {
         step: (limited_us(us + waits[step], energy[step], SCALAR) - waits[step]) / us for step, us in kernels.items()
     }
@@ -160,11 +164,3 @@ def paced(
         times = {name: factor * getattr(asked, name) for name in ("latency_us", "low_us", "high_us", "ceiling_us")}
         paced.append(replace(asked, **times))
     return paced
-
-
-def idle_us(groups: Sequence[Group]) -> float:
-    """Time between a step's first and last kernel in which none of them ran, if they ran one after another."""
-    kernels = [kernel for one in groups for kernel in one.kernels]
-    first = min(kernel.start_us for kernel in kernels)
-    last = max(kernel.start_us + kernel.duration_us for kernel in kernels)
-    return max(last - first - sum(kernel.duration_us for kernel in kernels), 0.0)

@@ -20,7 +20,7 @@ from pipewave.traces.group import Group
 from pipewave.traces.idle import Idle, idle, paced
 from pipewave.traces.kernel_names import short
 from pipewave.traces.losses import MATTERS, Loss, first, losses
-from pipewave.traces.trace import Kernel, Trace
+from pipewave.traces.trace import Trace
 
 CLOSE = 0.10  # a prediction within a tenth of the measurement
 JUDGED = 0.5  # of the GPU's time whose shapes were read: below it no recoverable time is told
@@ -102,25 +102,20 @@ class Report(Shown):
         """What a reader should know first: where the wall clock went and the remedy, then what kernels could win back,
         or why that is not known.
         """
-        return (*self._wall_clock(), self._kernels())
-
-    def _wall_clock(self) -> tuple[str, ...]:
-        if self.idle is None or not self.idle.span_us:
-            return ()
-        whole = f"{self.idle.span_us / 1e3:,.3f} ms, GPU idle {self.idle.share:.1%}"
-        loss = first(self.losses)
-        if loss is None:
-            return (f"{whole}: healthy, nothing takes more than {MATTERS:.0%} in vain",) if self.judged else (whole,)
-        size = f" ({loss.us / 1e3:,.3f} ms, {loss.share:.1%})" if loss.us else ""
-        return (f"{whole}: {loss.what}{size}. {loss.action[0].upper()}{loss.action[1:]}",)
-
-    def _kernels(self) -> str:
-        ran = f"kernels took {self.gpu_us / 1e3:,.3f} ms"
+        ran, won = f"kernels took {self.gpu_us / 1e3:,.3f} ms", self.recoverable_us / (self.gpu_us or 1.0)
+        kernels = f"{ran}; {self.recoverable_us / 1e3:,.3f} ms of them ({won:.1%}) could be won back"
         if not self.judged:
             remedy = "CUDA graphs record no shapes, which come from the model: name it"
-            return f"{ran}; what could be won back is not known: shapes of {self.shaped_share:.0%} are. {remedy}"
-        won = self.recoverable_us / (self.gpu_us or 1.0)
-        return f"{ran}; {self.recoverable_us / 1e3:,.3f} ms of them ({won:.1%}) could be won back"
+            kernels = f"{ran}; what could be won back is not known: shapes of {self.shaped_share:.0%} are. {remedy}"
+        if self.idle is None or not self.idle.span_us:
+            return (kernels,)
+        whole, loss = f"{self.idle.span_us / 1e3:,.3f} ms, GPU idle {self.idle.share:.1%}", first(self.losses)
+        if loss is not None:
+            size = f" ({loss.us / 1e3:,.3f} ms, {loss.share:.1%})" if loss.us else ""
+            whole += f": {loss.what}{size}. {loss.action[0].upper()}{loss.action[1:]}"
+        elif self.judged:
+            whole += f": healthy, nothing takes more than {MATTERS:.0%} in vain"
+        return whole, kernels
 
     def __repr__(self) -> str:
         """One line; `to_dict` has everything."""
@@ -171,7 +166,11 @@ def report(
             bare.append(one)
         else:
             alike.setdefault((shape, short(one.head.name)), (shape, []))[1].append(one)
-    found = _predicted(list(alike.values()), groups, gpu, protocol, stack) if alike else []
+    found: Sequence[Prediction] = ()
+    if alike:
+        calls, members = [shape.call for shape, _ in alike.values()], [those for _, those in alike.values()]
+        known = predict(calls, gpu, protocol=protocol, stack=stack)
+        found = paced(known, calls, members, groups, gpu) if protocol == "serving" else known
     entries = [_entry(shape, members, one) for (shape, members), one in zip(alike.values(), found, strict=True)]
     of = {id(one): entry for (_, members), entry in zip(alike.values(), entries, strict=True) for one in members}
     ran = tuple(_ran(trace, one, layer, of.get(id(one))) for one, layer in zip(groups, layers, strict=True))
@@ -183,15 +182,6 @@ def report(
     named = {kernel.step for kernel in trace.kernels if kernel.step >= 0 and trace.steps[kernel.step].requests}
     lost, whole = losses(trace, waits, entries, groups, shapes, gpu), (trace.source, gpu.name, protocol, trace.gpu_us)
     return Report(*whole, tuple(entries), unshaped, unknown, max(1, len(named)), waits, lost, ran, notes)
-
-
-def _predicted(
-    alike: Sequence[tuple[Shaped, list[Group]]], groups: Sequence[Group], gpu: GPU, protocol: str, stack: str | None
-) -> Sequence[Prediction]:
-    """Distinct calls; those of engine steps at the clocks that their steps allow."""
-    calls = [shape.call for shape, _ in alike]
-    found = predict(calls, gpu, protocol=protocol, stack=stack)
-    return paced(found, calls, [members for _, members in alike], groups, gpu) if protocol == "serving" else found
 
 
 def _impossible(entries: Sequence[Entry], gpu_us: float, gpu: GPU) -> tuple[str, ...]:
@@ -243,17 +233,15 @@ def describe(call: Call) -> dict[str, Any]:
 
 
 def _unpredicted(groups: Sequence[Group]) -> list[UnpredictedKernel]:
-    """Groups without a prediction, alike ones together, longest first."""
+    """Groups without a prediction, alike ones together, longest first. Their shape is that of the innermost operator's
+    tensors, else the bytes of a copy, else the grid; empty where none is known.
+    """
     found: dict[tuple[str | None, str, str], list[float]] = {}
     for one in groups:
-        found.setdefault((one.kind.family, short(one.head.name), _sizes(one.head)), []).append(one.measured_us)
+        dims = next((op.dims for op in reversed(one.head.ops) if any(op.dims)), ())
+        moved, grid = one.head.arg("bytes"), f"grid {' '.join(map(str, one.head.grid))}" if one.head.grid else ""
+        plain = f"{moved:,} bytes" if isinstance(moved, int) else grid
+        sizes = " ".join(str(list(size)) for size in dims if size) or plain
+        found.setdefault((one.kind.family, short(one.head.name), sizes), []).append(one.measured_us)
     rows = [UnpredictedKernel(*key, len(times), sum(times)) for key, times in found.items()]
     return sorted(rows, key=lambda left: -left.total_measured_us)
-
-
-def _sizes(kernel: Kernel) -> str:
-    """`[32, 4096] [4096, 2048]` of the innermost operator, `512 bytes` or `grid 64 2 1`; empty where none is known."""
-    dims = next((op.dims for op in reversed(kernel.ops) if any(op.dims)), ())
-    moved = kernel.arg("bytes")
-    plain = f"{moved:,} bytes" if isinstance(moved, int) else " ".join(map(str, ("grid", *kernel.grid)))
-    return " ".join(str(list(one)) for one in dims if one) or plain * (plain != "grid")

@@ -27,7 +27,8 @@ def predictions(answer: Mapping[str, Any]) -> Document:
     shown = [row | {"range": ends(row["low_us"], row["high_us"]), "software": None if known else row["software"]}
              for row in rows]  # fmt: skip
     pipes = [name for name in (rows[0] if rows else ()) if name.startswith(BUSY) and any(row[name] for row in rows)]
-    busy = tuple((row["gpu"], *(_share(row[name]) for name in pipes)) for row in rows)
+    shares = [[f"{bar(row[name], 8):8} {row[name]:4.0%}" if row[name] else "" for name in pipes] for row in rows]
+    busy = tuple((row["gpu"], *texts) for row, texts in zip(rows, shares, strict=True))
     refused = tuple(str(row["error"]["message"]) for row in answer["predictions"] if "error" in row)
     return Document(
         str(answer.get("call", "One kernel call")),
@@ -51,10 +52,6 @@ def _evidence(basis: Sequence[str]) -> str:
     return ", ".join(f"{n} of {len(basis)} GPUs {said.get(name, words(name))}" for name, n in counts.items())
 
 
-def _share(share: float) -> str:
-    return f"{bar(share, 8):8} {share:4.0%}" if share else ""
-
-
 def document(answer: Mapping[str, Any]) -> Document:
     """Everything a sweep says. Raises KeyError or TypeError where it is not one."""
     x = answer["x"]
@@ -70,7 +67,11 @@ def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
     if waved:
         yield _waves(answer, series, waved)
     yield from (_table(answer, one) for one in series)
-    yield from (_tuned(answer["field"], tuned) for tuned in answer["tuner"] or ())
+    for tuned in answer["tuner"] or ():
+        runs = tuple((run["from"], run["to"], " ".join(f"{k}={v}" for k, v in run["config"].items()))
+                     for run in tuned["runs"])  # fmt: skip
+        title = f"The tuner's choices for {tuned['kernel']} on {tuned['gpu']}"
+        yield Table(title, (f"{answer['field']} from", "to", "configuration"), runs)
     said = [f"{one['gpu']}: {one['error']['message']}" for one in answer["series"] if "error" in one]
     said += [f"{one['gpu']}: {note}" for one in series for note in one["notes"]]
     yield from closing({**answer, "notes": said})
@@ -113,10 +114,3 @@ def _table(answer: Mapping[str, Any], one: Mapping[str, Any]) -> Table:
                   one["bound"][i], words(one["basis"][i])) for i in chosen)  # fmt: skip
     columns = (answer["field"], "µs", "90 % low", "high", "ceiling", "floor", "waves", "bound by", "basis")
     return Table(str(one["gpu"]), columns, rows)
-
-
-def _tuned(field: str, tuned: Mapping[str, Any]) -> Table:
-    rows = tuple((run["from"], run["to"], " ".join(f"{k}={v}" for k, v in run["config"].items()))
-                 for run in tuned["runs"])  # fmt: skip
-    title = f"The tuner's choices for {tuned['kernel']} on {tuned['gpu']}"
-    return Table(title, (f"{field} from", "to", "configuration"), rows)

@@ -37,7 +37,8 @@ def _block(block: Block) -> Iterator[str]:
     elif isinstance(block, Chart):
         yield from (f"## {text(block.title)}", text(block.note))
     elif isinstance(block, Code):
-        yield from (f"## {text(block.title)}", _fenced(block.text))
+        fence = "`" * max(3, 1 + max(map(len, re.findall("`+", block.text)), default=0))
+        yield from (f"## {text(block.title)}", f"{fence}sh\n{block.text}\n{fence}")
     elif isinstance(block, Notes):
         yield "\n".join(f"* {text(item)}" for item in block.items)
 
@@ -49,10 +50,3 @@ def _table(table: Table) -> str:
         *([text(number(v)) for v in row] for row in table.rows),
     ]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def _fenced(code: str) -> str:
-    fence = "```"
-    while fence in code:
-        fence += "`"
-    return f"{fence}sh\n{code}\n{fence}"

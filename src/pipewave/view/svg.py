@@ -61,10 +61,8 @@ def stacks(rows: Sequence[tuple[str, Sequence[Part]]], name: str, *, whole: floa
     left, bar, gap = 8.0 + LETTER * max((len(label) for label, _ in rows), default=0), 30.0, 14.0
     body = []
     for i, (title, parts) in enumerate(rows):
-        y = i * (bar + gap) + 4
-        total = whole or sum(part.size for part in parts) or 1.0
-        body.append(label(0, y + bar / 2 + 4, title))
-        body.append(_stack(left, y, bar, parts, (WIDTH - left) / total, total))
+        y, total = i * (bar + gap) + 4, whole or sum(part.size for part in parts) or 1.0
+        body += [label(0, y + bar / 2 + 4, title), _stack(left, y, bar, parts, (WIDTH - left) / total, total)]
     return canvas(len(rows) * (bar + gap), "".join(body), name)
 
 

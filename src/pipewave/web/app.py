@@ -219,12 +219,6 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-def url_of(sock: socket.socket) -> str:
-    """The address of the page."""
-    host, port = sock.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
-
-
 class Server(uvicorn.Server):
     """Says where it is once it answers, and opens a browser there if asked."""
 
@@ -243,6 +237,7 @@ def serve(host: str, port: int, *, opens: bool) -> None:
     sock = listen(host, port)
     config = uvicorn.Config(create_app(), log_level="warning", server_header=False, proxy_headers=False, ws="none")
     server = Server(config)
-    server.url, server.opens = url_of(sock), opens
+    address, taken = sock.getsockname()[:2]
+    server.url, server.opens = f"http://{f'[{address}]' if ':' in address else address}:{taken}/", opens
     with sock, suppress(KeyboardInterrupt):
         server.run(sockets=[sock])

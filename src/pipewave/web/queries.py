@@ -97,7 +97,10 @@ def replied(line: str) -> dict[str, Any] | None:
         case "ping":
             result = {}
         case "tools/list":
-            result = {"tools": [_tool(name) for name in VIEWS]}
+            hint = {"readOnlyHint": True}  # of every tool
+            tools = [{"name": name, "description": ABOUT[name], "inputSchema": view.form.model_json_schema(),
+                      "annotations": hint} for name, view in VIEWS.items()]  # fmt: skip
+            result = {"tools": tools}
         case "tools/call" if given.get("name") in VIEWS:
             result = _called(given)
         case "tools/call":
@@ -109,11 +112,6 @@ def replied(line: str) -> dict[str, Any] | None:
 
 def _failed(number: Any, code: int, message: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": message}}
-
-
-def _tool(name: str) -> dict[str, Any]:
-    schema = VIEWS[name].form.model_json_schema()
-    return {"name": name, "description": ABOUT[name], "inputSchema": schema, "annotations": {"readOnlyHint": True}}
 
 
 def _called(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -62,7 +62,10 @@ def trace_answer(query: TraceQuery, file: Path) -> dict[str, Any]:
 
 def _explained(query: TraceQuery, name: str, data: bytes) -> Report:
     """One of a question's traces."""
-    workload = _workload(query)
+    given = Given(_lens("q_lens", query.q_lens), _lens("kv_lens", query.kv_lens))
+    spec = None if query.model is None else model_of(query.model)
+    parallel, cache = Parallel(query.tp, 1, query.ep), cache_dtype(query.kv_cache_dtype)
+    workload = Workload.of(spec, parallel, cache, given, find_engine(query.engine))
     gpu = gpu_of(query.gpu, {}) if query.gpu else None
     if query.protocol is not None:
         check_protocol(query.protocol)
@@ -70,13 +73,6 @@ def _explained(query: TraceQuery, name: str, data: bytes) -> Report:
     if gpu is None and trace.gpu is not None:
         gpu = gpu_of(trace.gpu, {})  # a file must not name another file
     return explain_trace(trace, gpu=gpu, workload=workload, protocol=query.protocol, stack=query.stack)
-
-
-def _workload(query: TraceQuery) -> Workload:
-    given = Given(_lens("q_lens", query.q_lens), _lens("kv_lens", query.kv_lens))
-    spec = None if query.model is None else model_of(query.model)
-    parallel, cache = Parallel(query.tp, 1, query.ep), cache_dtype(query.kv_cache_dtype)
-    return Workload.of(spec, parallel, cache, given, find_engine(query.engine))
 
 
 def _lens(name: str, text: str) -> tuple[int, ...]:

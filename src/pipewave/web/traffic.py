@@ -116,26 +116,21 @@ def _traffic(query: TrafficQuery) -> Traffic:
 
 def _stated(query: TrafficQuery) -> Stated:
     """The deployment as the form states it."""
-    setup = Setup(
-        query.tp,
-        query.pp,
-        query.ep,
-        dp=query.dp,
-        speculative=_drafts(query.speculative),
-        max_num_batched_tokens=query.max_num_batched_tokens,
-        max_num_seqs=query.max_num_seqs,
-        kv_dtype=cache_dtype(query.kv_cache_dtype),
-    )
+    named: dict[str, Any] = {name: getattr(query, name) for name in SETTINGS}
+    setup = Setup(**named, speculative=_drafts(query.speculative), kv_dtype=cache_dtype(query.kv_cache_dtype))
     said = frozenset(["kv_dtype"] if query.kv_cache_dtype else [])
     gpu = gpu_of(query.gpu, query.what_if)
     return Stated(model_of(query.model), gpu, setup, query.engine, said=said, pools=_pools(query))
 
 
+SETTINGS = ("tp", "pp", "ep", "dp", "max_num_batched_tokens", "max_num_seqs")  # named as those of `Setup`
 SPLIT = ("tp", "ep", "dp")
 
 
 def _pools(query: TrafficQuery) -> tuple[Side, Side] | None:
-    """Both pools where the form has engines for either. Raises BadInput for a split of a pool without any."""
+    """Both pools where the form has engines for either; what one does not say is as the deployment is split. Raises
+    BadInput for a split of a pool without any.
+    """
     own = {side: {name: getattr(query, f"{side}_{name}") for name in SPLIT} for side in ("prefill", "decode")}
     said = [f"{side}_{name}" for side, split in own.items() for name in SPLIT if split[name] is not None]
     workers = {"prefill": query.prefill_engines, "decode": query.decode_engines}
@@ -146,13 +141,10 @@ def _pools(query: TrafficQuery) -> tuple[Side, Side] | None:
         raise BadInput(f"{said[0]} splits engines of a pool: {missing[0]} must be 1 or more", field=missing[0])
     if missing:
         raise BadInput("disaggregation needs at least one prefill and one decode engine", field="prefill")
-    return _side(query, own["prefill"], query.prefill_engines), _side(query, own["decode"], query.decode_engines)
-
-
-def _side(query: TrafficQuery, own: dict[str, int | None], workers: int) -> Side:
-    """A pool; what it does not say is as the deployment is split."""
-    degrees: dict[str, Any] = {name: getattr(query, name) if value is None else value for name, value in own.items()}
-    return Side(workers=workers, pp=query.pp, **degrees)
+    usual = {name: getattr(query, name) for name in SPLIT}
+    said_of = {side: {name: value for name, value in split.items() if value is not None} for side, split in own.items()}
+    prefill, decode = (Side(workers=workers[side], pp=query.pp, **usual | split) for side, split in said_of.items())
+    return prefill, decode
 
 
 def _drafts(said: str | None) -> Speculative | None:

@@ -113,11 +113,11 @@ def runner(job: Job) -> Runner:
 def prepare(job: Job, pools: Pools) -> Prepared:
     """Set up one job over the pools; where its operands lie in the pools is drawn from its key.
 
-    BadInput where there is no such implementation, or only several processes measure it.
+    BadInput where there is no such implementation, or it is measured elsewhere.
     """
     found = runner(job)
     if not found.module:
-        hint = "measured by several processes together: python -m lab.collectives"
+        hint = "measured in a clone: python -m lab.impls, or lab.collectives for several processes together"
         raise BadInput(f"impl: {job.impl!r} of {job.family} is {hint}", field="impl")
     build: Callable[[Case, Pools], Prepared] = getattr(importlib.import_module(found.module), found.builder)
     pools.begin(job.key, job.pages)

@@ -1,4 +1,4 @@
-"""Attention over a paged cache: FlashAttention-3 and Triton as vLLM calls them, FlashInfer's FlashAttention-2."""
+"""Attention over a paged cache: FlashAttention-3 as vLLM calls it."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def placed(case: Case, pools: Pools, page: int) -> tuple[Pages, int, str]:
     return *page_table(case["kv_lens"], page, order=pools.pages, room=room), region
 
 
-def _arguments(case: Case, pools: Pools, table: Pages) -> dict[str, Any]:
-    """What both of vLLM's kernels take beside keys and values."""
+def arguments(case: Case, pools: Pools, table: Pages) -> dict[str, Any]:
+    """What kernels of vLLM take beside keys and values."""
     import torch
 
     q_lens, kv_lens, width = case["q_lens"], case["kv_lens"], case["head_dim"]
@@ -60,10 +60,10 @@ def fa3(case: Case, pools: Pools) -> Prepared:
 
     kv_heads, width, page = case["kv_heads"], case["head_dim"], case.get("page_size") or 16
     table, pages, region = placed(case, pools, page)
-    arguments = _arguments(case, pools, table)
+    given = arguments(case, pools, table)
     k, v = (pools.take(region, case.get("dtype", "bf16"), pages, page, kv_heads, width) for _ in range(2))
-    arguments |= {"k": k, "v": v, "causal": case.get("causal", True), "fa_version": 3}
-    return Prepared(lambda: flash_attn_varlen_func(**arguments))
+    given |= {"k": k, "v": v, "causal": case.get("causal", True), "fa_version": 3}
+    return Prepared(lambda: flash_attn_varlen_func(**given))
 
 
 def int32(values: Any, device: str) -> Any:
@@ -71,69 +71,3 @@ def int32(values: Any, device: str) -> Any:
     import torch
 
     return torch.from_numpy(np.asarray(values, np.int32)).to(device)
-
-
-def unified(case: Case, pools: Pools) -> Prepared:
-    """`unified_attention` as the backend TRITON_ATTN calls it; keys and values of a page lie behind one another."""
-    import torch
-    from vllm.v1.attention.ops.triton_unified_attention import unified_attention
-
-    page, window = case.get("page_size") or 16, case.get("window") or 0
-    table, pages, region = placed(case, pools, page)
-    arguments = _arguments(case, pools, table)
-    k, v = pools.take(region, case.get("dtype", "bf16"), pages, 2, page, case["kv_heads"], case["head_dim"]).unbind(1)
-    arguments |= {
-        "k": k, "v": v, "causal": True, "softcap": case.get("softcap") or 0.0,
-        "window_size": (window - 1, 0) if window else (-1, -1),
-        "q_descale": None, "k_descale": None, "v_descale": None,
-        "sinks": torch.zeros(case["heads"], device=pools.device) if case.get("sinks") else None,
-        **_parts(case, pools.device),
-    }  # fmt: skip
-    return Prepared(lambda: unified_attention(**arguments))
-
-
-def _parts(case: Case, device: str) -> dict[str, Any]:
-    """Room for the partial results of decode, which is split where the heads of all requests are fewer than a grid."""
-    import torch
-    from vllm.v1.attention.backends.triton_attn import MIN_LAUNCH_GRID_SIZE_2D, NUM_PAR_SOFTMAX_SEGMENTS
-
-    most = MIN_LAUNCH_GRID_SIZE_2D // case["kv_heads"]
-    shape = (most, case["heads"], NUM_PAR_SOFTMAX_SEGMENTS)
-    width = 1 << (case["head_dim"] - 1).bit_length()
-    return {
-        "seq_threshold_3D": most,
-        "num_par_softmax_segments": NUM_PAR_SOFTMAX_SEGMENTS,
-        "softmax_segm_output": torch.empty((*shape, width), device=device),
-        "softmax_segm_max": torch.empty(shape, device=device),
-        "softmax_segm_expsum": torch.empty(shape, device=device),
-    }
-
-
-WORKSPACE_BYTES = 256 << 20
-
-
-def fa2(case: Case, pools: Pools) -> Prepared:
-    """`BatchPrefillWithPagedKVCacheWrapper`, planned once outside the timed call as serving does once a step."""
-    import torch
-    from flashinfer import BatchPrefillWithPagedKVCacheWrapper
-
-    q_lens, kv_lens, page = case["q_lens"], case["kv_lens"], case.get("page_size") or 16
-    heads, kv_heads, width = case["heads"], case["kv_heads"], case["head_dim"]
-    table, pages, region = placed(case, pools, page)
-    counts = [-(-n // page) for n in kv_lens]
-    indices = np.concatenate([row[:count] for row, count in zip(table, counts, strict=True)])
-    last = [(n - 1) % page + 1 for n in kv_lens]
-    starts = (np.cumsum([0, *q_lens]), np.cumsum([0, *counts]), indices, last)
-    q_start, page_start, page_ids, last_page = (
-        torch.from_numpy(np.asarray(v, np.int32)).to(pools.device) for v in starts
-    )
-    wrapper = BatchPrefillWithPagedKVCacheWrapper(
-        torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=pools.device), "NHD", backend="fa2"
-    )
-    wrapper.plan(
-        q_start, page_start, page_ids, last_page, heads, kv_heads, width, page, causal=case.get("causal", True),
-        q_data_type=torch.bfloat16, kv_data_type=torch.bfloat16,
-    )  # fmt: skip
-    q = pools.take("activation", "bf16", sum(q_lens), heads, width)
-    cache = pools.take(region, "bf16", pages, 2, page, kv_heads, width)
-    return Prepared(lambda: wrapper.run(q, cache))

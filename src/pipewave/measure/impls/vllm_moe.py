@@ -1,9 +1,8 @@
-"""vLLM's experts: fused in Triton, with its tuned file or its default configuration, and gpt-oss's in MXFP4."""
+"""vLLM's experts, fused in Triton, with its tuned file or its default configuration."""
 
 from __future__ import annotations
 
 import zlib
-from functools import lru_cache
 from typing import Any
 
 from pipewave.measure.impls import Pools, Prepared, Skip
@@ -61,7 +60,7 @@ def _stored(case: Case) -> str:
     return "fp8" if str(case["dtype"]).startswith("fp8") else str(case["dtype"])
 
 
-def _routing(case: Case, device: str, dtype: str) -> tuple[Any, dict[str, Any]]:
+def routing(case: Case, device: str, dtype: str) -> tuple[Any, dict[str, Any]]:
     """`random` routing: normal logits, and a summary of how they load the experts."""
     import torch
 
@@ -81,7 +80,7 @@ def _prepared(case: Case, pools: Pools, config: dict[str, int], source: str) -> 
     x = pools.take("activation", "bf16", case["tokens"], hidden)
     w13 = pools.take("weight", _stored(case), experts, 2 * inter, hidden)
     w2 = pools.take("weight", _stored(case), experts, hidden, inter)
-    logits, summary = _routing(case, pools.device, "float32")
+    logits, summary = routing(case, pools.device, "float32")
     weights, ids = torch.topk(torch.softmax(logits, -1), case["topk"])
     weights, ids = (weights / weights.sum(-1, keepdim=True)).float(), ids.to(torch.int32)
     scales = _scales(case, pools.device)
@@ -113,47 +112,3 @@ def _scales(case: Case, device: str) -> Any:
         return fp8_w8a8_moe_quant_config(drawn(experts), drawn(experts), drawn(1), drawn(1))
     w13, w2 = drawn(experts, 2 * inter // BLOCK, hidden // BLOCK), drawn(experts, hidden // BLOCK, inter // BLOCK)
     return fp8_w8a8_moe_quant_config(w13, w2, block_shape=[BLOCK, BLOCK])
-
-
-SCALED = 32  # weights that share a scale
-PAIR = 2  # weights in a byte
-NEAR_ONE = (124, 131)  # exponents of scales, 127 is 1
-
-
-def mxfp4(case: Case, pools: Pools) -> Prepared:
-    """gpt-oss's experts as vLLM runs them on Hopper (`triton_kernel_moe_forward`), from the router's logits on."""
-    from vllm.model_executor.layers.fused_moe.experts.gpt_oss_triton_kernels_moe import triton_kernel_moe_forward
-
-    w1, w2, config = _weights(case["experts"], case["hidden"], width(case), pools.device)
-    x = pools.take("activation", "bf16", case["tokens"], case["hidden"])
-    logits, seen = _routing(case, pools.device, "bfloat16")
-    options = {"renormalize": True, "quant_config": config}
-
-    def call() -> object:
-        return triton_kernel_moe_forward(
-            x, w1, w2, logits, topk=case["topk"], global_num_experts=case["experts"], **options
-        )
-
-    return Prepared(call, {"routing_seen": seen})
-
-
-@lru_cache(maxsize=1)
-def _weights(experts: int, hidden: int, inter: int, device: str) -> tuple[Any, Any, Any]:
-    """Both products' weights as the engine lays them out, and the configuration that holds scales and biases."""
-    import torch
-    from vllm.model_executor.layers.fused_moe.config import mxfp4_w4a16_moe_quant_config
-
-    (w1, scale1), (w2, scale2) = (_laid_out(experts, *size, device) for size in ((2 * inter, hidden), (hidden, inter)))
-    biases = [torch.randn(experts, wide, device=device) for wide in (2 * inter, hidden)]
-    return w1, w2, mxfp4_w4a16_moe_quant_config(scale1, scale2, *biases)
-
-
-def _laid_out(experts: int, wide: int, deep: int, device: str) -> tuple[Any, Any]:
-    import torch
-    from triton_kernels.matmul_ogs import FlexCtx, PrecisionConfig
-    from vllm.model_executor.layers.quantization.utils.mxfp4_utils import _swizzle_mxfp4
-
-    values = torch.randint(0, 256, (experts, wide, deep // PAIR), dtype=torch.uint8, device=device)
-    scales = torch.randint(*NEAR_ONE, (experts, wide, deep // SCALED), dtype=torch.uint8, device=device)
-    weight, flex, scale = _swizzle_mxfp4(values, scales)
-    return weight, PrecisionConfig(weight_scale=scale, flex_ctx=FlexCtx(rhs_data=flex))
