@@ -26,7 +26,7 @@ from lab.plans import layers as layer_plans
 from lab.plans import moe
 from lab.plans.attention import LARGEST_CACHE, LONGEST_US, Lens
 from lab.plans.shapes import TENSOR_PARALLEL, Dense, Moe, projections
-from pipewave.measure.job import PAGE_ORDERS, Job, rough_us
+from pipewave.measure.plan import PAGE_ORDERS, Job, rough_us
 from pipewave.measure.row_files import rows
 from studies.card_blind import DATA, usable
 

@@ -19,8 +19,7 @@ from typing import Any
 from lab.microbench import gpus
 from pipewave.files import store as records
 from pipewave.measure.device import CudaDevice, Health, Nvml, Outcome, reason_of
-from pipewave.measure.job import Job
-from pipewave.measure.plan import from_file
+from pipewave.measure.plan import Job, from_file
 from pipewave.measure.protocol import Attempt, Bracket, Flusher, Timing, bracketed, recoverable
 from pipewave.measure.runner import RowWriter
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from pipewave.measure import plan
 from pipewave.measure.impls import Pools, Skip, prepare
-from pipewave.measure.job import Job, rough_us
+from pipewave.measure.plan import Job, rough_us
 from pipewave.measure.protocol import SPIN, SPIN_CLOCKS, recoverable
 
 FIXED = (

@@ -19,7 +19,7 @@ from lab.plans.attention import LARGEST_CACHE, LONGEST_CONTEXT, LONGEST_US, Lens
 from lab.plans.built_in import SEED
 from lab.plans.moe import LONGEST_US as LONGEST_EXPERTS_US
 from lab.plans.moe import SCALE_BLOCK, TOKENS
-from pipewave.measure.job import PAGE_ORDERS, Job, rough_us
+from pipewave.measure.plan import PAGE_ORDERS, Job, rough_us
 
 CALLS, MIXED_CALLS = 3600, 12000
 PAGES, PAGE_SHARES = (16, 32, 64, 128, 256), (0.6, 0.1, 0.15, 0.1, 0.05)

@@ -23,8 +23,7 @@ import pipewave as pw
 from lab.another_day_cases import CARDS, PLANS
 from lab.card_rows import is_first, select
 from pipewave.calls.families import from_dict
-from pipewave.measure.job import Job
-from pipewave.measure.plan import from_file
+from pipewave.measure.plan import Job, from_file
 from pipewave.measure.row_files import environments, rows
 from pipewave.measure.runner import stack_version
 from pipewave.prediction.answers import Predictions

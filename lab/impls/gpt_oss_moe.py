@@ -7,7 +7,7 @@ from typing import Any
 
 from pipewave.measure.impls import Pools, Prepared
 from pipewave.measure.impls.vllm_moe import routing, width
-from pipewave.measure.job import Case
+from pipewave.measure.plan import Case
 
 SCALED = 32  # weights that share a scale
 PAIR = 2  # weights in a byte

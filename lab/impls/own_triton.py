@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pipewave.errors import BadFile
 from pipewave.measure.impls import Pools, Prepared, Skip
-from pipewave.measure.job import Case
+from pipewave.measure.plan import Case
 
 HEAD_DIMS = (64, 128)  # that the attention kernel is written for
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from pipewave.measure.impls import Pools, Prepared
 from pipewave.measure.impls.paged_attention import arguments, int32, placed
-from pipewave.measure.job import Case
+from pipewave.measure.plan import Case
 
 
 def unified(case: Case, pools: Pools) -> Prepared:

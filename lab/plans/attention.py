@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from lab.plans import Size
-from pipewave.measure.job import Job, rough_us
+from pipewave.measure.plan import Job, rough_us
 
 LONGEST_US = 8000.0
 LARGEST_CACHE = 1_000_000_000

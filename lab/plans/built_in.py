@@ -13,8 +13,7 @@ import numpy as np
 from lab.pack import to_columns
 from lab.plans import Size, attention, layers, moe
 from pipewave.files import whole
-from pipewave.measure.job import Job
-from pipewave.measure.plan import FOLDER
+from pipewave.measure.plan import FOLDER, Job
 from pipewave.measure.row_files import FORMAT
 
 SEED = 20261121

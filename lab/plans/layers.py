@@ -8,7 +8,7 @@ import numpy as np
 
 from lab.plans import Size
 from lab.plans.shapes import DENSE, LATENT, TENSOR_PARALLEL, projections
-from pipewave.measure.job import Job, rough_us
+from pipewave.measure.plan import Job, rough_us
 
 LONGEST_US = 8000.0
 LARGEST_OPERAND = 1_000_000_000

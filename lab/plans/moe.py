@@ -8,7 +8,7 @@ import numpy as np
 
 from lab.plans import Size
 from lab.plans.shapes import MOE, Moe
-from pipewave.measure.job import Job, rough_us
+from pipewave.measure.plan import Job, rough_us
 
 LONGEST_US = 12000.0
 TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384)

@@ -24,7 +24,7 @@ from pipewave.kernels.family_metadata import FamilyMetadata, KernelName, Measure
 from pipewave.kernels.profiler import Given, Kernel, Launched, Op
 from pipewave.measure import plan
 from pipewave.measure.impls import runner
-from pipewave.measure.job import rough_us
+from pipewave.measure.plan import rough_us
 from pipewave.physics.demand import demand
 from pipewave.physics.overlap import launch_s
 from pipewave.prediction.jsonl import answer_stream

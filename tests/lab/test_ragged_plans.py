@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from lab.ragged_plans import plan
-from pipewave.measure.job import Job
+from pipewave.measure.plan import Job
 
 
 @pytest.fixture(scope="module")

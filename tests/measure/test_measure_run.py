@@ -18,7 +18,7 @@ from pipewave.measure import plan, protocol
 from pipewave.measure.device import FakeDevice, Health, Outcome
 from pipewave.measure.impls import runner
 from pipewave.measure.impls.paged_attention import page_table
-from pipewave.measure.job import Job
+from pipewave.measure.plan import Job
 from pipewave.measure.protocol import DeviceLostError, Event, Timing
 from pipewave.measure.runner import Limits, Runner
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from lab.kind_kernels import cases
-from pipewave.measure.job import Job
+from pipewave.measure.plan import Job
 from studies.kind_kernels import layout, measured, scores
 
 GEMMA = "16 heads on 8 of 256", "16 heads on 2 of 512"

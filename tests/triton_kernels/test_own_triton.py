@@ -9,7 +9,7 @@ pytest.importorskip("triton")
 
 from lab.impls import own_triton, register  # noqa: E402
 from pipewave.measure.impls import Pools, Skip, prepare  # noqa: E402
-from pipewave.measure.job import Job  # noqa: E402
+from pipewave.measure.plan import Job  # noqa: E402
 
 ROOM = {"activation": 1 << 18, "weight": 1 << 18, "scratch": 1 << 18}
 

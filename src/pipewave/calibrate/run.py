@@ -11,7 +11,7 @@ from pipewave.calibrate.fit import FEWEST_ROWS, Fit, Key, fit, samples
 from pipewave.errors import BadFile, BadInput, UnknownGPU
 from pipewave.files.whole import distinct
 from pipewave.gpus import GPU, find
-from pipewave.measure.job import FAKE_GPU
+from pipewave.measure.plan import FAKE_GPU
 from pipewave.measure.row_files import environments, started_together
 from pipewave.measure.row_files import rows as rows_of
 from pipewave.nets.calibration import corrections

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from pipewave.measure.job import Job
+from pipewave.measure.plan import Job
 from pipewave.measure.row_files import environments, rows
 
 __all__ = ["Job", "environments", "rows"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pipewave.measure.impls import Pools, Prepared, Skip, prepare
-from pipewave.measure.job import FAKE_GPU, Job, rough_us
+from pipewave.measure.plan import FAKE_GPU, Job, rough_us
 from pipewave.measure.protocol import (
     BURST,
     REPETITIONS,

@@ -16,8 +16,7 @@ from typing import Any
 from pipewave.files import store as records
 from pipewave.measure.device import Device, Outcome
 from pipewave.measure.impls import stack
-from pipewave.measure.job import Job
-from pipewave.measure.plan import BATCH, batches
+from pipewave.measure.plan import BATCH, Job, batches
 from pipewave.measure.protocol import SPIN_CLOCKS, DeviceLostError
 
 EXIT_LOST, EXIT_HUNG = 70, 71

@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass, replace
 
 from pipewave.errors import BadInput
 from pipewave.measure.device import CudaDevice, Device, FakeDevice
-from pipewave.measure.job import Job
-from pipewave.measure.plan import NAMES, built_in, from_file
+from pipewave.measure.plan import NAMES, Job, built_in, from_file
 from pipewave.measure.protocol import BURST, DeviceLostError
 from pipewave.measure.runner import EXIT_HUNG, EXIT_LOST, Limits, Runner
 

@@ -3,7 +3,7 @@
     text = report(answer, "html")        # answer: what `--json` printed
 
 An answer becomes a `Document` of facts, charts, tables and notes (one function a kind of answer, in `estimate`,
-`traffic`, `plan`, `trace` and `kernel`); `terminal`, `html` and `markdown` write it.
+`traffic`, `plan`, `trace` and `kernel`); `terminal` and `files` write it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from pipewave.errors import BadFile, BadInput
 from pipewave.view.document import Document
 
-FORMS: Mapping[str, str] = {"html": "html", "md": "markdown"}  # the module that writes each
+FORMS: Mapping[str, str] = {"html": "html", "md": "markdown"}  # the function of `files` that writes each
 # A field that only this kind of answer has, and what makes a document of it.
 KINDS: Mapping[str, tuple[str, str]] = {
     "estimate": ("tpot_ms_low", "estimate:document"),
@@ -42,7 +42,7 @@ def report(answer: Mapping[str, Any], form: str = "html") -> str:
         BadFile: the answer is of another kind, or parts of it are missing or of the wrong type.
     """
     check_form(form)
-    write: Callable[[Document], str] = import_module(f"pipewave.view.{FORMS[form]}").write
+    write: Callable[[Document], str] = getattr(import_module("pipewave.view.files"), FORMS[form])
     return write(document(answer))
 
 

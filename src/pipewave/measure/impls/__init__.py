@@ -20,7 +20,7 @@ from typing import Any
 from pipewave.errors import BadInput
 from pipewave.kernels import rows_of
 from pipewave.kernels.family_metadata import Runner
-from pipewave.measure.job import RANDOM, Case, Job
+from pipewave.measure.plan import RANDOM, Case, Job
 
 TORCH_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp8": "float8_e4m3fn", "fp8_block": "float8_e4m3fn",
                 "int8": "int8"}  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pipewave.measure.impls import Pools, Prepared
-from pipewave.measure.job import Case
+from pipewave.measure.plan import Case
 
 Pages = np.ndarray[Any, Any]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipewave.measure.impls import Pools, Prepared, Skip
-from pipewave.measure.job import Case
+from pipewave.measure.plan import Case
 
 
 def linear(case: Case, pools: Pools) -> Prepared:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pipewave.measure.impls import Pools, Prepared
-from pipewave.measure.job import Case
+from pipewave.measure.plan import Case
 
 BLOCK = 128
 

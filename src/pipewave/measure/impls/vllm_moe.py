@@ -6,7 +6,7 @@ import zlib
 from typing import Any
 
 from pipewave.measure.impls import Pools, Prepared, Skip
-from pipewave.measure.job import Case
+from pipewave.measure.plan import Case
 
 BLOCK = 128
 

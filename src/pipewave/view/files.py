@@ -1,22 +1,24 @@
-"""A document as one HTML file: no script, no external resource, light and dark, and fit for paper."""
+"""A document as a file to keep or to send: HTML or Markdown."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
 from pipewave.files import packaged
-from pipewave.view.document import Block, Chart, Code, Document, Facts, Table, is_number, number
+from pipewave.view.document import Block, Chart, Code, Document, Facts, Notes, Table, is_number, number
 
 STYLE = Path(__file__).with_name("style.css")
 MANY = 13  # columns that fit a page in letters of the usual size
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # a report can load nothing and run nothing
 
 
-def write(document: Document) -> str:
-    """The whole file."""
+def html(document: Document) -> str:
+    """One HTML file: no script, no external resource, light and dark, and fit for paper."""
     style = packaged.text(STYLE)
-    body = "".join(block(one) for one in document.blocks)
+    body = "".join(_element(one) for one in document.blocks)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
@@ -30,8 +32,7 @@ def write(document: Document) -> str:
     )
 
 
-def block(one: Block) -> str:
-    """One block as an element."""
+def _element(one: Block) -> str:
     if isinstance(one, Facts):
         texts = (map(escape, (fact.value, fact.name, fact.detail)) for fact in one.facts)
         facts = (
@@ -68,3 +69,47 @@ def _table(table: Table) -> str:
 
 def _cell(kind: str, text: str, right: bool) -> str:
     return f'<{kind} class="r">{escape(text)}</{kind}>' if right else f"<{kind}>{escape(text)}</{kind}>"
+
+
+_SPECIAL = re.compile(r"([\\`*_\[\]|#!~$])")
+
+
+def markdown(document: Document) -> str:
+    """Markdown: the same facts and tables; charts are left to their tables."""
+    parts = [f"# {_text(document.title)}", _text(document.subtitle)]
+    parts += ["\n".join(f"* **{_text(line)}**" for line in document.headline)]
+    parts += [_text(f"Confidence: {document.confidence}.")] if document.confidence else []
+    parts += [line for block in document.blocks for line in _paragraphs(block)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _text(value: str) -> str:
+    """Text that means itself: markup is escaped, lines are joined.
+
+    Characters of HTML become entities, since not every renderer honours a backslash before a tag.
+    """
+    return _SPECIAL.sub(r"\\\1", escape(" ".join(value.split()), quote=False))
+
+
+def _paragraphs(block: Block) -> Iterator[str]:
+    if isinstance(block, Facts):
+        yield "\n".join(f"* **{_text(f.name)}**: {_text(f.value)}{f' ({_text(f.detail)})' if f.detail else ''}"
+                        for f in block.facts)  # fmt: skip
+    elif isinstance(block, Table):
+        yield from (f"## {_text(block.title)}" if block.title else "", _lines(block), _text(block.note))
+    elif isinstance(block, Chart):
+        yield from (f"## {_text(block.title)}", _text(block.note))
+    elif isinstance(block, Code):
+        fence = "`" * max(3, 1 + max(map(len, re.findall("`+", block.text)), default=0))
+        yield from (f"## {_text(block.title)}", f"{fence}sh\n{block.text}\n{fence}")
+    elif isinstance(block, Notes):
+        yield "\n".join(f"* {_text(item)}" for item in block.items)
+
+
+def _lines(table: Table) -> str:
+    lines = [
+        [_text(name) for name in table.columns],
+        ["---"] * len(table.columns),
+        *([_text(number(v)) for v in row] for row in table.rows),
+    ]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
