@@ -158,7 +158,12 @@ def thinned(event: Any) -> Event | None:
 
 def trace(document: Any, source: str) -> Trace:
     """The Trace in a document of thinned events. Raises BadFile when it holds no events or no GPU work."""
-    kinds = _by_kind(document, source)
+    events = document.get(EVENTS) if isinstance(document, dict) else document
+    if not isinstance(events, list):
+        raise bad(source, "JSON without a list of traceEvents: not a Chrome trace")
+    kinds: dict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        kinds[event["cat"]].append(event)
     work = [event for kind in GPU_WORK for event in kinds[kind]]
     if not work:
         raise bad(source, "no GPU kernels; profile with ProfilerActivity.CUDA")
@@ -191,16 +196,6 @@ def _start(one: Kernel | Step) -> float:
 
 def _name(event: Event) -> str:
     return str(event.get("name", ""))
-
-
-def _by_kind(document: Any, source: str) -> dict[str, list[Event]]:
-    events = document.get(EVENTS) if isinstance(document, dict) else document
-    if not isinstance(events, list):
-        raise bad(source, "JSON without a list of traceEvents: not a Chrome trace")
-    kinds: dict[str, list[Event]] = defaultdict(list)
-    for event in events:
-        kinds[event["cat"]].append(event)
-    return kinds
 
 
 def _ranges(events: Iterable[Event]) -> list[Span]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
@@ -37,26 +37,13 @@ def looks_like(data: bytes) -> bool:
     return data.startswith(MAGIC)
 
 
-def from_file(path: str | Path, most_rows: int) -> Trace:
-    """The trace in a file, which is read where it lies. Raises BadFile."""
-    uri = f"{Path(path).resolve().as_uri()}?mode=ro&immutable=1"
-    return _read(lambda: sqlite3.connect(uri, uri=True), str(path), most_rows)
-
-
-def from_bytes(data: bytes, source: str, most_rows: int) -> Trace:
-    """The trace in these bytes. Raises BadFile."""
-
-    def opened() -> sqlite3.Connection:
-        base = sqlite3.connect(":memory:")
-        base.deserialize(data)
-        return base
-
-    return _read(opened, source, most_rows)
-
-
-def _read(opened: Callable[[], sqlite3.Connection], source: str, most_rows: int) -> Trace:
+def read(data: bytes | Path, source: str, most_rows: int) -> Trace:
+    """The trace in these bytes, or in a file, which is read where it lies. Raises BadFile."""
+    where = f"{data.resolve().as_uri()}?mode=ro&immutable=1" if isinstance(data, Path) else "file::memory:"
     try:
-        with closing(opened()) as base:
+        with closing(sqlite3.connect(where, uri=True)) as base:
+            if isinstance(data, bytes):
+                base.deserialize(data)
             return _trace(_Export(base, source, most_rows), source)
     except (sqlite3.Error, UnicodeDecodeError) as problem:  # names in damaged schemas are no text
         raise bad(source, f"not an export of Nsight Systems ({problem})") from problem

@@ -40,7 +40,7 @@ def read(path: str | Path, limits: Limits = ROOMY) -> Trace:
     try:
         with Path(path).open("rb") as file:
             if nsys.looks_like(file.read(len(nsys.MAGIC))):
-                return nsys.from_file(path, limits.events)
+                return nsys.read(Path(path), str(path), limits.events)
         data = Path(path).read_bytes()
     except (OSError, ValueError) as problem:
         raise bad(str(path), f"cannot be read ({cause(problem)})") from problem
@@ -63,7 +63,7 @@ def parse(data: bytes, source: str, limits: Limits = ROOMY) -> Trace:
             if running:
                 gc.enable()
     if nsys.looks_like(first):
-        return nsys.from_bytes(whole(pieces, source), source, limits.events)
+        return nsys.read(whole(pieces, source), source, limits.events)
     if not head:
         raise bad(source, "empty, no byte 0")
     if csv_tables.looks_like(first):

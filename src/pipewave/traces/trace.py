@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -96,20 +96,11 @@ def open_at(spans: Iterable[Span], moments: Iterable[At]) -> dict[Any, tuple[Any
         waiting[moment.thread].append(moment)
     found: dict[Any, tuple[Any, ...]] = {}
     for thread, asked in waiting.items():
-        ordered = sorted(threads[thread], key=lambda span: (span.start_us, -span.end_us))
-        found |= _sweep(ordered, sorted(asked, key=lambda moment: moment.start_us))
-    return found
-
-
-def _sweep(spans: Sequence[Span], moments: Sequence[At]) -> dict[Any, tuple[Any, ...]]:
-    found: dict[Any, tuple[Any, ...]] = {}
-    stack: list[Span] = []
-    at = 0
-    for moment in moments:
-        while at < len(spans) and spans[at].start_us <= moment.start_us:
-            stack = [span for span in stack if span.end_us >= spans[at].start_us]
-            stack.append(spans[at])
-            at += 1
-        stack = [span for span in stack if span.end_us >= moment.start_us]
-        found[moment.key] = tuple(span.what for span in stack)
+        begun, stack, at = sorted(threads[thread], key=lambda span: (span.start_us, -span.end_us)), list[Span](), 0
+        for moment in sorted(asked, key=lambda moment: moment.start_us):
+            while at < len(begun) and begun[at].start_us <= moment.start_us:
+                stack = [*(span for span in stack if span.end_us >= begun[at].start_us), begun[at]]
+                at += 1
+            stack = [span for span in stack if span.end_us >= moment.start_us]
+            found[moment.key] = tuple(span.what for span in stack)
     return found
