@@ -84,7 +84,7 @@ def same(found: Plan) -> float:
 
 def wide_cost(found: Plan, demand: Demand) -> float | None:
     """The cost of the best sure design of a wide search."""
-    search = Search({"": found.spec}, found.question, found.space, demand, prices(), None, None)
+    search = Search({"": found.spec}, found.question, found.space, demand, prices(), found.meter, None, None)
     search.looked = list(found.looked)
     most = WIDE * (found.winner.cost if found.winner else math.inf)
     search.serve([i for i, one in enumerate(search.looked) if one.rate > 0 and search.seems(one, sure=True) <= most])
