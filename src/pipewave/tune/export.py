@@ -116,7 +116,7 @@ def sglang(up: KernelTable, down: KernelTable, layer: Layer, most: int = 8192) -
     return entries(m, picked, up.config), entries(m, follow, down.config)
 
 
-def write(body: dict[str, Any], path: Path) -> Path:
+def write(body: Mapping[str, Any], path: Path) -> Path:
     """Write one file, numbers sorted as the engines' own files are."""
     whole.write(path, (json.dumps(body, indent=4) + "\n").encode())
     return path

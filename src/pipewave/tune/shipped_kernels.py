@@ -160,6 +160,12 @@ Values = tuple[int, ...]  # in the order of a kernel's parameters
 MOE_CROWDED = 128  # tokens for each expert there is, from where on it walks tiles in bands
 
 
+# Of the fused layer, by rows of a tile.
+MOE_UP = {16: (16, 64, 128, 4, 5, 1, 8, 0), 64: (64, 128, 64, 4, 5, 0, 8, 0), 128: (128, 128, 64, 8, 4, 0, 8, 0)}
+MOE_DOWN = {16: (16, 128, 128, 4, 3, 0, 0, 0, 8), 64: (64, 128, 64, 4, 3, 0, 0, 0, 8),
+            128: (128, 128, 64, 4, 3, 0, 0, 0, 8)}  # fmt: skip
+
+
 def _gemm_fp8(shape: Shape) -> Values:
     """vLLM's rule for its scaled Triton GEMM: tile by the next power of two of M, narrow N first."""
     rows = 1 << max(shape["m"] - 1, 0).bit_length()
@@ -185,19 +191,11 @@ def _rows(shape: Shape) -> int:
     return next((size for size in (16, 64) if each <= size), 128)
 
 
-def _moe_up(shape: Shape) -> Values:
-    tile = {16: (16, 64, 128, 4, 5, 1), 64: (64, 128, 64, 4, 5, 0), 128: (128, 128, 64, 8, 4, 0)}[_rows(shape)]
-    return (*tile, 8, 0)
-
-
-def _moe_down(shape: Shape) -> Values:
-    tile = {16: (16, 128, 128, 4, 3, 0), 64: (64, 128, 64, 4, 3, 0), 128: (128, 128, 64, 4, 3, 0)}[_rows(shape)]
-    return (*tile, 0, 0, 8)
-
-
 _RULES: Mapping[str, Callable[[Shape], Values]] = {
     "gemm": lambda _: (128, 128, 64, 8, 3, 8),  # vLLM's fixed tile for its persistent bf16 Triton GEMM
-    "gemm_fp8": _gemm_fp8, "moe": _moe, "moe_up": _moe_up, "moe_down": _moe_down,
+    "gemm_fp8": _gemm_fp8, "moe": _moe,
+    "moe_up": lambda shape: MOE_UP[_rows(shape)],
+    "moe_down": lambda shape: MOE_DOWN[_rows(shape)],
     # The fixed tile of vLLM's and SGLang's Triton prefill kernel on GPUs since Ampere.
     "prefill": lambda shape: (128, 128, 4 if shape["head_dim"] <= 64 else 8, 1, 0),
     "decode": lambda _: (32, 4, 2, 8),  # SGLang's Triton decode kernel, with its 8 splits

@@ -7,7 +7,6 @@ routed experts, the one of a dense layer) gets laws of its own over the launches
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,9 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.files import whole
 from pipewave.tune.engine.lookups import Lookup, path_of, rules, second_file
-from pipewave.tune.export import entries, steady, tokens
+from pipewave.tune.export import entries, steady, tokens, write
 from pipewave.tune.law.anchors import Anchors, Floats, Peaks, columns
 from pipewave.tune.law.model import fit
 from pipewave.tune.tables import description, formulas
@@ -213,11 +211,8 @@ def write_all(
             rows.append(row | {"failed": f"{type(problem).__name__}: {problem}"[:200]})
             continue
         device, triton = str(timer.env.get("gpu", "")), str(timer.env.get("triton", ""))
-        paths = []
-        for body, down in ((made.body, False), (made.down, True)):
-            if body is not None:
-                paths.append(str(out / path_of(of, device, triton, down=down)))
-                whole.write(Path(paths[-1]), (json.dumps(body, indent=4) + "\n").encode())
+        paths = [str(write(body, out / path_of(of, device, triton, down=down)))
+                 for body, down in ((made.body, False), (made.down, True)) if body is not None]  # fmt: skip
         gain, (default_us, us) = made.gain(), made.timed_us()
         rows.append(row | {"files": paths, "speed_up": float(np.exp(np.log(gain).mean())),
                                 "speed_up_max": float(gain.max()), "worst": float(1 / gain.min() - 1),
