@@ -12,7 +12,7 @@ from __future__ import annotations
 from corpus.cache import load, training_rows
 from corpus.frame import FAMILIES
 from corpus.measured import files as own_files
-from corpus.select import MAX_ROWS, capped, is_own, newest, versions
+from corpus.select import MAX_ROWS, capped, is_own, newest, of_every_version, versions
 from corpus.sources import data_dir
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "is_own",
     "load",
     "newest",
+    "of_every_version",
     "own_files",
     "training_rows",
     "versions",

@@ -50,6 +50,15 @@ def versions(rows: pd.DataFrame, *, max_rows: int) -> pd.DataFrame:
     return first[drawn].sort_index()
 
 
+def of_every_version(rows: pd.DataFrame, others: pd.DataFrame, *, max_rows: int) -> pd.DataFrame:
+    """The rows that held-out tables count (`newest`) and, of `others` among them, `max_rows` of each version; a column
+    `counted` tells them apart. Indices are kept.
+    """
+    counted = rows.index.isin(newest(rows.reset_index(names="row"))["row"])
+    drawn = rows.index.isin(versions(others, max_rows=max_rows).index)
+    return rows.assign(counted=counted)[counted | drawn]
+
+
 def capped(rows: pd.DataFrame, *, max_rows: int = MAX_ROWS, seed: int = 0) -> pd.DataFrame:
     """At most `max_rows` rows of each GPU × kernel × dtype, drawn without replacement.
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from pipewave.models import load
 from pipewave.prediction.api import predict
 from pipewave.simulate.replay import Workload, read_workload, replay
 from pipewave.step import Runner, find_engine
+from studies.published_rows import corpus
 
 Errors = NDArray[np.float64]
 GPUS = {
@@ -89,13 +89,13 @@ def _rows_of(path: Path) -> list[Row]:
     for line in filter(None, path.read_text().splitlines()):
         record = json.loads(line)
         runs.setdefault(record["run_name"], []).append(record)
-    named = {(model, w): runs.get(f"{model}-{w}") for (model, at), ws in SCORED.items() if at == tp for w in ws}
-    return [Row(gpu, tp, model, w, _medians(records)) for (model, w), records in named.items() if records]
-
-
-def _medians(records: Sequence[dict[str, float]]) -> dict[str, float]:
-    chosen = records[1:] or records
-    return {metric: 1e3 * median(record[field] for record in chosen) for metric, field in FIELDS.items()}
+    rows = []
+    for model, workload in ((model, one) for (model, at), ws in SCORED.items() if at == tp for one in ws):
+        if records := runs.get(f"{model}-{workload}"):
+            kept = records[1:] or records
+            medians = {metric: 1e3 * median(one[field] for one in kept) for metric, field in FIELDS.items()}
+            rows.append(Row(gpu, tp, model, workload, medians))
+    return rows
 
 
 def workload_of(folder: Path, row: Row) -> Workload:
@@ -185,15 +185,10 @@ def print_rows(rows: Sequence[Row], plain: Errors, fit: Errors) -> None:
         print(f"| {gpu} | {np.abs(plain[chosen]).mean():.2f} | {np.abs(fit[chosen]).mean():.2f} |")
 
 
-def data_dir() -> Path:
-    """The corpus: PIPEWAVE_DATA, or `shared/data` beside the repository."""
-    return Path(os.environ.get("PIPEWAVE_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
-
-
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=data_dir(), help="folder of the corpus")
+    parser.add_argument("--data", type=Path, default=corpus(), help="folder of the corpus")
     parser.add_argument("--json", type=Path, help="write the summary here")
     given = parser.parse_args()
     folder = given.data / "pipeweave"

@@ -86,13 +86,10 @@ class Seen:
 def rows(gpu: str) -> list[Seen]:
     """Prefill and decode of whole models, server after server."""
     folder = FOLDER / gpu.lower() / "sglang"
-    once = [_seen(gpu, path, _machine(gpu, path)) for path in sorted(folder.glob("sglang-*.jsonl"))]
+    once = [_seen(gpu, path, f"{gpu} again" if path.stem.endswith("-again") else gpu)
+            for path in sorted(folder.glob("sglang-*.jsonl"))]  # fmt: skip
     often = [_medians(_seen(gpu, path, f"{gpu} {ROUNDS}")) for path in sorted(folder.glob("rounds/sglang-*.jsonl"))]
     return [seen for server in (*once, *often) for seen in server]
-
-
-def _machine(gpu: str, path: Path) -> str:
-    return f"{gpu} again" if path.stem.endswith("-again") else gpu
 
 
 def _seen(gpu: str, path: Path, machine: str) -> list[Seen]:
@@ -101,11 +98,6 @@ def _seen(gpu: str, path: Path, machine: str) -> list[Seen]:
     lines = [row for row in every if runs_of(row) and row["batch"] <= most]
     card, server = (machine if ROUNDS in machine else gpu), f"{machine} {path.stem}"
     return [Seen(replace(point_of(row), card=card), server, machine, row.get("queue_ms") or np.nan) for row in lines]
-
-
-def _when(point: Point) -> str:
-    """When its server was timed: launches take longer in its first minutes."""
-    return ROUNDS if _settled(point) else "once, in the first minutes"
 
 
 def _settled(point: Point) -> bool:
@@ -204,7 +196,8 @@ def main() -> None:
     }
     errors = {name: 100 * (ms / real - 1) for name, ms in found.items()}
     print_scores({name: score(named, part) for name, part in errors.items()})
-    when = [replace(point, model=_when(point)) for point in loads.points]
+    # launches take longer in a server's first minutes
+    when = [replace(point, model=ROUNDS if _settled(point) else "once, in the first minutes") for point in loads.points]
     print_scores({name: score(when, part) for name, part in errors.items()})
     if given.rows:
         print_rows(named, errors)

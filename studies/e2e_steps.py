@@ -125,7 +125,8 @@ class Measured:
         steps = keep[self.owner]
         renumbered = np.cumsum(keep) - 1
         chosen = [point for point, kept in zip(self.points, keep, strict=True) if kept]
-        return Measured(chosen, _select(self.loads, steps), renumbered[self.owner[steps]])
+        loads = StepLoad(*(getattr(self.loads, name)[steps] for name in StepLoad.__slots__))
+        return Measured(chosen, loads, renumbered[self.owner[steps]])
 
 
 def measure_loads(chosen: Sequence[Point], runner_of: Callable[[str, int], Runner] = runner_of) -> Measured:
@@ -151,7 +152,3 @@ def joined(parts: Sequence[Measured]) -> Measured:
 
 def _joined(loads: Sequence[StepLoad]) -> StepLoad:
     return StepLoad(*(np.concatenate([getattr(load, name) for load in loads]) for name in StepLoad.__slots__))
-
-
-def _select(load: StepLoad, mask: NDArray[np.bool_]) -> StepLoad:
-    return StepLoad(*(getattr(load, name)[mask] for name in StepLoad.__slots__))

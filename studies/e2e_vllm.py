@@ -128,15 +128,12 @@ def main() -> None:
     taken = warm_ms(lambda: estimate("Llama-3.1-8B", GPU, batch=32, input_len=1024, output_len=128))
     print(f"\nestimate, warm: {taken:.1f} ms of one core")
     if given.json:
-        rows = [vars_of(p) | {name: float(e[i]) for name, e in errors.items()} for i, p in enumerate(chosen)]
+        fields = [name for name in Point.__slots__ if name != "chunks"]
+        rows = [{name: getattr(p, name) for name in fields} | {name: float(e[i]) for name, e in errors.items()}
+                for i, p in enumerate(chosen)]  # fmt: skip
         out = {"scores": scores, "constants": constants(fit(measured, shipped)), "families": families, "memory": kv,
                "estimate_warm_ms": taken, "rows": rows}  # fmt: skip
         given.json.write_text(json.dumps(rounded(out, None, 3), indent=1) + "\n")
-
-
-def vars_of(point: Point) -> dict[str, Any]:
-    """A point as a row."""
-    return {name: getattr(point, name) for name in point.__slots__ if name != "chunks"}
 
 
 if __name__ == "__main__":

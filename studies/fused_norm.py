@@ -14,7 +14,7 @@ import pandas as pd
 
 from pipewave.gpus import find
 from pipewave.step.overlap import fused_us
-from studies.e2e_pipeweave import data_dir
+from studies.published_rows import corpus
 
 FOLDERS = {"H200": "h200_sxm", "B200": "b200_sxm"}
 VERSION = "1.3.0rc20"
@@ -40,7 +40,7 @@ def compared(folder: Path) -> pd.DataFrame:
 def main() -> None:
     """Print the comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=data_dir())
+    parser.add_argument("--data", type=Path, default=corpus())
     table = compared(parser.parse_args().data)
     print(table.round(1).to_string(index=False))
     print(f"mean absolute error {100 * (table.law_us / table.us - 1).abs().mean():.1f} %")

@@ -66,7 +66,10 @@ def show_acceptance(groups: Mapping[Key, Logs]) -> None:
     left = {key: accepted({other: one for other, one in made.items() if other != key}) for key in made}
     for key, own in made.items():
         print(f"{' '.join(key):28} accepted: {accepted({key: own}):.2f}, {left[key]:.2f} by the other groups")
-    off = {key: abs(gap) for key, own in made.items() for gap in [_gap(own, left[key])]}
+    off = {
+        key: abs(mean(math.log(_tokens(drafts, left[key]) / tokens) for drafts, tokens in own.items()))
+        for key, own in made.items()
+    }
     widest = sorted(off.values())[max(math.ceil(0.9 * len(off)) - 1, 0)]
     shipped = mean(
         abs(math.log(of({"method": "mtp", "tokens": drafts}).mean / tokens))
@@ -97,11 +100,6 @@ def accepted(made: Mapping[Key, Mapping[int, float]]) -> float:
 def _error(own: Mapping[int, float], rate: float) -> float:
     """Mean absolute logarithm of predicted over implied tokens."""
     return mean(abs(math.log(_tokens(drafts, rate) / tokens)) for drafts, tokens in own.items())
-
-
-def _gap(own: Mapping[int, float], rate: float) -> float:
-    """The same, signed."""
-    return mean(math.log(_tokens(drafts, rate) / tokens) for drafts, tokens in own.items())
 
 
 def _tokens(drafts: int, rate: float) -> float:

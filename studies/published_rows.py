@@ -142,17 +142,12 @@ def _architecture(row: Row) -> str:
     return f"{model.model_type}, {len(model.layers)} layers of {model.hidden}"
 
 
-def _series(row: Row) -> str:
-    """An engine's version without its patch; of rows that name none, that none is named."""
-    return ".".join(numbered(row.case.get("version")).split(".")[:2]) or "not named"
-
-
 # What may be left out of a fit as a whole, and what of it a row belongs to.
 PARTS: dict[str, Callable[[Row], str]] = {
     "group": lambda row: str(row.group),
     "model": _architecture,
     "gpu": lambda row: row.group.gpu,
-    "version": _series,
+    "version": lambda row: ".".join(numbered(row.case.get("version")).split(".")[:2]) or "not named",  # no patch
 }
 
 
@@ -173,7 +168,8 @@ def corpus() -> Path:
 
 def read(folder: Path, *, dated: bool = False) -> list[Row]:
     """Every row without `doubt` whose lengths are known; `dated`: with the version of its day where it names none."""
-    return [_dated(row) if dated else row for row in _rows(folder / "serving")]
+    rows = _rows(folder / "serving")
+    return [replace(row, case={"version": row.release} | row.case) if dated and row.release else row for row in rows]
 
 
 def _rows(folder: Path) -> Iterator[Row]:
@@ -188,14 +184,11 @@ def _rows(folder: Path) -> Iterator[Row]:
 def _row(folder: Path, line: dict[str, str], more: dict[str, Any]) -> Row:
     group = Group(*(line[name] for name in Group.__slots__))
     measured = {name: float(line[name]) for name in METRICS if line[name]}
-    release, found = of_the_day(line["engine"], line["note"]), DAY.search(line["note"])
+    found = DAY.search(line["note"])
     day = found.group() if found else ""
+    out = [version for version, came_out in releases(line["engine"]).items() if came_out <= day]
+    release = out[-1] if out else ""
     return Row(line["id"], group, _case(folder, line) | more, measured, line["needs"], release, day)
-
-
-def _dated(row: Row) -> Row:
-    """The row with the release of its day where it names no version."""
-    return replace(row, case={"version": row.release} | row.case) if row.release else row
 
 
 def _case(folder: Path, line: dict[str, str]) -> dict[str, Any]:
@@ -253,10 +246,3 @@ def of_reading(row: Row) -> float:
     gpus = case.get("tp", 1) * case.get("pp", 1) * case.get("dp", 1)
     read_s = active_parameters(load(case["model"])) * bits / 8 / (1e9 * find(case["gpu"]).dram_gbps * gpus)
     return float(1e3 * read_s / token_ms)
-
-
-def of_the_day(engine: str, note: str) -> str:
-    """The newest release of an engine on the day that a row's note tells; empty where it tells none."""
-    day_run = DAY.search(note)
-    out = [version for version, day in releases(engine).items() if day_run and day <= day_run.group()]
-    return out[-1] if out else ""

@@ -69,10 +69,7 @@ def _twins(lines: Iterable[Line], alike: Sequence[str]) -> Iterator[tuple[str, l
     for runs in places.values():
         for one, other in permutations(runs, 2):
             if series(one) != series(other) and one["tpot_ms"] != other["tpot_ms"]:  # equal: one run in two tables
-                met.setdefault((series(one), series(other)), []).append(_met(one, other))
+                gain = float(other["tpot_ms"]) / float(one["tpot_ms"])
+                later = float(one["ttft_ms"]) / float(other["ttft_ms"])
+                met.setdefault((series(one), series(other)), []).append((float(one["concurrency"]), gain, later))
     return ((one, found) for (one, _), found in met.items() if len(found) >= FEWEST)
-
-
-def _met(one: Line, other: Line) -> Met:
-    gain, later = float(other["tpot_ms"]) / float(one["tpot_ms"]), float(one["ttft_ms"]) / float(other["ttft_ms"])
-    return float(one["concurrency"]), gain, later

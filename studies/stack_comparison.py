@@ -24,7 +24,7 @@ from pipewave.calls.families import Call, from_dict
 from pipewave.physics.demand import Array
 from pipewave.software.stacks import framework
 from studies import rounded
-from studies.e2e_pipeweave import data_dir
+from studies.published_rows import corpus
 from studies.stack_gaps import Row, compare_stacks, ratios
 
 # What makes rows one shape: what is left is how many tokens, and how they are spread over requests.
@@ -68,11 +68,6 @@ class Stack:
     median_ratio: float
     p90_ratio: float
     above: float
-
-
-def corpus(data: Path) -> list[Row]:
-    """Held-out public rows as calls of the software that ran them."""
-    return [Row(from_dict(r["case"]), r["gpu"], r["protocol"], r["latency_us"]) for r in held_out_rows(data)]
 
 
 def above(found: Array) -> float:
@@ -151,11 +146,12 @@ def grouped(rows: Sequence[Row], key: Callable[[Row], Key]) -> dict[Key, list[in
 def main() -> None:
     """Print the standings of the frameworks; write results, page and figures where asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=data_dir(), help="folder of the corpus")
+    parser.add_argument("--data", type=Path, default=corpus(), help="folder of the corpus")
     parser.add_argument("--json", type=Path, help="write the results here")
     parser.add_argument("--page", type=Path, help="write the page here, its figures beside it")
     given = parser.parse_args()
-    rows = corpus(given.data)
+    held_out = held_out_rows(given.data)
+    rows = [Row(from_dict(row["case"]), row["gpu"], row["protocol"], row["latency_us"]) for row in held_out]
     found = ratios(rows)
     results = {
         "rows": len(rows),

@@ -69,15 +69,12 @@ def compare_stacks(rows: Sequence[Row], found: Array | None = None) -> list[Stan
     for index, row in enumerate(rows):
         software = (str(getattr(row.call, "stack", None) or ""), str(getattr(row.call, "impl", None) or ""))
         together.setdefault((row.gpu, row.call.kernel, row.protocol, *software), []).append(index)
-    standings = [_standing(key, found[members]) for key, members in together.items()]
+    standings = []
+    for key, members in together.items():
+        own = found[members]
+        shares = (float(np.mean(own > most)) for most in (1.0, FAR))
+        standings.append(Standing(*key, len(own), *shares, *map(float, np.quantile(own, (0.5, 0.9)))))
     return sorted(standings, key=lambda one: -one.median_ratio)
-
-
-def _standing(key: tuple[str, ...], found: Array) -> Standing:
-    median, high = np.quantile(found, (0.5, 0.9))
-    above, far = float(np.mean(found > 1.0)), float(np.mean(found > FAR))
-    gpu, family, protocol, stack, impl = key
-    return Standing(gpu, family, protocol, stack, impl, len(found), above, far, float(median), float(high))
 
 
 def worst(rows: Sequence[Row], count: int = 20) -> list[tuple[Row, float]]:

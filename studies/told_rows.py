@@ -234,7 +234,9 @@ def ask(rows: Sequence[Row], file: Path, workers: int, seconds: float) -> int:
     """Append what the file does not hold yet, as far as there is time; how many rows are left."""
     until, own = time.monotonic() + seconds, left_out_constants()
     done = {json.loads(line)["id"] for line in file.read_text("utf-8").splitlines()} if file.exists() else set()
-    tasks = sorted(((row.case, _front(row, own)) for row in rows if row.id not in done), key=_deployment)
+    tasks = [(row.case, _front(row, own)) for row in rows if row.id not in done]
+    # rows of one deployment follow each other: its tables are kept
+    tasks.sort(key=lambda task: str(from_dict(task[0]).deployment))
     at = 0
     with ProcessPoolExecutor(workers) as pool, file.open("a", encoding="utf-8") as out:
         while at < len(tasks) and time.monotonic() < until:
@@ -252,11 +254,6 @@ def _ask(task: tuple[dict[str, Any], Front | None]) -> dict[str, Any]:
         return {"id": case["id"], "error": problem.message}
     numbers = {name: value for name, value in found.answer.items() if isinstance(value, (int, float))}
     return {"id": case["id"], "answer": numbers, "slopes": {name: one.tolist() for name, one in found.slopes.items()}}
-
-
-def _deployment(task: tuple[dict[str, Any], Front | None]) -> str:
-    """Rows of one deployment follow each other: its tables are kept."""
-    return str(from_dict(task[0]).deployment)
 
 
 def _front(row: Row, own: dict[tuple[str, ...], Any]) -> Front | None:

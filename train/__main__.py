@@ -2,7 +2,7 @@
 
 Stages, each reading what the one before wrote under `--runs`:
   rows    corpus → RUNS/<net>/rows.npz, plain.npz (what ceilings learn from), the plans, what the card adds
-  fit     train.fit of both plans, on CPU or GPU (numpy, torch, safetensors suffice from here on)
+  fit     train.fit of both plans, on CPU or GPU (no corpus is needed from here on)
   export  RUNS/<net> → src/pipewave/data/weights, cards included
   tables  RUNS/<net> → train/tables/<net>.json, errors on every kind of split by GPU
   all     the four in order
@@ -28,6 +28,7 @@ from train.cards import RUNS, TABLES, WEIGHTS, read, write
 from train.net import nets
 from train.rows import load
 from train.run import load_predictions
+from train.splits import UNSEEN
 
 PROTOCOLS = ("graph", "cold", "profiler_warm")
 
@@ -103,8 +104,8 @@ def heldout(net: str, options: argparse.Namespace) -> None:
     known = load(folder / "rows.npz")
     for run in (folder / name for name in ("net", "unseen")):
         found |= load_predictions(run) if (run / "predictions.npz").exists() else {}
-    if kept.UNSEEN not in found:
-        found[kept.UNSEEN] = kept.as_shipped(options.weights / f"{net}.json", known)
+    if UNSEEN not in found:
+        found[UNSEEN] = kept.as_shipped(options.weights / f"{net}.json", known)
     print(kept.save(net, *kept.thinned(known, found), options.heldout), flush=True)
 
 

@@ -19,7 +19,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ from corpus.sources import tables
 from pipewave.files import manifest
 from pipewave.software.records import AGEING, age
 from pipewave.software.stacks import framework, version_text
-from train.cards import ROOT, TABLES, WEIGHTS, read, write
+from train.cards import ROOT, TABLES, WEIGHTS, altered, read, write
 from train.intervals import LEVEL
 from train.nets import mla
 from train.outcomes import Outcome, by_default, by_weights
@@ -77,13 +76,9 @@ def asked(frames: Mapping[str, pd.DataFrame], day: date) -> Iterator[Outcome]:
     """What rows of versions after a day are answered from those before it."""
     newer = {table: frame[[(known := released(str(stack))) is not None and known > day for stack in frame["stack"]]]
              for table, frame in frames.items()}  # fmt: skip
-    with TemporaryDirectory() as name:
-        for path in WEIGHTS.glob("*.json"):
-            card = read(path)
-            if card.get("software"):
-                write(Path(name) / path.name, forgotten(card, day))
-                (Path(name) / f"{path.stem}.safetensors").symlink_to(path.with_suffix(".safetensors").resolve())
-        found = by_weights(Path(name), {table: frame for table, frame in newer.items() if len(frame)})
+    cards = (path for path in WEIGHTS.glob("*.json") if read(path).get("software"))
+    with altered(cards, lambda card: forgotten(card, day)) as folder:
+        found = by_weights(folder, {table: frame for table, frame in newer.items() if len(frame)})
     return (one for one in found if one.software == "nearest_version" and released(one.answered))
 
 
@@ -111,22 +106,18 @@ def _of_file(table: Table, file: Path, folder: Path) -> pd.DataFrame:
 def counted(names: Sequence[str]) -> list[dict[str, Any]]:
     """By net and pair of versions: rows, months between them, and quantiles of what rows need."""
     frames = {table: sampled(table) for table in names}
-    needed: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    needed: dict[tuple[str, str, str, float], list[float]] = defaultdict(list)
     for day in DAYS:
         for one in asked(frames, date.fromisoformat(day)):
             older = age(one.answered, one.stack)
             if older:  # the law in force is taken out
-                needed[one.net, one.stack, one.answered].append(abs(one.off) / one.half * older.factor(one.net))
+                pair = (one.net, one.stack, one.answered, round(older.months, 2))
+                needed[pair].append(abs(one.off) / one.half * older.factor(one.net))
     return [
-        {"net": net, "asked": stack, "answered": other, "months": _months(other, stack),
+        {"net": net, "asked": stack, "answered": other, "months": months,
          "rows": len(each), "needed": [round(float(one), 3) for one in np.quantile(each, QUANTILES)]}
-        for (net, stack, other), each in sorted(needed.items())
+        for (net, stack, other, months), each in sorted(needed.items())
     ]  # fmt: skip
-
-
-def _months(answered: str, asked: str) -> float:
-    older = age(answered, asked)
-    return round(older.months, 2) if older else 0.0
 
 
 Pair = Mapping[str, Any]  # a row of what was counted

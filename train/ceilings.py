@@ -11,17 +11,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from corpus.select import HELD_OUT
 from pipewave.nets.nets import Ceiling
 from train.intervals import balance
 from train.rows import Floats, Ints, Rows
 from train.run import Predictions, load_predictions
-from train.splits import by_name
+from train.splits import UNSEEN, by_name
 from train.two_levels import weighted_quantile
 
 QUANTILE = 0.2
 ENOUGH_ROWS, ENOUGH_GROUPS = 300, 12  # of one GPU under one protocol for a shift of its own
-UNSEEN = f"fold:{HELD_OUT}"  # what shipped weights are scored on
 Excess = tuple[Ints, Floats]  # rows, and log measured over the net's answer
 
 

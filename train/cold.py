@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,18 +95,13 @@ def update(net: str, rows: Sequence[Row], runs: Path | None) -> str:
     return f"{net}: {len(rows):,} rows, multiple {multiple:.2f}, ceiling shifted by {shift:.3f}"
 
 
-def updated(folder: Path, runs: Path | None = None) -> Iterator[str]:
-    """A line for every net with such rows."""
-    for net, rows in own(folder).items():
-        yield update(net, rows, runs)
-
-
 def main(argv: list[str] | None = None) -> int:
     """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m train.cold", description=__doc__)
     parser.add_argument("--runs", type=Path, help="where `python -m train` left its runs")
     options = parser.parse_args(argv)
-    print(*updated(ROOT / "data" / "measured" / GPU.lower(), options.runs), sep="\n")
+    for net, rows in own(ROOT / "data" / "measured" / GPU.lower()).items():
+        print(update(net, rows, options.runs))
     return 0
 
 

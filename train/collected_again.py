@@ -15,14 +15,12 @@ what they differ by is the least half-width of cold calls, too.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -34,7 +32,7 @@ from pipewave.calls.families import from_dict
 from pipewave.kernels.collective.family import SMALL_ALL_REDUCE, regime
 from pipewave.measure.row_files import rows as measured
 from pipewave.nets.weights_metadata import AGAIN, BASES, Interval
-from train.cards import ROOT, WEIGHTS, put, read
+from train.cards import ROOT, WEIGHTS, altered, put, read
 from train.intervals import LEVEL
 from train.nets.collective import OPS, started_together
 from train.two_levels import for_next_unit
@@ -177,21 +175,15 @@ def update(path: Path, op: str, least: float | None) -> str:
     return put(path, apart | cold_again(path.stem, op, known[BASES[0]]) | again)
 
 
-def without(folder: Path, nets: Iterable[str]) -> None:
-    """The nets in this folder, as if none of these intervals had been settled."""
-    for net in nets:
-        card = read(WEIGHTS / f"{net}.json")
-        for interval in (AGAIN, COLD):
-            card["intervals"].pop(interval, None)
-        (folder / f"{net}.json").write_text(json.dumps(card), encoding="utf-8")
-        (folder / f"{net}.safetensors").symlink_to((WEIGHTS / f"{net}.safetensors").resolve())
+def without(card: dict[str, Any]) -> dict[str, Any]:
+    """A card as if none of these intervals had been settled."""
+    return card | {"intervals": {name: one for name, one in card["intervals"].items() if name not in (AGAIN, COLD)}}
 
 
 def main() -> int:
     """Run the command; the exit status."""
-    with TemporaryDirectory() as name:
-        without(Path(name), (*OPS, SMALL_ALL_REDUCE))
-        os.environ["PIPEWAVE_WEIGHTS"] = name
+    with altered((WEIGHTS / f"{net}.json" for net in (*OPS, SMALL_ALL_REDUCE)), without) as folder:
+        os.environ["PIPEWAVE_WEIGHTS"] = str(folder)
         for op in OPS:
             found = differences(collections(op))
             nets = (op, SMALL_ALL_REDUCE) if op == "all_reduce" else (op,)

@@ -61,31 +61,10 @@ VIOLATES = 0.15  # what a call counts among those whose answers are kept, where 
 
 
 @dataclass(slots=True)
-class Drawn:
-    """Calls of one net: features, codes, log seconds of base estimate and least, and how much each counts; `pairs` are
-    rows of (smaller call, larger call, log of how far they may be out of order).
-    """
-
-    features: list[NDArray[np.float32]] = field(default_factory=list)
-    codes: list[NDArray[np.int64]] = field(default_factory=list)
-    base: list[Floats] = field(default_factory=list)
-    least: list[Floats] = field(default_factory=list)
-    weight: list[Floats] = field(default_factory=list)
-    pairs: list[Floats] = field(default_factory=list)
-    count: int = 0
-
-    def add(self, told: Told) -> NDArray[np.intp]:
-        """Numbers of these calls from now on."""
-        parts = (self.features, self.codes, self.base, self.least, self.weight)
-        for part, values in zip(parts, (told.features, told.codes, told.base, told.least, told.weight), strict=True):
-            part.append(values)  # type: ignore[attr-defined]
-        first, self.count = self.count, self.count + len(told.base)
-        return np.arange(first, self.count)
-
-
-@dataclass(slots=True)
 class Told:
-    """What a net is asked of calls that share a context, and the log seconds that it answers."""
+    """What a net is asked of calls that share a context (`base`, `least`: log seconds of estimate and floor), how much
+    each counts, and the log seconds that it answers.
+    """
 
     net: str
     features: NDArray[np.float32]
@@ -96,6 +75,22 @@ class Told:
     log: Floats
     ctx: Context
     source: Source
+
+
+@dataclass(slots=True)
+class Drawn:
+    """Calls of one net by context; `pairs` are rows of (smaller call, larger call, log of how far they may be out of
+    order).
+    """
+
+    contexts: list[Told] = field(default_factory=list)
+    pairs: list[Floats] = field(default_factory=list)
+
+    def add(self, told: Told) -> NDArray[np.intp]:
+        """Numbers of these calls from now on."""
+        first = sum(len(one.base) for one in self.contexts)
+        self.contexts.append(told)
+        return np.arange(first, first + len(told.base))
 
 
 def told(family: Family, cases: Sequence[Case], key: tuple[Any, ...], gpu: GPU, protocol: str) -> Told:
@@ -115,17 +110,8 @@ def told(family: Family, cases: Sequence[Case], key: tuple[Any, ...], gpu: GPU, 
         least = np.maximum(least, DRAM_REACHED * pipes[PIPES.index("dram")] + FIRST_BYTES_S)
     base, least = np.log(analysis.base_s), np.log(least)
     log = np.maximum(base + net.mean(analysis.features, codes), least)
-    return Told(
-        analysis.net,
-        features.astype(np.float32),
-        np.tile(known, (calls, 1)),
-        base,
-        least,
-        np.ones(calls),
-        log,
-        ctx,
-        source,
-    )
+    codes_of_calls, weight = np.tile(known, (calls, 1)), np.ones(calls)
+    return Told(analysis.net, features.astype(np.float32), codes_of_calls, base, least, weight, log, ctx, source)
 
 
 def drawn(families: Sequence[str], contexts: int, seed: int = 0) -> dict[str, Drawn]:

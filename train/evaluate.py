@@ -19,6 +19,7 @@ from train.corrected import averaged, corrected
 from train.intervals import Held, held, widths
 from train.rows import Floats, Rows
 from train.run import Predictions, Run, Scored, load_predictions
+from train.splits import meet
 
 OFF = float(np.log(1.5))
 
@@ -88,7 +89,8 @@ def table(parts: Sequence[Scored], rows: Rows, by: Sequence[str]) -> dict[str, E
     for draw in _draws(parts):
         for cell, figures in _cells(draw, rows, by).items():
             cells.setdefault(cell, []).append(figures)
-    return {cell: _middle(draws) for cell, draws in sorted(cells.items())}
+    ranked = {cell: sorted(draws, key=lambda figures: figures.mape) for cell, draws in sorted(cells.items())}
+    return {cell: draws[len(draws) // 2] for cell, draws in ranked.items()}
 
 
 def _draws(parts: Sequence[Scored]) -> list[list[Scored]]:
@@ -104,10 +106,6 @@ def _cells(parts: Sequence[Scored], rows: Rows, by: Sequence[str]) -> dict[str, 
     text = [rows.columns[name].text()[index] for name in by]
     labels = np.array([" · ".join(map(str, values)) for values in zip(*text, strict=True)])
     return {str(label): errors(log_error[labels == label], half[labels == label]) for label in np.unique(labels)}
-
-
-def _middle(draws: list[Errors]) -> Errors:
-    return sorted(draws, key=lambda figures: figures.mape)[len(draws) // 2]
 
 
 def macro(cells: Mapping[str, Errors]) -> Errors:
@@ -138,17 +136,6 @@ def formatted(title: str, cells: Mapping[str, Errors]) -> str:
     return "\n".join(lines)
 
 
-def chosen(rows: Rows, conditions: Sequence[str]) -> NDArray[np.bool_]:
-    """Rows that meet all `column=value[,value]` conditions. ValueError for an unknown column."""
-    keep = np.ones(len(rows), bool)
-    for condition in conditions:
-        column, _, values = condition.partition("=")
-        if column not in rows.columns:
-            raise ValueError(f"--where {condition}: column must be one of {', '.join(rows.columns)}")
-        keep &= np.isin(rows.columns[column].text(), values.split(","))
-    return keep
-
-
 KINDS: Mapping[str, tuple[str, Callable[..., list[Scored]]]] = {
     "fold": ("unseen shapes", partial(scored, "fold")),
     "logo": ("unseen GPU", partial(scored, "logo")),
@@ -163,7 +150,7 @@ def report(
     rows: Rows, run: Path, by: Sequence[str] = ("gpu",), where: Sequence[str] = ()
 ) -> dict[str, dict[str, dict[str, float | None]]]:
     """Print what members of a run say of rows that meet all conditions, and return the figures by kind of split."""
-    predictions, keep, found = load_predictions(run), chosen(rows, where), {}
+    predictions, keep, found = load_predictions(run), meet(rows, where), {}
     members = Run.read(run) if (run / "weights.npz").exists() else None  # trees have none
     for kind, (title, score) in KINDS.items():
         if parts := score(rows, predictions, keep, members):

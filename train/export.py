@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from safetensors.numpy import load as parse
 from safetensors.numpy import save as to_safetensors
 
-from corpus.select import HELD_OUT
 from pipewave.nets.nets import SCHEMA
 from pipewave.nets.weights_metadata import BASES, Interval, TrainingRow, kind_of, nested
 from pipewave.software.stacks import framework, version
@@ -28,11 +27,10 @@ from train.intervals import Held, calibrated, informative
 from train.record import of_run
 from train.rows import Ints, Rows
 from train.run import Predictions, Run, load_predictions
-from train.splits import by_name
+from train.splits import UNSEEN, by_name
 
 SHIPPED = "ship"
 KINDS = ("fold", "logo", "lofo")
-UNSEEN = f"fold:{HELD_OUT}"  # what the shipped weights are scored on
 
 
 def export(

@@ -1,4 +1,4 @@
-"""All splits and seeds of a net in one job, on CPU or GPU: numpy and torch suffice.
+"""All splits and seeds of a net in one job, on CPU or GPU.
 
 Writes `predictions.npz` (for each split the scored rows' log residual and scale, averaged over seeds), `weights.npz`
 (every member, ready for `train.export`) and `log.json`.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from corpus.select import HELD_OUT
+from train.cards import plan_of
 from train.descent import PRINTED, Descent, Loss
 from train.ensemble import Data, Ensemble, Shape
 from train.record import begun
@@ -70,15 +71,6 @@ class Plan:
     few_share: float = FEW_SHARE
     tie: float = 0.0
     by_kind: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Plan:
-        """From JSON; ValueError for an unknown field."""
-        unknown = set(given) - {field.name for field in fields(cls)}
-        if unknown:
-            raise ValueError(f"plan: unknown fields {', '.join(sorted(unknown))}")
-        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}
-        return cls(**values)
 
     def of_split(self, split: str) -> Plan:
         """The plan for a split: its own, or that of its kind."""
@@ -291,7 +283,7 @@ def run(
     rows: Rows, given: Mapping[str, Any], folder: Path, device: str | None = None, start: Path | None = None
 ) -> None:
     """Train what a plan asks for and write a folder; `start`: a card to start from."""
-    plan = Plan.of(given)
+    plan = plan_of(Plan, given)
     fitted = fit(rows, plan, device or ("cuda" if torch.cuda.is_available() else "cpu"), start)
     save(fitted, plan, rows, folder)
     print(f"{len(fitted.members)} members on {len(rows):,} rows: {fitted.record['seconds']:.0f} s", flush=True)

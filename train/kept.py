@@ -12,17 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
-from corpus.select import HELD_OUT
 from pipewave.nets.nets import load as weights
 from train.intervals import ENOUGH_ROWS
 from train.rows import Floats, Ints, Rows
 from train.rows import from_arrays as rows_from
 from train.run import Predictions, from_arrays, to_arrays
-from train.splits import by_name
+from train.splits import UNSEEN, by_name
 
 FOLDER = Path(__file__).with_name("heldout")
 KINDS = ("fold", "logo", "lofo")
-UNSEEN = f"fold:{HELD_OUT}"  # of weights that ship
 EACH = 60  # rows of a GPU, stack, type and protocol
 PROTOCOL = 3 * ENOUGH_ROWS  # rows of a protocol at least, where there are: what settles an interval of its own
 ALIKE = ("gpu", "stack", "dtype", "protocol")

@@ -32,16 +32,6 @@ Features = tuple[dict[str, Floats], Floats]  # by name, and the base estimate in
 Analyse = Callable[[Columns, Context], Analysis]
 
 
-def as_balanced(_frame: pd.DataFrame, balanced: Floats) -> Floats:
-    """Weights as they are."""
-    return balanced
-
-
-def as_it_is(_net: str, frame: pd.DataFrame) -> pd.DataFrame:
-    """A frame whose columns are those that its family reads."""
-    return frame
-
-
 def as_variant(net: str, frame: pd.DataFrame) -> pd.DataFrame:
     """A frame of a family that has several nets, its rows asked of this one."""
     return frame.assign(variant=net)
@@ -69,13 +59,13 @@ class Net:
     rows: Callable[[str, Path | str | None], pd.DataFrame]
     family: Family
     tables: tuple[str, ...] = ()
-    weight: Callable[[pd.DataFrame, Floats], Floats] = as_balanced
+    weight: Callable[[pd.DataFrame, Floats], Floats] = lambda _frame, balanced: balanced
     card: Callable[[str, dict[str, Any]], dict[str, Any]] = lambda _net, _known: {}
     usual: Callable[[Rows], NDArray[np.bool_]] | None = None
     packed: Callable[[pd.DataFrame, dict[str, Floats], Floats], Rows] | None = None
     plans: str = ""
     one_width: str = ""
-    prepared: Callable[[str, pd.DataFrame], pd.DataFrame] = as_it_is
+    prepared: Callable[[str, pd.DataFrame], pd.DataFrame] = lambda _net, frame: frame
     analyse: Analyse | None = None
 
     def features(self, name: str, frame: pd.DataFrame) -> Features:

@@ -63,7 +63,8 @@ class Point:
 
 def points(rows: Sequence[Row], answers: dict[str, dict[str, Any]]) -> list[Point]:
     """Every scored mean of today's engines and of those before."""
-    return _points([row for row in rows if (_counts(row) or _old(row))], answers)
+    old = [row for row in rows if not row.needs and row.group.source == OLD and not row.apart]
+    return _points([*filter(_counts, rows), *old], answers)
 
 
 def _points(rows: Sequence[Row], answers: dict[str, dict[str, Any]]) -> list[Point]:
@@ -86,10 +87,6 @@ def _counts(row: Row) -> bool:
     """Today's servers, also of families that could not be read when the rows were collected; ranks have their own."""
     plain = row.answerable and row.case.get("dp", 1) == 1
     return plain and row.group.source != OLD and not row.apart
-
-
-def _old(row: Row) -> bool:
-    return not row.needs and row.group.source == OLD and not row.apart
 
 
 def _point(row: Row, name: str, value: float, found: dict[str, Any]) -> Point:

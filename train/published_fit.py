@@ -42,7 +42,6 @@ GRID: dict[str, tuple[float, ...]] = {
     "stream_us": (20.0, 35.0, 50.0, 100.0),
     "request_us": (1_000.0, 2_000.0, 5_000.0),
 }
-ROUNDS = 1
 GRIDS = {
     "sglang": {name: values for name, values in GRID.items() if name != "stream_us"}
     | {"message_us": (0.0, 4.0, 8.0, 12.0, 16.0, 24.0)}
@@ -108,16 +107,12 @@ class Search:
         self.tried: dict[Constants, Array] = {}  # errors of TTFT and TPOT, [rows, 2]; nan where there is none
 
     def run(self, start: Constants) -> Constants:
-        """Go from `start` to a set that no single change improves, or for `ROUNDS` rounds."""
+        """Go from `start` to the best value of each constant in turn."""
         best = start
-        for _ in range(ROUNDS):
-            before = best
-            for place, values in enumerate(self.grid.values()):
-                line = [(*best[:place], value, *best[place + 1 :]) for value in values]
-                self._try([best, *line])
-                best = min([best, *line], key=lambda one: float(self.by_group(one).mean()))
-            if best == before:
-                break
+        for place, values in enumerate(self.grid.values()):
+            line = [(*best[:place], value, *best[place + 1 :]) for value in values]
+            self._try([best, *line])
+            best = min([best, *line], key=lambda one: float(self.by_group(one).mean()))
         return best
 
     def _try(self, many: Sequence[Constants]) -> None:

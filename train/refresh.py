@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,10 +21,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from corpus import data_dir, lock
 from corpus.frame import gpu_name
 from pipewave.nets.weights_metadata import Interval, half_width
-from train.cards import read, write
+from train import relearn
+from train.cards import plan_of, read, settings, write
+from train.export import replace_net
 from train.intervals import LEVEL, balance
+from train.net import nets
+from train.registry import bare_of, extra, rows_of
+from train.relearn import new_rows
 from train.rows import Floats, Rows
 from train.run import load_predictions
 from train.splits import by_name
@@ -39,8 +46,6 @@ POINTS = 0.25  # % by which a version may get worse whatever its noise
 
 def changed_software(net: str, files: Sequence[str]) -> list[str]:
     """Conditions of the rows of a net's tables that changed, of their paths in the corpus."""
-    from train.net import nets
-
     found = set()
     for parts in (file.split("/") for file in files if file.startswith("aiconfigurator/")):
         if parts[-1].removesuffix("_perf.parquet") in nets()[net].tables:
@@ -82,10 +87,6 @@ def _tuples(value: Any) -> Any:
 
 def write_frames(net: str, options: argparse.Namespace, changed: Sequence[str]) -> bool:
     """Keep the rows of a net that is concerned, and whether it is."""
-    from train.net import nets
-    from train.registry import bare_of
-    from train.relearn import new_rows
-
     learn = changed_software(net, changed)
     frame = nets()[net].rows(net, options.data)
     rows = bare_of(frame)
@@ -102,11 +103,6 @@ def write_frames(net: str, options: argparse.Namespace, changed: Sequence[str]) 
 
 def train(net: str, options: argparse.Namespace) -> None:
     """Train a net on, of its frame alone; one that is trained already stays."""
-    import time
-
-    from train import relearn
-    from train.registry import rows_of
-
     folder = options.runs / net
     if (folder / "net" / "log.json").exists():
         return
@@ -114,7 +110,7 @@ def train(net: str, options: argparse.Namespace) -> None:
     rows = rows_of(net, load_frame(folder / "frame.parquet"))
     device = options.device or ("cuda" if relearn.torch.cuda.is_available() else "cpu")
     learn = read(folder / "learn.json")["learn"]
-    wanted = relearn.Plan.of(net)
+    wanted = plan_of(relearn.Plan, settings("relearn", f"{net}.relearn"))
     wanted = replace(wanted, learn=(*wanted.learn, *learn), steps=options.steps or wanted.steps)
     relearn.relearn(net, rows, options.weights / f"{net}.json", folder / "net", wanted, device, end)
 
@@ -201,10 +197,6 @@ def _own(known: dict[str, Any]) -> list[str]:
 
 def put(net: str, options: argparse.Namespace) -> list[Cell]:
     """Put what was trained into the weights that ship, unless it makes a known version worse; cells of the report."""
-    from train.export import replace_net
-    from train.registry import bare_of, extra, rows_of
-    from train.relearn import new_rows
-
     folder, card = options.runs / net, options.weights / f"{net}.json"
     frame = load_frame(folder / "frame.parquet")
     rows, document = rows_of(net, frame), read(card)
@@ -270,9 +262,6 @@ def main(options: argparse.Namespace) -> int:
     """Run the stages asked for; 1 where a net was not put."""
     concerned = options.net
     if options.stage_of in (None, "frames"):
-        from corpus import data_dir, lock
-        from train.net import nets
-
         data = data_dir(options.data)
         changed = lock.differences(data)
         concerned = [net for net in options.net or nets() if write_frames(net, options, changed)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,12 @@ from pipewave.gpus import find
 from pipewave.nets.nets import load
 from pipewave.nets.weights_metadata import WeightsMetadata, metadata_of
 from pipewave.software.stacks import framework
+from train.cards import settings
 from train.export import defaults, trained_software
 from train.net import balanced, nets, pack
 from train.rows import Rows
 from train.splits import DRAWS, FEW, expand, meet
 
-PLANS = Path(__file__).with_name("plans")
 FEWEST = 10 * FEW  # rows of a GPU and type of which a few are drawn
 
 
@@ -68,20 +67,12 @@ def extra(net: str, rows: Rows) -> dict[str, Any]:
     return made.card(net, trained_software(usual))
 
 
-def _merged(*names: str) -> dict[str, Any]:
-    """Settings of these plans, later ones over earlier ones."""
-    found: dict[str, Any] = {}
-    for file in (PLANS / f"{name}.json" for name in dict.fromkeys(names)):
-        found |= json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    return found
-
-
 def plan(net: str, kind: str, rows: Rows) -> dict[str, Any]:
     """The plan of a net, `kind` being `net` or `ceiling`: its own file over its module's over the common one.
 
     Splits that these rows do not allow are left out; `few:graph` stands for the GPUs with rows under that protocol.
     """
-    merged = _merged(kind, f"{nets()[net].plans or net}.{kind}", f"{net}.{kind}")
+    merged = settings(kind, f"{nets()[net].plans or net}.{kind}", f"{net}.{kind}")
     return merged | {"splits": splits(merged["splits"], rows)}
 
 
@@ -89,7 +80,7 @@ def further(net: str, rows: Rows, card: Path) -> dict[str, Any]:
     """The plan by which shipped weights are trained further: that of the net, but for `plans/versions.json` and
     `plans/<net>.versions.json`.
     """
-    own = _merged("versions", f"{net}.versions")
+    own = settings("versions", f"{net}.versions")
     members = len(load(card).net.weights[0])
     return plan(net, "net", rows) | own | {"seeds": members, "splits": expand(own["splits"], rows)}
 

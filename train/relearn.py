@@ -14,7 +14,7 @@ import math
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,6 @@ from train.run import Run, as_one, save_predictions
 from train.splits import by_name, meet
 from train.start import Start
 
-PLANS = Path(__file__).with_name("plans")
 SPLIT, TRAINER = "ship", "train.relearn"
 SCALES = 0.4  # what a square of the log of the error's scale costs where answers are kept
 MARGIN = 0.006  # by which the larger call of a pair is to be slower
@@ -67,16 +66,6 @@ class Plan:
     learn: tuple[str, ...] = ()
     contexts: int = 2_000
     epochs: int = 400
-
-    @classmethod
-    def of(cls, net: str) -> Plan:
-        """Of the common file and the net's. ValueError for an unknown field."""
-        given: dict[str, Any] = {}
-        for file in (PLANS / "relearn.json", PLANS / f"{net}.relearn.json"):
-            given |= read(file) if file.exists() else {}
-        if unknown := set(given) - {each.name for each in fields(cls)}:
-            raise ValueError(f"{net}: unknown fields {', '.join(sorted(unknown))}")
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +110,10 @@ class Calls:
     @classmethod
     def of(cls, found: Drawn, device: str, successors: Tensor | None = None, stack: int = 0) -> Calls:
         """Only those with finite features."""
-        parts = (found.features, found.codes, found.base, found.least, found.weight)
-        features, codes, base, least, weight = (torch.tensor(np.concatenate(part), device=device) for part in parts)
+        features, codes, base, least, weight = (
+            torch.tensor(np.concatenate([getattr(one, name) for one in found.contexts]), device=device)
+            for name in ("features", "codes", "base", "least", "weight")
+        )
         pairs = torch.tensor(np.concatenate(found.pairs), device=device)
         small, large, allowed = pairs[:, 0].long(), pairs[:, 1].long(), pairs[:, 2].float()
         fine = torch.isfinite(features).all(1)
@@ -318,7 +309,7 @@ def relearn(
         said_share = ", ".join(f"{key} {100 * value:.2f}" for key, value in share.items())
         print(f"{name}: % of pairs out of order by more than 2 %: {said_share}", flush=True)
     how = asdict(plan) | {"steps": steps, "chosen": chosen}
-    how |= {"held_out": {key: [*map(_rounded, two)] for key, two in errors.items()}}
+    how |= {"held_out": {key: np.nan_to_num(np.round(two, 3), posinf=1e9).tolist() for key, two in errors.items()}}
     log = {
         "plan": {"activation": net.activation, "loss": document["net"]["loss"], "seed": 0}, "trainer": TRAINER,
         "relearned": how, "net": name, "features": list(net.features), "categories": categories,
@@ -353,7 +344,3 @@ def halves_off(rows: Rows, index: Ints, mean: NDArray[np.float64]) -> tuple[floa
         _, number = np.unique(cell[at], return_inverse=True)
         found.append(float((np.bincount(number, off[at]) / np.bincount(number)).mean()) if len(at) else np.inf)
     return found[0], found[1]
-
-
-def _rounded(value: float) -> float:
-    return round(value, 3) if math.isfinite(value) else 1e9

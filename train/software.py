@@ -15,12 +15,10 @@ rows of all.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -29,7 +27,7 @@ import pandas as pd
 from corpus.select import FOLDS, HELD_OUT
 from pipewave.nets.weights_metadata import LEVELS, Interval, TrainingRows, from_nested, half_width
 from pipewave.software.stacks import framework, version
-from train.cards import RUNS, WEIGHTS, put, read, write
+from train.cards import RUNS, WEIGHTS, altered, put, read, write
 from train.intervals import LEVEL, POWERS, TOLERANCE, Floats, balance
 from train.net import nets
 from train.outcomes import KNOWN, TABLES, Outcome, by_default, by_weights, rows
@@ -190,33 +188,23 @@ def _frames(tables: Sequence[str]) -> dict[str, pd.DataFrame]:
 
 def _answered(folder: Path, frames: Mapping[str, pd.DataFrame]) -> Iterator[Outcome]:
     """Outcomes with the intervals of known software, as if none had been settled for other."""
-    with TemporaryDirectory() as name:
-        for path in folder.glob("*.json"):
-            card = read(path)
-            card["intervals"] = _of_known(card["intervals"])
-            (Path(name) / path.name).write_text(json.dumps(card), encoding="utf-8")
-            weights = path.with_suffix(".safetensors")
-            (Path(name) / weights.name).symlink_to(weights.resolve())
-        yield from _unknown(by_weights(Path(name), frames), folder)
-
-
-def _of_known(intervals: Mapping[str, Any]) -> dict[str, Any]:
-    """A card's intervals without those of other software."""
-    return {key: one for key, one in intervals.items() if key.partition("|")[0] not in CALIBRATED}
-
-
-def _unknown(outcomes: Sequence[Outcome], folder: Path) -> Iterator[Outcome]:
-    """Outcomes of nets that this folder has, of software that they do not know."""
     there = {path.stem for path in folder.glob("*.json")}
-    return (one for one in outcomes if one.net in there and one.software != KNOWN and one.basis == BASIS)
+    with altered(folder.glob("*.json"), _of_known) as known:
+        for one in by_weights(known, frames):
+            if one.net in there and one.software != KNOWN and one.basis == BASIS:
+                yield one
+
+
+def _of_known(card: dict[str, Any]) -> dict[str, Any]:
+    """A card without the intervals of other software."""
+    kept = {key: one for key, one in card["intervals"].items() if key.partition("|")[0] not in CALIBRATED}
+    return card | {"intervals": kept}
 
 
 def update(card_paths: Sequence[Path], outcomes: Sequence[Outcome], found: Mapping[str, Interval]) -> str:
     """Put intervals into the cards of a net, the shipped one and those of members; what they are."""
     for path in card_paths:
-        card = read(path)
-        card["intervals"] = _of_known(card["intervals"])
-        write(path, card)
+        write(path, _of_known(read(path)))
         put(path, found)
     return f"{card_paths[0].stem}: {len(outcomes):,} rows, " + ", ".join(f"{k} {v}" for k, v in found.items())
 

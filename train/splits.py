@@ -1,6 +1,5 @@
 """Which rows train and which are scored, by name: `fold:0`, `logo:H100`, `lofo:ada`, `few:L40S:3`, `ship`, `all`.
 
-`kernel:hopper:triton` leaves out the rows of an implementation on an architecture.
 `ver:1` leaves out a third of the versions that held-out tables do not count, and some others on single GPUs.
 `few:L40S:3@dtype=bf16,protocol=graph` is that split of those rows only: as if the others had never been measured.
 `few:L40S:3+dtype=bf16,protocol=graph` draws and scores those rows only: other GPUs train with all they have.
@@ -21,6 +20,7 @@ from pipewave.software.stacks import framework, version
 from train.rows import UNKNOWN, Ints, Rows
 
 SCORED = (0, 1, 2, 3, 4)
+UNSEEN = f"fold:{HELD_OUT}"  # what shipped weights are scored on
 TWINS = (("H100", "H800"), ("B200", "GB200"), ("B300", "GB300"))
 FAMILIES = ("ampere", "ada", "hopper", "blackwell", "blackwell_rtx")
 FEW, DRAWS = 100, 5
@@ -60,7 +60,6 @@ def by_name(name: str, rows: Rows, few_share: float = FEW_SHARE) -> Split:
         "logo": lambda: _held_out(name, _is(rows, "gpu", twins(rest))),
         "lofo": lambda: _held_out(name, _is(rows, "family", (rest,))),
         "few": lambda: few_shot(name, rows, few_share),
-        "kernel": lambda: _held_out(name, _kernel(rows, *rest.split(":", 1))),
         "ver": lambda: _unknown_software(name, rows, left_out_software(rows, int(rest))),
         "ship": lambda: _held_out(name, rows.fold == HELD_OUT),
         "all": lambda: Split(name, np.arange(len(rows)), np.arange(0)),
@@ -117,7 +116,8 @@ def left_out_software(rows: Rows, part: int) -> NDArray[np.bool_]:
     older, older_here = (~np.isin(codes, np.unique(codes[counted])) for codes in (stack, pair))
     names = rows.columns["stack"].values
     mine = _every_third(names, np.unique(stack[older]), part)[stack]
-    places = np.array([[_part(f"{card}|{name}", ELSEWHERE * VERSIONS) for name in names] for card in _firsts(rows)])
+    drawn = [[zlib.crc32(f"{card}|{name}".encode()) for name in names] for card in _firsts(rows)]
+    places = np.array(drawn) % (ELSEWHERE * VERSIONS)
     return np.asarray((older & mine) | (older_here & (places[gpu, stack] == part)))
 
 
@@ -134,10 +134,6 @@ def _firsts(rows: Rows) -> list[str]:
     return [first.get(name, name) for name in rows.columns["gpu"].values]
 
 
-def _part(name: str, parts: int) -> int:
-    return zlib.crc32(name.encode()) % parts
-
-
 def _drawable(groups: Ints, rng: np.random.Generator) -> NDArray[np.bool_]:
     unique = np.unique(groups)
     if len(unique) >= FEW:
@@ -152,10 +148,12 @@ def _held_out(name: str, held: NDArray[np.bool_]) -> Split:
 
 
 def meet(rows: Rows, conditions: Iterable[str]) -> NDArray[np.bool_]:
-    """Rows of which every `column=value` is true."""
+    """Rows of which every `column=value` is true. ValueError for an unknown column."""
     pairs = [condition.partition("=") for condition in conditions if condition]
     kept = np.ones(len(rows), bool)
     for column, _, value in pairs:
+        if column not in rows.columns:
+            raise ValueError(f"{column}={value}: column must be one of {', '.join(rows.columns)}")
         kept &= _is(rows, column, (value,))
     return kept
 
@@ -167,10 +165,6 @@ def _counted(rows: Rows) -> NDArray[np.bool_]:
 def _is(rows: Rows, column: str, values: Iterable[str]) -> NDArray[np.bool_]:
     wanted = [code for code, value in enumerate(rows.columns[column].values) if value in set(values)]
     return np.isin(rows.columns[column].codes, wanted)
-
-
-def _kernel(rows: Rows, family: str, impl: str) -> NDArray[np.bool_]:
-    return _is(rows, "family", (family,)) & _is(rows, "impl", (impl,))
 
 
 def _present(rows: Rows, column: str) -> list[str]:

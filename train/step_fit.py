@@ -44,24 +44,15 @@ SGLANG = RANGES | {
     "decode_host_us": (10.0, 200.0),
 }
 STEPS = (1.5, 1.2, 1.07, 1.02)
-STARTS = (0.0, 0.25, 0.5, 0.75)
-
-
-def ranges_of(engine: Engine) -> Mapping[str, tuple[float, float]]:
-    """Where an engine's constants may lie."""
-    return SGLANG if engine.name == "sglang" else RANGES
+STARTS = (0.0, 0.25, 0.5, 0.75)  # how far up its range every constant is, on a log scale
 
 
 def fit(measured: Measured, engine: Engine) -> Engine:
     """The constants with the least loss that coordinate descent reaches from several starts, whatever `engine` has."""
-    ranges = ranges_of(engine)
-    ends = [_descended(measured, engine.what_if(**_between(share, ranges)), ranges) for share in STARTS]
+    ranges = SGLANG if engine.name == "sglang" else RANGES
+    starts = [{name: low * (high / low) ** share for name, (low, high) in ranges.items()} for share in STARTS]
+    ends = [_descended(measured, engine.what_if(**start), ranges) for start in starts]
     return min(ends, key=lambda one: loss(measured, one))
-
-
-def _between(share: float, ranges: Mapping[str, tuple[float, float]]) -> dict[str, float]:
-    """Every constant so far up its range, on a log scale."""
-    return {name: low * (high / low) ** share for name, (low, high) in ranges.items()}
 
 
 def _descended(measured: Measured, engine: Engine, ranges: Mapping[str, tuple[float, float]]) -> Engine:

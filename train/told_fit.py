@@ -114,7 +114,7 @@ def fit(groups: Sequence[Told], steps: int = STEPS) -> Prior:
     """The prior under which rows that are not told come out likeliest, by those that are."""
     torch.set_default_dtype(torch.float64)
     start = {name: torch.tensor(value) for name, value in START.items()}
-    free = {name: (_logit(value) if name in SHARES else value.log()) for name, value in start.items()}
+    free = {name: (torch.logit(value) if name in SHARES else value.log()) for name, value in start.items()}
     first = {name: value.clone() for name, value in free.items()}
     learned = [value.requires_grad_() for name, value in free.items() if name not in FIXED]
     search = torch.optim.Adam(learned, lr=RATE)
@@ -136,10 +136,6 @@ def fit(groups: Sequence[Told], steps: int = STEPS) -> Prior:
 def _prior(free: dict[str, torch.Tensor]) -> Prior:
     values: dict[str, Any] = {n: (torch.sigmoid(v) if n in SHARES else v.exp()) for n, v in free.items()}
     return Prior(**values)
-
-
-def _logit(share: torch.Tensor) -> torch.Tensor:
-    return torch.log(share / (1.0 - share))
 
 
 def _loss(prior: Prior, drawn: Draws) -> torch.Tensor:

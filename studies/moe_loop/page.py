@@ -40,17 +40,13 @@ def _gaps(groups: Mapping[str, Any]) -> str:
 def _gains(groups: Mapping[str, Any]) -> str:
     head = ("layers", "its kernel, our choice", "our layer", "its products alone", "our layer over vLLM as served",
             "slower: choice, worst", "slower: our layer, worst")  # fmt: skip
-    return _table(head, [_gain(name, part) for name, part in groups.items()])
-
-
-def _gain(name: str, part: Mapping[str, Any]) -> tuple[object, ...]:
-    over = part["over_default"]
-    fast = (over["tuned"], over["ours"], part["products"], part["over_served"]["ours"])
-    return name, *map(_speedup, fast), _slower(over["tuned"]), _slower(over["ours"])
-
-
-def _speedup(of: Mapping[str, float]) -> str:
-    return f"{of['geomean']:.2f} / {of['median']:.2f} / {of['max']:.2f}"
+    lines = []
+    for name, part in groups.items():
+        over = part["over_default"]
+        fast = (over["tuned"], over["ours"], part["products"], part["over_served"]["ours"])
+        ups = (f"{of['geomean']:.2f} / {of['median']:.2f} / {of['max']:.2f}" for of in fast)
+        lines.append((name, *ups, _slower(over["tuned"]), _slower(over["ours"])))
+    return _table(head, lines)
 
 
 def _slower(of: Mapping[str, float]) -> str:

@@ -12,9 +12,10 @@ from pipewave.simulate import Estimate, estimate
 from pipewave.simulate.kv_budget import KvBudget
 from pipewave.simulate.policies import SchedulingPolicy
 from pipewave.simulate.static_batch import Schedule, StaticBatch
-from studies.e2e_pipeweave import VLLM_ROWS, data_dir
+from studies.e2e_pipeweave import VLLM_ROWS
+from studies.published_rows import corpus
 
-RUNS = data_dir() / "pipeweave" / "e2e" / "real"
+RUNS = corpus() / "pipeweave" / "e2e" / "real"
 SHAPES = {"arxiv16": (16, 2197, 403), "splitwise64": (64, 901, 169)}
 
 

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 from synthetic import synthetic  # noqa: E402
 
 from train import fit, rows  # noqa: E402
+from train.cards import plan_of  # noqa: E402
 from train.descent import Loss  # noqa: E402
 from train.ensemble import Ensemble, Shape  # noqa: E402
 from train.run import load_predictions  # noqa: E402
@@ -158,7 +159,7 @@ def test_the_scale_head_does_not_pull_the_estimate() -> None:
 
 def test_unknown_fields_of_a_plan_are_refused() -> None:
     with pytest.raises(ValueError, match="epoch"):
-        fit.Plan.of({"epoch": 3})
+        plan_of(fit.Plan, {"epoch": 3})
 
 
 def test_features_that_are_not_numbers_are_refused() -> None:

@@ -13,7 +13,7 @@ from synthetic import synthetic
 from pipewave.nets.weights_metadata import BASES, Interval, half_width, intervals_of
 from train import evaluate
 from train.run import save_predictions
-from train.splits import by_name, expand
+from train.splits import by_name, expand, meet
 
 DATA = synthetic()
 
@@ -72,7 +72,7 @@ def test_a_split_does_not_set_its_own_interval() -> None:
 
 
 def test_rows_chosen_by_protocol_keep_the_intervals_of_all() -> None:
-    keep = evaluate.chosen(DATA, ["gpu=H200"])
+    keep = meet(DATA, ["gpu=H200"])
     only = evaluate.scored("logo", DATA, guesses("logo:*", error=0.1), keep)
     assert [part.name for part in only] == ["logo:H200"]
     assert np.isfinite(only[0].half).all()
@@ -87,11 +87,11 @@ def test_draws_answer_with_their_median() -> None:
 
 
 def test_conditions_choose_rows_and_unknown_columns_are_refused() -> None:
-    keep = evaluate.chosen(DATA, ["gpu=H100,H200", "stack=vllm-0.24.0"])
-    assert set(DATA.columns["gpu"].text()[keep]) == {"H100", "H200"}
+    keep = meet(DATA, ["gpu=H200", "stack=vllm-0.24.0"])
+    assert set(DATA.columns["gpu"].text()[keep]) == {"H200"}
     assert set(DATA.columns["stack"].text()[keep]) == {"vllm-0.24.0"}
     with pytest.raises(ValueError, match="column"):
-        evaluate.chosen(DATA, ["card=H100"])
+        meet(DATA, ["card=H100"])
 
 
 def test_a_report_prints_and_gives_the_same_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,13 +57,6 @@ def test_a_family_is_left_out_whole() -> None:
     assert "hopper" not in text("family", split.train)
 
 
-def test_a_kernel_is_left_out_on_one_architecture_and_stays_elsewhere() -> None:
-    impl = sorted(text("impl", np.flatnonzero(ROWS.columns["family"].text() == "hopper")))[0]
-    split = splits.by_name(f"kernel:hopper:{impl}", ROWS)
-    assert text("impl", split.score) == {impl} and text("family", split.score) == {"hopper"}
-    assert sorted([*split.train, *split.score]) == list(range(len(ROWS)))
-
-
 def test_few_rows_of_a_gpu_train_and_their_groups_are_not_scored() -> None:
     split = splits.by_name("few:H200:1", ROWS)
     drawn = np.unique(split.train[ROWS.columns["family"].text()[split.train] == "hopper"])

@@ -45,10 +45,9 @@ def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
     """
     every = corpus.load("attention", data_dir)
     every = every[~every["stack"].isin(UNUSABLE)]
-    newest = corpus.newest(every.reset_index(names="row"))["row"]
-    drawn = corpus.versions(every[~corpus.is_own(every)], max_rows=EACH).index
-    frame = every[every.index.isin(newest) | every.index.isin(drawn)]
-    even = frame.assign(lens=None, newest=frame.index.isin(newest), page_size=0)  # as if of small pages, as all are
+    frame = corpus.of_every_version(every, every[~corpus.is_own(every)], max_rows=EACH)
+    frame = frame.rename(columns={"counted": "newest"})
+    even = frame.assign(lens=None, page_size=0)  # as if of small pages, as all are
     frame = pd.concat([even, _ragged_rows()], ignore_index=True)
     decode = (frame["q_len"] == 1) & (frame["causal"].astype(bool) | (frame["kv_len"] > 1))
     frame = frame[decode if net == DECODE else ~decode].reset_index(drop=True)
@@ -77,7 +76,7 @@ def card(net: str, known: dict[str, Any]) -> dict[str, Any]:
     impls = _on_related(rows_say) | rows_say
     stacks = sorted({stack for names in known["stacks"].values() for stack in names})
     filled = dict(impls)
-    for key in sorted((key for key in impls if _capability(key)), key=_age, reverse=True):
+    for key in sorted(filter(_capability, impls), key=lambda key: version(key.split("|")[0]), reverse=True):
         source, capability, *dtype = key.split("|")
         for stack in (other for other in stacks if framework(other) == framework(source)):
             if len(dtype) < FINER or f"{stack}|{capability}" not in impls:  # a stack's own rows say all that it runs
@@ -118,10 +117,6 @@ def _coarser(key: str) -> str | None:
 
 def _capability(key: str) -> bool:
     return "|" in key and key.split("|")[1].isdigit()
-
-
-def _age(key: str) -> tuple[int, ...]:
-    return version(key.split("|")[0])
 
 
 def _ragged_rows() -> pd.DataFrame:

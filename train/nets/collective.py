@@ -32,7 +32,8 @@ def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
 
     `counted` marks those that held-out tables score: of the newest version of each framework or of NCCL.
     """
-    frame = _every_version(started_together(corpus.load("collectives", data_dir)))
+    frame = started_together(corpus.load("collectives", data_dir))
+    frame = corpus.of_every_version(frame, frame[frame["source"] == "aiconfigurator"], max_rows=EACH)
     op = "all_reduce" if net == SMALL_ALL_REDUCE else net
     frame = frame[(frame["op"] == op) & ~(frame["fabric"].isin(OTHER_CARDS) & (frame["gpu"] != "A40"))]
     if net == SMALL_ALL_REDUCE:
@@ -47,14 +48,6 @@ def _small(frame: pd.DataFrame) -> pd.DataFrame:
     custom = np.array([regime({**case, "bytes": 1}) == SMALL_ALL_REDUCE for case in cases])
     beyond = custom & ~own & (frame["protocol"] == "graph") & (frame["bytes"] <= BEYOND)
     return frame.assign(counted=frame["counted"] & own)[own | beyond]
-
-
-def _every_version(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows that count and those of older versions."""
-    newest = corpus.newest(frame.reset_index(names="row"))["row"]
-    drawn = corpus.versions(frame[frame["source"] == "aiconfigurator"], max_rows=EACH).index
-    counted = frame.index.isin(newest)
-    return frame.assign(counted=counted)[counted | frame.index.isin(drawn)]
 
 
 def started_together(frame: pd.DataFrame) -> pd.DataFrame:

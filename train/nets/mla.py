@@ -37,11 +37,8 @@ def card(net: str, known: dict[str, Any]) -> dict[str, Any]:
 def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
     """Rows of every version that ran in a graph; `counted` are those of the newest of each framework."""
     every = corpus.load("mla", data_dir)
-    newest = corpus.newest(every.reset_index(names="row"))["row"]
-    drawn = corpus.versions(every, max_rows=EACH).index
-    frame = every.assign(counted=every.index.isin(newest))[every.index.isin(newest) | every.index.isin(drawn)]
-    phase = net.removeprefix("mla_")
-    return usable(frame[frame["phase"] == phase]).reset_index(drop=True)
+    frame = corpus.of_every_version(every, every, max_rows=EACH)
+    return usable(frame[frame["phase"] == net.removeprefix("mla_")]).reset_index(drop=True)
 
 
 def usable(frame: pd.DataFrame) -> pd.DataFrame:

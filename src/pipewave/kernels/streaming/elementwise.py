@@ -24,8 +24,8 @@ from pipewave.physics.cache import COLD, SERVING
 #                         passes · bytes · miss / DRAM bandwidth )
 #
 # Operators that run many kernels over all SMs (PyTorch's top-k and sort) have the work of an SM in the place of rounds.
-# Constants: `python -m train.sampling_fit`, which fits them to 48 sizes of each on an H100 (1 to 256 requests,
-# vocabularies of 32,000 to 262,144) and prints how far vocabularies left out are off.
+# Constants: of the least mean absolute log error over 48 sizes of each on an H100 (1 to 256 requests,
+# vocabularies of 32,000 to 262,144); `studies/results/sampling_fit.json` says how far vocabularies left out are off.
 
 CHUNK = 1024  # values
 HELD = 0.4  # of the L2: logits and what they are made of
@@ -37,7 +37,7 @@ VALUE_BYTES, INDEX_BYTES = 4, 8  # logits are compared as float32, places are in
 # exchange what they found through memory (`setReduceConfig` in ATen's Reduce.cuh: grids of all traced calls are this
 # rule's). So a row of 128,256 logits takes longer than one of 151,936. However many blocks it holds, an SM looks at
 # no more than so many values in a clock. The constants are fitted to 48 sizes on an H100 and an H200
-# (`python -m train.sampling_fit`).
+# (`studies/results/sampling_fit.json`).
 
 ARGMAX = "argmax"
 THREADS, SHARED_FROM, LEAST, MOST = 512, 256.0, 16.0, 256.0  # threads of a block; values a thread looks at
