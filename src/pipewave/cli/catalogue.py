@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pipewave.cli.command import Argument, Option
 from pipewave.cli.options import AsJson, Ep, Format, Ignore, Pp, Tp
-from pipewave.cli.streams import check_format, facts, print_json, show
+from pipewave.cli.streams import check_format, print_json, show
 
 if TYPE_CHECKING:
     from pipewave.models.summary import Blocks
 
 GIB = 2**30
 AMD_FROM = 900
+TITLED = ("model", "model_type")  # what the title of a model's table says
 GPUS = "dense TFLOP/s by type; DRAM in GB and GB/s, L2 in MB, link in GB/s one way"
 ENGINES = "defaults of a dense model on one {gpu}; rows: whose measured kernels answer"
 
@@ -96,6 +97,7 @@ def model_command(
     from pipewave.models import load, names
     from pipewave.models.shard import Parallel
     from pipewave.models.summary import blocks, rows, summary
+    from pipewave.view.document import number
 
     if not model:
         print(json.dumps(list(names())) if as_json else "\n".join(names()))
@@ -108,7 +110,10 @@ def model_command(
     title = f"{spec.name} ({spec.model_type}): {found.pattern}"
     lines = rows(spec, parallel) if matrices else list(_lines(found))
     show(lines, "table", title=title, droppable=("precision", "parameters M", "what"))
-    facts({k: v for k, v in totals.items() if k not in ("model", "model_type")})
+    known = {name: value for name, value in totals.items() if name not in TITLED and value not in ([], None)}
+    width = max(28, *map(len, known))
+    for name, value in known.items():
+        print(f"{name:{width}} {number(value)}")
 
 
 def _lines(found: Blocks) -> Iterator[dict[str, Any]]:

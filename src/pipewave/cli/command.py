@@ -105,9 +105,6 @@ class Parameter:
 class Argument(Parameter):
     """A word by its place."""
 
-    def __init__(self, help: str = "", **how: Any) -> None:
-        super().__init__(help=help, **how)
-
 
 class Option(Parameter):
     """A value by name. `--on/--off` spells both sides of a flag; without spellings it is `--name` or `--no-name`."""

@@ -62,7 +62,7 @@ def report(
     what: Annotated[str, Argument(help="estimate, plan, trace (with their own options), or a saved answer.")],
     out: Annotated[str, Option(help="Where the report goes; - is standard output.")] = "-",
     form: Annotated[str, Option("--format", help="html or md; default: by the name of --out.")] = "",
-    options: Annotated[list[str], Argument("Options of the command that answers.", rest=True)] = [],  # noqa: B006
+    options: Annotated[list[str], Argument(help="Options of the command that answers.", rest=True)] = [],  # noqa: B006
 ) -> None:
     """One self-contained file, HTML or Markdown, of a plan, an estimate or a trace.
 

@@ -61,7 +61,7 @@ def _parameter(cls: type[Call], name: str, rule: Rule) -> Parameter:
     parser = _whole if rule.kind == "int" else None
     wanted = "Integers separated by commas; 3500*8 repeats." if rule.kind == "ints" else ", ".join(rule.choices or ())
     if name in required(cls):
-        return Argument(wanted, parser=parser).of(name, kind)
+        return Argument(help=wanted, parser=parser).of(name, kind)
     return Option(help=wanted, parser=parser).of(name, kind, defaults(cls)[name])
 
 

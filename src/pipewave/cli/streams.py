@@ -136,16 +136,6 @@ def show(
         print(terminal.rows_of(rows, title, droppable))
 
 
-def facts(named: Mapping[str, Any]) -> None:
-    """Print one fact a line."""
-    from pipewave.view.document import number
-
-    shown = {name: value for name, value in named.items() if value not in ([], None)}
-    width = max(28, *map(len, shown))
-    for name, value in shown.items():
-        print(f"{name:{width}} {number(value)}")
-
-
 def check_format(form: str) -> str:
     """The form of `show` itself, or BadInput."""
     if form not in FORMATS:

@@ -50,8 +50,6 @@ def trace_command(
     from pipewave.calls.fields import integers
     from pipewave.kernels.profiler import Given
     from pipewave.models import load
-    from pipewave.models.shard import Parallel
-    from pipewave.step import find_engine
     from pipewave.traces import Workload, explain_trace
     from pipewave.traces import compare as side_by_side
     from pipewave.traces.reader import Limits
@@ -66,7 +64,7 @@ def trace_command(
         raise BadInput("--fail-above: needs a second trace to compare with", field="fail_above")
     given = Given(integers(q_lens) if q_lens else (), integers(kv_lens) if kv_lens else ())
     spec, cache = load(model) if model else None, cache_type(kv_cache_dtype)
-    workload = Workload.of(spec, Parallel(tp, 1, ep), cache, given, find_engine(engine))
+    workload = Workload.of(spec, tp=tp, ep=ep, kv_dtype=cache, given=given, engine=engine)
     limits = Limits(unpacked_bytes=unpacked_gib << 30)
     with waiting(f"kernels of {file}"):
         reports = [

@@ -117,20 +117,6 @@ class Sum:
         self.predicted_us = (self.predicted_us or 0.0) + (predicted_us or 0.0) if known else None
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """All calls of one place in the tree. `path`: kind of step, layer where any is known, operator, kernel; `counted`:
-    they rest on no assumption; `family` is None for kernels that nothing predicts.
-    """
-
-    path: tuple[str, ...]
-    family: str | None
-    count: int
-    measured_us: float
-    predicted_us: float | None
-    counted: bool
-
-
 def sums(calls: Iterable[Ran], key: Callable[[Ran], Any]) -> dict[Any, Sum]:
     """Sums by key, in the order in which the keys first ran; a key that is a text is the name."""
     found: dict[Any, Sum] = {}
@@ -141,18 +127,19 @@ def sums(calls: Iterable[Ran], key: Callable[[Ran], Any]) -> dict[Any, Sum]:
     return found
 
 
-def leaves(calls: Sequence[Ran]) -> tuple[Leaf, ...]:
-    """The leaves of the tree, in the order in which they first ran."""
+def leaves(calls: Sequence[Ran]) -> list[dict[str, Any]]:
+    """The leaves of the tree as JSON has them, in the order in which they first ran. `path`: kind of step, layer where
+    any is known, operator, kernel; `counted`: they rest on no assumption; `family` is None where nothing predicts.
+    """
     layered = any(one.layer is not None for one in calls)
 
     def place(one: Ran) -> tuple[tuple[str, ...], str | None, bool]:
         layer = (_layer(one),) if layered else ()
         return (said(one.step), *layer, one.operator, short(one.kernel)), one.family, one.counted
 
-    return tuple(
-        Leaf(path, family, int(total.calls), total.measured_us, total.predicted_us, counted)
-        for (path, family, counted), total in sums(calls, place).items()
-    )
+    return [{"path": path, "family": family, "count": total.calls, "measured_us": total.measured_us,
+             "predicted_us": total.predicted_us, "counted": counted}
+            for (path, family, counted), total in sums(calls, place).items()]  # fmt: skip
 
 
 def by_operator(calls: Iterable[Ran]) -> tuple[Sum, ...]:

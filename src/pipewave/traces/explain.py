@@ -42,13 +42,14 @@ class Workload:
 
     @classmethod
     def of(
-        cls, model: ModelSpec | None, parallel: Parallel, kv_dtype: str | None, given: Given, engine: Engine
+        cls, model: ModelSpec | None, *, tp: int, ep: int, kv_dtype: str | None, given: Given, engine: str
     ) -> Workload:
         """Requests of a model that is split so. Raises CannotShard where it does not divide."""
+        parallel, found = Parallel(tp, 1, ep), find_engine(engine)
         if model is None:
-            return cls(None, given, engine)
+            return cls(None, given, found)
         parallel.check(model)
-        return cls(Deployment(model, parallel, kv_dtype, engine.memory.page_size), given, engine)
+        return cls(Deployment(model, parallel, kv_dtype, found.memory.page_size), given, found)
 
 
 def explain_trace(

@@ -144,7 +144,7 @@ class Report(Shown):
             "losses": [asdict(loss) for loss in self.losses],
             "by_operator": [asdict(row) for row in by_operator(self.ran)],
             "by_layer": [asdict(row) for row in by_layer(self.ran)],
-            "flame": [asdict(leaf) for leaf in leaves(self.ran)],
+            "flame": leaves(self.ran),
             "notes": list(self.notes),
         }
 

@@ -10,9 +10,7 @@ from pydantic import Field
 from pipewave.calls.fields import integers
 from pipewave.errors import BadInput
 from pipewave.kernels.profiler import Given
-from pipewave.models.shard import Parallel
 from pipewave.prediction.requests import check_protocol
-from pipewave.step import find_engine
 from pipewave.traces import Report, Workload, compare, explain_trace
 from pipewave.traces.reader import Limits, parse
 from pipewave.web import limits
@@ -64,8 +62,8 @@ def _explained(query: TraceQuery, name: str, data: bytes) -> Report:
     """One of a question's traces."""
     given = Given(_lens("q_lens", query.q_lens), _lens("kv_lens", query.kv_lens))
     spec = None if query.model is None else model_of(query.model)
-    parallel, cache = Parallel(query.tp, 1, query.ep), cache_dtype(query.kv_cache_dtype)
-    workload = Workload.of(spec, parallel, cache, given, find_engine(query.engine))
+    cache = cache_dtype(query.kv_cache_dtype)
+    workload = Workload.of(spec, tp=query.tp, ep=query.ep, kv_dtype=cache, given=given, engine=query.engine)
     gpu = gpu_of(query.gpu, {}) if query.gpu else None
     if query.protocol is not None:
         check_protocol(query.protocol)
