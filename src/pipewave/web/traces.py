@@ -13,6 +13,7 @@ from pipewave.kernels.profiler import Given
 from pipewave.prediction.requests import check_protocol
 from pipewave.traces import Report, Workload, compare, explain_trace
 from pipewave.traces.reader import Limits, parse
+from pipewave.traces.report import Comparison
 from pipewave.web import limits
 from pipewave.web.forms import Form, Name, cache_dtype, gpu_of, line, model_of
 
@@ -48,14 +49,17 @@ def trace_answer(query: TraceQuery, file: Path) -> dict[str, Any]:
 
     Raises BadFile and what the library raises.
     """
-    data = file.read_bytes()
-    if query.other is None:
-        return _explained(query, query.name, data).to_dict() | {"command": trace_command(query, query.name)}
-    if query.first_bytes is None or query.first_bytes >= len(data):
-        raise BadInput("first_bytes: must say where the second trace begins", field="first_bytes")
-    one = _explained(query, query.name, data[: query.first_bytes])
-    other = _explained(query, query.other, data[query.first_bytes :])
-    return compare(one, other).to_dict() | {"command": trace_command(query, query.name, query.other)}
+    data, names, at = file.read_bytes(), [query.name], query.first_bytes
+    if query.other is not None:
+        if at is None or at >= len(data):
+            raise BadInput("first_bytes: must say where the second trace begins", field="first_bytes")
+        one, other = _explained(query, query.name, data[:at]), _explained(query, query.other, data[at:])
+        found: Report | Comparison = compare(one, other)
+        names.append(query.other)
+    else:
+        found = _explained(query, query.name, data)
+    given = {name: value for name, value in query.given().items() if name not in OURS}
+    return found.to_dict() | {"command": line(["pipewave", "trace", *names, "--format", "json"], given)}
 
 
 def _explained(query: TraceQuery, name: str, data: bytes) -> Report:
@@ -85,9 +89,3 @@ def _lens(name: str, text: str) -> tuple[int, ...]:
     found = integers(text)
     limits.at_most(f"{name}: requests", len(found), limits.BATCH, name)
     return found
-
-
-def trace_command(query: TraceQuery, *files: str) -> str:
-    """`pipewave trace FILE ...`."""
-    given = {name: value for name, value in query.given().items() if name not in OURS}
-    return line(["pipewave", "trace", *files, "--format", "json"], given)
