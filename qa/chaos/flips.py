@@ -48,7 +48,7 @@ def readers() -> dict[str, Read]:
         "data/weights/*": lambda path: nets.trained(path.stem),
         "gpus/architectures.json": lambda _: architectures.shipped(),
         "gpus/data/*.json": lambda _: shipped.raw_specs(),
-        "planning/repositories.yaml": lambda _: launch._repositories(),
+        "planning/repositories.yaml": lambda _: launch.repository("Qwen3-8B"),
         "simulate/interval.json": lambda _: interval._table(),
         "published/recipes.json": lambda _: recipes.every(),
         "published/*.yaml": packaged.yaml,

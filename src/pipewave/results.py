@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from html import escape
 from typing import Any, ClassVar
 
@@ -17,8 +18,8 @@ class Shown:
     _DRAWN: ClassVar[tuple[str, ...]] = ()  # columns of the rows: one along, then those up
 
     def to_dict(self) -> dict[str, Any]:
-        """The answer as JSON has it."""
-        raise NotImplementedError
+        """The answer as JSON has it: its fields, floats to four decimals."""
+        return {one.name: rounded(getattr(self, one.name)) for one in fields(self)}  # type: ignore[arg-type]
 
     def to_pandas(self) -> Any:
         """A DataFrame: a row for each row of the answer's table, or one row of its figures. Raises MissingExtra."""

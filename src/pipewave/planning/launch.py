@@ -104,13 +104,9 @@ def pools(model: str, split: Split, batch: int, budget: int, *, length: int | No
 
 
 @cache
-def _repositories() -> dict[str, str]:
-    return dict(packaged.yaml(REPOSITORIES))
-
-
 def repository(model: str) -> str:
     """The name an engine can load: a built-in model's repository, `owner--name` as `owner/name`, else as it is."""
-    return _repositories().get(model) or model.replace("--", "/", 1)
+    return str(packaged.yaml(REPOSITORIES).get(model) or model.replace("--", "/", 1))
 
 
 def check_blocks(model: ModelSpec, split: Split) -> None:

@@ -209,7 +209,8 @@ class Plan(Shown):
                 reasons.setdefault(one.refused, []).append(one.split.label)
         winner, question = self.winner, self.question
         used = {gpu for d in (*self.front, *self.best_by_gpu) for gpu in d.split.by_gpu}
-        rows = [d.row(question) for d in self.front]
+        able = {one.split.gpu for one in self.looked if not one.refused}
+        least = zip(*(one.least_ms for one in self.looked if not one.refused), strict=True)
         return {
             "model": self.model,
             "asked": {"limits": [str(limit) for limit in question.limits], "input_len": question.input_len,
@@ -218,7 +219,7 @@ class Plan(Shown):
             "meet_the_limits": sum(one.rate > 0 for one in self.looked),
             "served": len(self.designs),
             "best_by_gpu": [d.row(question) for d in self.best_by_gpu],
-            "shortest": self._shortest(),
+            "shortest": {name: round(min(each), 3) for name, each in zip(TIMES, least, strict=False)} or None,
             "winner": winner and winner.row(question),
             "likely": self.likely and self.likely.row(question),
             "fleet": winner and self.fleet(winner),
@@ -227,12 +228,12 @@ class Plan(Shown):
             "notes": self.notes(),
             "left_out": self.left_out(),
             "elasticities": self.elasticities(),
-            "front": rows[:most],
+            "front": [d.row(question) for d in self.front[:most]],
             "energy_front": [d.row(question) for d in self.energy_front[:most]],
             "least_energy": self.least_energy and self.least_energy.row(question),
             "rows": self.rows()[:most],
             "does_not_fit": [{"why": why, "splits": splits} for why, splits in reasons.items()],
-            "impossible": self._impossible(),
+            "impossible": {one.split.gpu: one.refused for one in self.looked if one.split.gpu not in able},
             "without_price": sorted(gpu for gpu in self.space.gpus if find_gpu(gpu).name not in self.prices),
             "prices": [asdict(p) for name, p in self.prices.items() if name in {find_gpu(g).name for g in used}],
         }  # fmt: skip
@@ -310,16 +311,6 @@ class Plan(Shown):
                     more = found.rate / base * split.gpus / found.split.gpus
                     out.append({"option": option, "rate_change_percent": round(100 * (more - 1), 1)})
         return out
-
-    def _shortest(self) -> dict[str, float] | None:
-        """The shortest times to a first and a later token, each of the design that is best at it."""
-        least = [one.least_ms for one in self.looked if not one.refused]
-        return {name: round(min(each), 3) for name, each in zip(TIMES, zip(*least, strict=True), strict=False)} or None
-
-    def _impossible(self) -> dict[str, str]:
-        """GPUs that none of the splits tried is possible on, with the reason of the last of them."""
-        able = {one.split.gpu for one in self.looked if not one.refused}
-        return {one.split.gpu: one.refused for one in self.looked if one.split.gpu not in able}
 
 
 def _pools(split: Split) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
@@ -228,7 +229,15 @@ class Space:
 
     def engines_on(self, gpu: str) -> tuple[str, ...]:
         """The engines asked for, or the newest version of all that run on a GPU."""
-        return self.engines if self.engines is not None else tuple(_able(gpu))
+        if self.engines is not None:
+            return self.engines
+        found = []
+        for name in engine_names():
+            with suppress(PipewaveError):
+                engine = f"{name}:{newest(name)}"
+                platform_of(gpu, find_engine(engine).name)
+                found.append(engine)
+        return tuple(found)
 
     def _degrees(self, model: ModelSpec, gpu: GPU) -> Iterator[tuple[int, int, int]]:
         node = max(gpu.gpus_per_node, 1)
@@ -239,26 +248,12 @@ class Space:
             yield from ((tp, pp, dp) for dp in dps or (1,) if dp == 1 or model.is_moe)
         if dps is None and model.is_moe and self.experts and 1 in tps:
             yield from ((1, pp, dp) for dp in (*usual[1:], *wide) for pp in self.pps or (1,))
-        if self.tps is None and self.pps is None and _too_large(model, gpu, usual[-1]):
+        whole = Parallel(usual[-1], 1, usual[-1] if model.is_moe else 1)
+        too_large = stage_bytes(model, whole, 0) / GIB > WEIGHTS * gpu.dram_gib  # for a node's GPUs
+        if self.tps is None and self.pps is None and too_large:
             yield from ((usual[-1], pp, 1) for pp in (2, 4))
             if model.is_moe and self.experts and dps is None:
                 yield from ((1, 1, dp) for dp in (16, WIDEST) if dp not in wide)
-
-
-def _too_large(model: ModelSpec, gpu: GPU, most: int) -> bool:
-    """Whether a node's GPUs are too few for the weights."""
-    return stage_bytes(model, Parallel(most, 1, most if model.is_moe else 1), 0) / GIB > WEIGHTS * gpu.dram_gib
-
-
-def _able(gpu: str) -> Iterator[str]:
-    """The newest version of each engine that runs on a GPU."""
-    for name in engine_names():
-        try:
-            engine = f"{name}:{newest(name)}"
-            platform_of(gpu, find_engine(engine).name)
-        except PipewaveError:
-            continue
-        yield engine
 
 
 def _whole(value: Any) -> bool:

@@ -191,7 +191,8 @@ def answer(case: Case, front: Front | None = None, pace: Pace = AS_PREDICTED) ->
     `front`: another front end than the engine's own; `pace`: of the machine it runs on.
     """
     stated, requests = case.stated(front, pace), case.traffic()
-    if _is_static(case, stated):
+    alike = case.arrivals is None and not case.spread and not case.prefix_share
+    if case.mode == "estimate" and alike and not stated.apart:
         return _static_answer(case, stated, requests)
     deployed = deploy(stated, requests)
     traffic, uncertain = deployed.traffic, deployed.engines.uncertain
@@ -233,12 +234,6 @@ def _tried(
     base = seen if whole or not scales else figures(1.0)
     ends = [figures(scale) for scale in scales]
     return [{name: one * end[name] / base[name] for name, one in seen.items() if base.get(name)} for end in ends]
-
-
-def _is_static(case: Case, stated: Stated) -> bool:
-    """Whether a case is a static batch of equal requests, as `estimate` answers it."""
-    alike = case.arrivals is None and not case.spread and not case.prefix_share
-    return case.mode == "estimate" and alike and not stated.apart
 
 
 def _static_answer(case: Case, stated: Stated, traffic: Traffic) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from pipewave.simulate.report import Sla
 from pipewave.simulate.traffic import LONGEST, Traffic, datasets, drawn_from, synthetic
 
 OPTIONS = Path(__file__).with_name("client_options.yaml")
-AROUND, BELOW = "around", "below"
 
 
 class Client(NamedTuple):
@@ -29,18 +28,13 @@ class Client(NamedTuple):
     """
 
     program: str
-    meaning: str
+    meaning: str  # lengths around the given ones, or below
     prompts: int
     input_len: int
     output_len: int
     ratio: float | None = None
 
 
-CLIENTS = (
-    Client("vllm bench serve", AROUND, 1000, 1024, 128),
-    Client("sglang.bench_serving", BELOW, 1000, 1024, 1024, ratio=0.0),
-    Client("benchmark_serving", BELOW, 1000, 1024, 128),
-)
 MADE = ("random", "random-ids", "synthetic")
 
 
@@ -55,14 +49,15 @@ class ClientLoad:
 
 def read(command: str) -> ClientLoad:
     """The traffic of a command line, as pasted. Raises BadInput."""
-    words = split(command)
+    words, table = split(command), packaged.yaml(OPTIONS)
+    clients = [Client(**one) for one in table["clients"]]
     text = " ".join(word.rpartition("/")[2].removesuffix(".py") for word in words)
-    client = next((one for one in CLIENTS if one.program in text), None)
+    client = next((one for one in clients if one.program in text), None)
     if client is None:
         raise BadInput(
-            f"client: no benchmark in {command[:80]!r}; known: {', '.join(c.program for c in CLIENTS)}", field="client"
+            f"client: no benchmark in {command[:80]!r}; known: {', '.join(c.program for c in clients)}", field="client"
         )
-    table, (goals, words) = packaged.yaml(OPTIONS), _goodput(words)
+    goals, words = _goodput(words)
     taken = options(words, named(table["fields"]))
     passed = passed_over("it", "client", taken, table, ("--goodput", *table["not_modelled"]))
     notes = list[str]()
@@ -87,7 +82,7 @@ def _traffic(client: Client, taken: Words) -> Traffic:
     count = int(said.get("requests", client.prompts))
     sizes = (said.get("input", client.input_len), said.get("output", client.output_len))
     ratio, spread = said.get("ratio", client.ratio), said.get("ratio", 0.0)
-    if client.meaning == BELOW and ratio is not None:
+    if client.meaning == "below" and ratio is not None:
         (mean, spread), (answer, _) = (below(size, ratio) for size in sizes)
         sizes = (mean, answer)
     rate, flight = said.get("rate", math.inf), said.get("concurrency")

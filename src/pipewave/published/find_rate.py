@@ -63,13 +63,6 @@ class FoundRate(Shown):
     _TABLE: ClassVar[str] = "curve"
     _DRAWN: ClassVar[tuple[str, ...]] = ("rate", "ttft_mean_ms", "tpot_mean_ms")
 
-    def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON."""
-        plain = {name: getattr(self, name) for name in self.__slots__}
-        return {name: round(one, 4) if isinstance(one, float) else one for name, one in plain.items()} | {
-            "limits": list(self.limits), "curve": [dict(row) for row in self.curve], "notes": list(self.notes)
-        }  # fmt: skip
-
 
 def find_rate(load: Load, limits: tuple[Limit, ...], *, curve: bool = True, interval: bool = True) -> FoundRate:
     """Search for the largest rate.

@@ -53,20 +53,16 @@ def answer_stream(
     stream = (line for line in lines if line.strip())
     while chunk := list(islice(stream, CHUNK_LINES)):
         for found in answer_lines(chunk, executor, progress, ask):
-            out.write(_text(found) + "\n")
+            try:
+                text = dumps(found)
+            except NotFinite as problem:  # an answer that holds a number that is none is an error of its own line
+                found = {"id": found["id"], **error(problem)}
+                text = dumps(found)
+            out.write(text + "\n")
             counts.failed += "error" in found
             counts.answered += "error" not in found
             out.flush()
     return counts
-
-
-def _text(found: dict[str, Any]) -> str:
-    """An answer as JSON; one that holds a number that is none becomes an error of its own line."""
-    try:
-        return dumps(found)
-    except NotFinite as problem:
-        found.update(error(problem))
-        return dumps({"id": found["id"], **error(problem)})
 
 
 def answer_lines(

@@ -42,7 +42,8 @@ def latency_breakdown(
     later = chosen & (traffic.output_len > 1)
     if later.any():
         held = record.done_s - record.done_made_s - out
-        tpot, front = (_each_ms(time, traffic, later) for time in (record.done_s - record.first_s, held))
+        whole = record.done_s - record.first_s
+        tpot, front = (1e3 * float((s[later] / (traffic.output_len[later] - 1)).mean()) for s in (whole, held))
         decodes = [step for _, step in record.steps if step.decoding]
         parts["tpot_ms"] = {FRONT: front} | _spread(pools.decode, decodes, tpot - front)
     return {name: {part: round(ms, 4) for part, ms in found.items() if round(ms, 4)} for name, found in parts.items()}
@@ -57,11 +58,6 @@ def _waited(record: Record, count: int) -> Array:
                 began[request] = step.start_s
     began = np.where(np.isnan(began), record.first_made_s, began)
     return began - record.reached_s
-
-
-def _each_ms(seconds: Array, traffic: Traffic, later: NDArray[np.bool_]) -> float:
-    """A time of requests as ms of each later token, mean over requests."""
-    return 1e3 * float((seconds[later] / (traffic.output_len[later] - 1)).mean())
 
 
 def _moved(pools: Pools, traffic: Traffic) -> Array:

@@ -16,7 +16,7 @@ from pipewave.models import Gqa, Mlp, ModelSpec, load
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.load import read_json
 from pipewave.models.shard import Parallel
-from pipewave.results import rounded
+from pipewave.results import Shown
 from pipewave.simulate.traffic import Traffic
 from pipewave.step import Engine, Runner, Steps, find_engine
 
@@ -43,7 +43,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class Replay(Shown):
     """Times of a replayed workload in ms: `prefill_ms` summed, `decode_ms_mean` a step, each with its interval."""
 
     gpu: str
@@ -60,10 +60,6 @@ class Replay:
     total_ms_high: float
     breakdown: Mapping[str, Mapping[str, float]]
     basis: Mapping[str, float]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The answer of the contract."""
-        return {name: rounded(getattr(self, name)) for name in self.__slots__}
 
 
 def read_workload(source: str | Path | Mapping[str, Any], model: ModelSpec | None = None) -> Workload:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
@@ -92,9 +92,9 @@ class Server:
 
 @lru_cache(maxsize=TABLES)
 def worked_out(
-    spec: ModelSpec, gpu: GPU, setup: Setup, longest: int, calibrated: tuple[str, int], prompt: int = 0
+    spec: ModelSpec, gpu: GPU, setup: Setup, longest: int, _calibrated: tuple[str, int], prompt: int = 0
 ) -> Server:
-    """A server of a model; `calibrated` tells the calibration apart that step times rest on."""
+    """A server of a model; `_calibrated` tells the calibration apart that step times rest on."""
     spec = setup.balance.placed(spec, setup.ep) if setup.balance else spec
     if not spec.is_moe:  # data-parallel ranks share nothing: they are replicas
         setup = replace(setup, replicas=setup.replicas * setup.dp, dp=1)
@@ -108,63 +108,59 @@ def worked_out(
     kv = offloaded(kv_budget(runner, memory, longest), runner, setup.kv_offload_gib)
     policy = policy_of(runner.engine, setup, kv)
     plain = Runner.of(runner.deployment, runner.gpu, find_engine(setup.engine).what_if(**setup.kernels()))
-    sizes = _power(policy.max_batched_tokens), _power(max(policy.max_requests, FEWEST)), _power(max(longest, SHORTEST))
-    sizes = (*sizes[:2], longest) if prompt else sizes
-    table = _table(plain, *sizes, 1, calibrated, prompt).under(setup.hosted(runner.engine), setup.pace)
+    sizes = Sizes.of(gpu, policy.max_batched_tokens, policy.max_requests, longest, prompt)
+    table = _table(plain, sizes).under(setup.hosted(runner.engine), setup.pace)
     if setup.images:
         table = table.encoding(float(plain.price([plain.deployment.images(setup.images)]).us[0]))
-    drafted = _drafted(plain, table, setup.speculative, sizes, calibrated, prompt)
+    drafted = _drafted(table, setup.speculative, sizes)
     named = names_known_version(setup.engine) and not setup.version_assumed
     open_drafts = drafts.spread if drafts else 0.0
     uncertain = Uncertainty(table.spread, server_of(runner.engine), named, setup.dp > 1, drafts=open_drafts)
     return Server(runner, setup, memory, table, policy, kv, uncertain, drafted)
 
 
+class Sizes(NamedTuple):
+    """What step times are worked out for: those of like sizes are one table, kept for the next server."""
+
+    budget: int  # tokens of a step
+    requests: int
+    longest: int  # tokens of a request
+    calibrated: tuple[str, int]  # which calibration they rest on
+    prompt: int = 0  # tokens of prompts, for a first look at them
+
+    @classmethod
+    def of(cls, gpu: GPU, budget: int, requests: int, longest: int, prompt: int = 0) -> Sizes:
+        """The next powers of two; of a first look, requests just as long."""
+        sizes = (budget, max(requests, FEWEST), max(longest, SHORTEST))
+        tokens, most, ends = (1 << (size - 1).bit_length() for size in sizes)
+        return cls(tokens, most, longest if prompt else ends, corrections.state(gpu.name), prompt)
+
+
 @lru_cache(maxsize=TABLES)
-def _table(
-    runner: Runner, budget: int, requests: int, longest: int, verify: int, _calibrated: tuple[str, int], prompt: int = 0
-) -> StepTable:
-    """Step times of a deployment, kept for the next server that differs in its limits only; `calibrated` tells the
-    calibration apart that they rest on.
-    """
+def _table(runner: Runner, sizes: Sizes, verify: int = 1) -> StepTable:
+    budget, requests, longest, _, prompt = sizes
     return StepTable(runner, budget=budget, requests=requests, longest=longest, verify=verify, prompt=prompt)
 
 
 @lru_cache(maxsize=TABLES)
-def _drafter(
-    runner: Runner, how: Speculative, requests: int, longest: int, _calibrated: tuple[str, int], prompt: int = 0
-) -> Drafter:
-    """Latencies of drafting, kept like the tables."""
-    sizes: dict[str, Any] = {"budget": 1, "requests": requests, "longest": longest, "verify": 1, "mixed": False}
-    return Drafter(runner, how, requests, longest, Axes.coarse(**sizes, prompt=prompt) if prompt else None)
+def _drafter(runner: Runner, how: Speculative, sizes: Sizes) -> Drafter:
+    budget, requests, longest, _, prompt = sizes
+    coarse = {"budget": budget, "requests": requests, "longest": longest, "prompt": prompt}
+    return Drafter(runner, how, requests, longest, Axes.coarse(**coarse, verify=1, mixed=False) if prompt else None)
 
 
-def _drafted(
-    plain: Runner,
-    table: StepTable,
-    how: Speculative | None,
-    sizes: tuple[int, int, int],
-    calibrated: tuple[str, int],
-    prompt: int = 0,
-) -> Drafted | None:
+def _drafted(table: StepTable, how: Speculative | None, sizes: Sizes) -> Drafted | None:
     """The step table under speculative decoding."""
     if how is None:
         return None
-    verifying = _table(plain, *sizes, how.verified, calibrated, prompt)
-    verifying = verifying.under(table.engine, table.pace).encoding(table.prompt_us)
-    return Drafted(verifying, _drafter(plain, how, *sizes[1:], calibrated, prompt), how.mean)
+    verifying = _table(table.runner, sizes, how.verified).under(table.engine, table.pace).encoding(table.prompt_us)
+    return Drafted(verifying, _drafter(table.runner, how, sizes._replace(budget=1)), how.mean)
 
 
 def timer_of(
     runner: Runner, budget: int, requests: int, longest: int, how: Speculative | None = None
 ) -> StepTable | Drafted:
     """Step times of a deployment for up to so many tokens a step, requests, and tokens of a request; kept."""
-    sizes = _power(budget), _power(max(requests, FEWEST)), _power(max(longest, SHORTEST))
-    state = corrections.state(runner.gpu.name)
-    table = _table(runner, *sizes, 1, state)
-    return _drafted(runner, table, how, sizes, state) or table
-
-
-def _power(size: int) -> int:
-    """The next power of two: tables of like sizes are one."""
-    return 1 << (size - 1).bit_length()
+    sizes = Sizes.of(runner.gpu, budget, requests, longest)
+    table = _table(runner, sizes)
+    return _drafted(table, how, sizes) or table

@@ -129,6 +129,7 @@ class Simulation:
         self.front = pool.replicas(prompts, **scatter)
         self.back = decode.replicas(traffic, ready=True, **scatter) if decode else []
         self.engines: list[Replica | DataParallelGroup] = [*self.front, *self.back]
+        self.fronts, self.backs = range(len(self.front)), range(len(self.front), len(self.engines))
         self.inboxes = pool.inboxes() + (decode.inboxes() if decode else [])
         handed = (decode.handoff_delay_share if decode else 0.0,)
         self.handoff_delay = [pool.handoff_delay_share] * len(self.front) + [*handed] * len(self.back)
@@ -200,7 +201,7 @@ class Simulation:
 
     def _reach(self, now: float, request: int) -> None:
         self.reached_s[request] = now
-        self._send(now, request, range(len(self.front)))
+        self._send(now, request, self.fronts)
 
     def _send(self, now: float, request: int, among: Sequence[int]) -> None:
         """Queue a request at the engine with the fewest."""
@@ -301,7 +302,7 @@ class Simulation:
         for request in step.done:
             if self._goes_on(which, request):
                 delay = self.transfer_s(self.prompt[request]) if self.transfer_s else 0.0
-                self._at(now + delay, self._received, request)
+                self._at(now + delay, lambda then, handed: self._send(then, handed, self.backs), request)
                 continue
             self.done_s[request], self.done_made_s[request] = seen, now
             if request in self.next_turn:
@@ -315,6 +316,3 @@ class Simulation:
         the first token once it has taken the request in (Dynamo, SGLang's router and vLLM's proxies stream so).
         """
         return bool(self.back) and which < len(self.front) and self.output[request] > 1
-
-    def _received(self, now: float, request: int) -> None:
-        self._send(now, request, range(len(self.front), len(self.engines)))

@@ -182,12 +182,8 @@ def drawn_from(name: str, requests: int, *, seed: int = 0, output_len: int | Non
     counts = np.array(known["counts"], float)
     cells = rng.choice(counts.size, requests, p=counts.ravel() / counts.sum())
     sides = zip(np.unravel_index(cells, counts.shape), (known["prompt_edges"], known["output_edges"]), strict=True)
-    prompts, outputs = (_within(np.array(edges), at, rng) for at, edges in sides)
+    ends = ((np.array(edges), at) for at, edges in sides)  # any whole number of a cell is as likely
+    prompts, outputs = (rng.integers(edge[at], edge[at + 1]) for edge, at in ends)
     paced = synthetic(requests, input_len=1, output_len=1, seed=seed, **pace)
     outputs = outputs if output_len is None else np.full(requests, output_len)
     return Traffic(paced.arrival_s, prompts, outputs, paced.concurrency)
-
-
-def _within(edges: np.ndarray[Any, Any], at: np.ndarray[Any, Any], rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """A whole number of each cell, all of them as likely."""
-    return np.asarray(rng.integers(edges[at], edges[at + 1]))

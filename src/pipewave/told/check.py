@@ -84,7 +84,8 @@ def check(results: Sequence[str], baseline: Sequence[str], **deployment: Any) ->
     for number, run in enumerate(new):
         alike = [one for one in old if _same_load(run, one)]
         if alike:
-            pairs.append((_mean(alike), run))
+            names = [name for name in BETWEEN_RUNS if all(one.get(name) for one in alike)]
+            pairs.append(({name: statistics.geometric_mean(one[name] for one in alike) for name in names}, run))
         elif {"model", "gpu"} <= given.keys():
             pairs.append((_expected(run, old, given), run))
             notes.append(f"result {number + 1}: the baseline has no such load; compared with what it predicts there")
@@ -115,12 +116,6 @@ def changes_of(pairs: Sequence[tuple[Means, Means]]) -> tuple[Change, ...]:
 def _same_load(a: Run, b: Run) -> bool:
     lengths = all(abs(math.log(a[name] / b[name])) < NEAR for name in ("isl", "osl"))
     return lengths and all(a.get(name) == b.get(name) for name in ("concurrency", "rate", "mode", "tp", "pp", "ep"))
-
-
-def _mean(runs: Sequence[Run]) -> Run:
-    """Geometric means of what all runs hold."""
-    names = [name for name in BETWEEN_RUNS if all(run.get(name) for run in runs)]
-    return {name: statistics.geometric_mean(run[name] for run in runs) for name in names}
 
 
 def _expected(run: Run, baseline: Sequence[Run], deployment: Mapping[str, Any]) -> Run:
