@@ -35,10 +35,7 @@ class Attention(Call):
         """Raise BadInput where sizes do not fit together."""
         check_lengths(self.q_lens, self.kv_lens, causal=self.causal)
         if self.heads % self.kv_heads:
-            raise BadInput(
-                f"heads = {self.heads}: must be a multiple of kv_heads = {self.kv_heads}",
-                field="heads",
-            )
+            raise BadInput(f"heads = {self.heads}: must be a multiple of kv_heads = {self.kv_heads}", field="heads")
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,10 +240,7 @@ def check_names(cls: type, given: Sequence[str] | frozenset[str], extra: frozens
     known = rules(cls).keys() | extra
     for name in given:
         if name not in known:
-            raise UnknownField(
-                f"unknown field {name!r};{meant_or_known(name, known)}",
-                field=name,
-            )
+            raise UnknownField(f"unknown field {name!r};{meant_or_known(name, known)}", field=name)
     missing = [name for name in rules(cls) if name in required(cls) and name not in given]
     if missing:
         raise MissingField(f"missing field {missing[0]!r}: it has no default", field=missing[0])

@@ -200,12 +200,7 @@ class Engine:
         kind = self._gaps(load.graph, few, load.nodes, load.launches, load.layers, ARRAY)
         requests_us = load.requests * self.each_request_us
         launch, host, throttling = kind.delays_us(load.kernel_us, load.heat_us, requests_us, ARRAY)
-        return {
-            "power_throttling": throttling,
-            "between_kernels": kind.between_us,
-            "launch": launch,
-            "host": host,
-        }
+        return {"power_throttling": throttling, "between_kernels": kind.between_us, "launch": launch, "host": host}
 
 
 def _changed(engine: Engine, changes: Mapping[str, Any]) -> Engine:

@@ -84,9 +84,7 @@ class Host:
         factor = self.slower(gpus, engines)
         named = ("request_us", "token_us", "stream_us", "copied_us", "host", "launch", "message_us")
         return replace(
-            front,
-            workers=front.workers * self.api_servers,
-            **{name: factor * getattr(front, name) for name in named},
+            front, workers=front.workers * self.api_servers, **{name: factor * getattr(front, name) for name in named}
         )
 
 
