@@ -60,7 +60,10 @@ def test_a_version_that_cannot_be_read_is_refused_as_an_unknown_engine_is(writte
 def test_every_rule_names_its_source_and_sets_fields_of_their_types(name: str) -> None:
     document = engine_rules.read(name)
     assert all(rule["source"] for rule in (*document["rules"], *document["kernels"]))
-    for rules in (engine_rules._cases(name), engine_rules._kernel_cases(name)):  # read: every value has its type
+    for rules in (
+        engine_rules._cases(name, "rules"),
+        engine_rules._cases(name, "kernels"),
+    ):  # read: every value has its type
         assert rules and all(len(rule.source) > 10 for rule in rules)
 
 

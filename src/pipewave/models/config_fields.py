@@ -38,19 +38,13 @@ _MISSING: Any = object()
 
 
 @cache
-def _document() -> dict[str, Any]:
-    """The file, read and checked once."""
-    return dict(packaged.document(FILE))
-
-
-@cache
 def _synonyms() -> dict[str, tuple[str, ...]]:
-    return {name: tuple(names) for name, names in _document()["synonyms"].items()}
+    return {name: tuple(names) for name, names in packaged.document(FILE)["synonyms"].items()}
 
 
 @cache
 def _harmless() -> frozenset[str]:
-    return frozenset(_document()["harmless"])
+    return frozenset(packaged.document(FILE)["harmless"])
 
 
 @cache

@@ -29,6 +29,7 @@ from pipewave.models.precision import (
 WIDENED = "8-bit weights of 16-bit products: answered as int8 products, which long prompts run up to twice as fast"
 # AutoRound's `data_type` with its bits; plain integers are the rest.
 FLOATS = {("nv_fp", 4): NVFP4, ("mx_fp", 4): MXFP4, ("mx_fp", 8): MXFP8, ("fp", 8): FP8}
+INTEGERS = {4: int4, 8: int8}
 BLOCK, SUPER = 64, 256  # bitsandbytes: weights a scale, scales a second scale
 QUARK = {"fp8": FP8, "fp4": MXFP4, "int8": INT8, "bf": BF16, "fl": BF16}
 QUARK_INTEGERS = {"int4": False, "uint4": True}  # whether groups have zero points
@@ -47,28 +48,20 @@ TORCHAO: Mapping[str, Callable[[Mapping[str, Any]], Precision]] = {
 def weight_only(section: Mapping[str, Any]) -> Quantisation:
     """AWQ, GPTQ and AutoRound: integers with a scale and a zero point a group, some modules with bits of their own."""
     bits, group = section.get("bits", section.get("w_bit")), section.get("group_size", section.get("q_group_size", 128))
-    floats = _floats(section, bits)
+    named = str(section.get("data_type", "int"))
+    floats = next((kind for (word, wide), kind in FLOATS.items() if named.startswith(word) and wide == bits), None)
     if floats is None and (bits not in (4, 8) or not isinstance(group, int)):
         raise UnsupportedModel(f"quantization_config.bits = {bits!r}: only 4 and 8 are modelled", field="bits")
     own = list(_rules(section))
     skipped = [name for name, rule, off in own if off or rule.get("bits") in (16, 32)]
     kept = section.get("modules_to_not_convert") or []
     notes = (WIDENED,) if floats is None and bits == 8 else ()
-    groups = [(Names.of([name]), _integers(rule["bits"], rule.get("group_size", group)))
+    groups = [(Names.of([name]), INTEGERS[rule["bits"]](rule.get("group_size", group)))
               for name, rule, off in own if not off and rule.get("bits") in (4, 8)]  # fmt: skip
     return Quantisation(
-        floats or _integers(bits, group), ignored({"ignore": [*kept, *skipped]}, "ignore"),
+        floats or INTEGERS[bits](group), ignored({"ignore": [*kept, *skipped]}, "ignore"),
         lm_head=bool(section.get("lm_head", False)), notes=notes, groups=tuple(groups),
     )  # fmt: skip
-
-
-def _floats(section: Mapping[str, Any], bits: Any) -> Precision | None:
-    named = str(section.get("data_type", "int"))
-    return next((found for (kind, wide), found in FLOATS.items() if named.startswith(kind) and wide == bits), None)
-
-
-def _integers(bits: int, group: int) -> Precision:
-    return int4(group) if bits == 4 else int8(group)
 
 
 def _mapping(section: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -130,9 +123,11 @@ def _quark_type(part: Any) -> Precision:
 
 def torchao(section: Mapping[str, Any]) -> Quantisation:
     """torchao: the type of the default, or of the linear maps, as its config class names it."""
-    kinds = section.get("quant_type")
-    default = _mapping(section, "quant_type").get("default", kinds)
-    default = _by_name(default) or default
+    default = _mapping(section, "quant_type").get("default", section.get("quant_type"))
+    data = _mapping(default, "_data") if isinstance(default, Mapping) else {}
+    by_name = next((data[name] for name in ("fqn_to_config", "module_fqn_to_config") if name in data), None)
+    if isinstance(by_name, Mapping):  # what it says of the modules that it does not name
+        default = by_name.get("_default") or default
     named = str(default.get("_type", "")) if isinstance(default, Mapping) else str(default or "")
     config = _mapping(default, "_data") if isinstance(default, Mapping) else section
     key = named.replace("_", "").lower()
@@ -140,13 +135,6 @@ def torchao(section: Mapping[str, Any]) -> Quantisation:
     if found is None:
         raise UnsupportedModel(f"torchao quant_type {named!r}: not modelled; known: {', '.join(TORCHAO)}", field=FIELD)
     return Quantisation(found(config), ignored(section, "modules_to_not_convert"))
-
-
-def _by_name(default: Any) -> Any:
-    """What a config by module names says of the modules that it does not name, if it is one."""
-    data = _mapping(default, "_data") if isinstance(default, Mapping) else {}
-    named = next((data[name] for name in ("fqn_to_config", "module_fqn_to_config") if name in data), None)
-    return named.get("_default") if isinstance(named, Mapping) else None
 
 
 def _intx(config: Mapping[str, Any]) -> Precision:
@@ -171,9 +159,10 @@ def hqq(section: Mapping[str, Any]) -> Quantisation:
 def fp_quant(section: Mapping[str, Any]) -> Quantisation:
     """FP-Quant: the 4-bit floats of its forward pass."""
     kind = str(section.get("forward_dtype", "mxfp4"))
-    if kind not in ("mxfp4", "nvfp4"):
+    known = {"mxfp4": MXFP4, "nvfp4": NVFP4}
+    if kind not in known:
         raise UnsupportedModel(f"fp_quant forward_dtype {kind!r}: not modelled; known: mxfp4, nvfp4", field=FIELD)
-    return Quantisation(MXFP4 if kind == "mxfp4" else NVFP4, ignored(section, "modules_to_not_convert"))
+    return Quantisation(known[kind], ignored(section, "modules_to_not_convert"))
 
 
 def _group(config: Mapping[str, Any], otherwise: int) -> int:
@@ -235,9 +224,8 @@ def read_hf_quant(document: Mapping[str, Any]) -> Quantisation:
 def _fp8(section: Mapping[str, Any]) -> Quantisation:
     if section.get("quantized_layers"):
         return _mixed(section)
-    block = section.get("weight_block_size")
-    ignore = ignored(section, *KEPT)
-    return Quantisation(_blocks(block), ignore, kv_dtype=kv_type(section.get("kv_cache_quant_algo")))
+    kv_dtype = kv_type(section.get("kv_cache_quant_algo"))
+    return Quantisation(_blocks(section.get("weight_block_size")), ignored(section, *KEPT), kv_dtype=kv_dtype)
 
 
 def _blocks(block: Any) -> Precision:
@@ -291,10 +279,6 @@ def _mixed(section: Mapping[str, Any]) -> Quantisation:
     return Quantisation(rest, ignore, kv_dtype=kv_type(section.get("kv_cache_quant_algo")), groups=groups)
 
 
-def _mxfp4(section: Mapping[str, Any]) -> Quantisation:
-    return Quantisation(MXFP4, ignored(section, "modules_to_not_convert"), experts_only=True)
-
-
 def _compressed(section: Mapping[str, Any]) -> Quantisation:
     groups = section.get("config_groups")
     kv = kv_type("FP8" if section.get("kv_cache_scheme") else None)
@@ -329,16 +313,17 @@ def _compressed_precision(weights: Mapping[str, Any], inputs: Any) -> Precision:
     raise UnsupportedModel(f"config_groups weights of {bits} bits, type {kind!r}: not modelled", field="config_groups")
 
 
-def _whole(precision: Precision) -> Callable[[Mapping[str, Any]], Quantisation]:
+def _whole(precision: Precision, **more: bool) -> Callable[[Mapping[str, Any]], Quantisation]:
     """A reader of methods whose name says it all."""
-    return lambda section: Quantisation(precision, ignored(section, *KEPT))
+    return lambda section: Quantisation(precision, ignored(section, *KEPT), **more)
 
 
 def _w4afp8(section: Mapping[str, Any]) -> Quantisation:
     """4-bit routed experts, 8-bit products and all else in FP8 blocks."""
-    blocks = _blocks(section.get("weight_block_size") or [128, 128])
-    names = ignored(section, *KEPT)
-    return Quantisation(blocks, names, experts=int4(int(section.get("group_size", 128)), zeros=False))
+    experts = int4(int(section.get("group_size", 128)), zeros=False)
+    return Quantisation(
+        _blocks(section.get("weight_block_size") or [128, 128]), ignored(section, *KEPT), experts=experts
+    )
 
 
 # By `quant_method`.
@@ -349,7 +334,7 @@ _READERS: dict[str, Callable[[Mapping[str, Any]], Quantisation]] = {
     "compressed-tensors": _compressed,
     **dict.fromkeys(("awq", "awq-marlin", "gptq", "gptq-marlin", "moe-wna16"), weight_only),
     **dict.fromkeys(("auto-round", "intel/auto-round", "inc"), weight_only),
-    "mxfp4": _mxfp4,
+    "mxfp4": _whole(MXFP4, experts_only=True),
     "mxfp8": _whole(MXFP8),
     "bitsandbytes": bitsandbytes,
     "quark": quark,

@@ -6,7 +6,7 @@ of `rules`, over `DeploymentFacts` and the version; values have the types of `en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -65,20 +65,12 @@ def _types() -> Mapping[str, Any]:
 
 
 @cache
-def _cases(engine: str) -> tuple[Case, ...]:
-    """Rules of an engine in order. BadFile where one has no source, or a value is not of its field's type."""
-    return _read(engine, "rules", _settings)
-
-
-@cache
-def _kernel_cases(engine: str) -> tuple[Case, ...]:
-    """Kernel rules of an engine in order, those of several families or types one by one. BadFile as in `_cases`."""
-    return _read(engine, "kernels", _kernel_rules)
-
-
-def _read(engine: str, part: str, values: Callable[[Mapping[str, Any]], list[Any]]) -> tuple[Case, ...]:
+def _cases(engine: str, part: str) -> tuple[Case, ...]:
+    """The `rules` of an engine in order, or its `kernels`, those of several families or types one by one. BadFile where
+    one has no source, or a value is not of its field's type.
+    """
     try:
-        rows = read(engine)[part]
+        rows, values = read(engine)[part], _settings if part == "rules" else _kernel_rules
         if unsourced := [row for row in rows if not row["source"]]:
             raise ValueError(f"no source: {unsourced[0]}")
         return tuple(Case(frozen(row["when"]), value, row["source"]) for row in rows for value in values(row))
@@ -98,7 +90,7 @@ def _kernel_rules(row: Mapping[str, Any]) -> list[KernelRule]:
 def fields(engine: str, version: str, setting: DeploymentFacts) -> dict[str, Any]:
     """Every field that the rules set for a version of an engine in a setting."""
     facts, found = facts_of(version, setting), dict[str, Any]()
-    for case in _cases(engine):
+    for case in _cases(engine, "rules"):
         if case.holds(facts):
             found = {**case.value, **found}
     flat = {name: value for name, value in found.items() if "." not in name}
@@ -112,4 +104,4 @@ def fields(engine: str, version: str, setting: DeploymentFacts) -> dict[str, Any
 def kernels(engine: str, version: str, setting: DeploymentFacts) -> tuple[KernelRule, ...]:
     """The kernel rules that hold, in order."""
     facts = facts_of(version, setting)
-    return tuple(case.value for case in _kernel_cases(engine) if case.holds(facts))
+    return tuple(case.value for case in _cases(engine, "kernels") if case.holds(facts))

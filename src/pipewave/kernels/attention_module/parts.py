@@ -4,38 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES, kv_bytes
+from pipewave.files import packaged
 from pipewave.kernels.attention.tasks import Requests
 from pipewave.kernels.base import Columns, Context
 from pipewave.kernels.stages import Stage, elementwise, product
 from pipewave.physics.demand import Array
 
-# Dimensions of attention modules: what a call says, else those of the published model of its kind.
-#
-# Source: config.json of DeepSeek-V3 (mla), DeepSeek-V3.2 (dsa), MiniMax-M3 (msa) and DeepSeek-V4-Flash (csa, hca), as
-# their publishers ship them. Layers of kinds csa and hca keep one head of keys that are values too.
-
-_LATENT = {"hidden": 7168, "q_lora_rank": 1536, "kv_lora_rank": 512, "nope_dim": 128, "rope_dim": 64, "v_dim": 128}
-_INDEX = {"index_heads": 64, "index_dim": 128, "topk": 2048, "block_size": 1}
-_COMPRESSED = {"hidden": 4096, "q_lora_rank": 1024, "rope_dim": 64, "head_dim": 512, "window": 128, "o_lora_rank": 1024}
-PUBLISHED: Mapping[str, Mapping[str, int]] = {
-    "mla": _LATENT,
-    "dsa": _LATENT | _INDEX,
-    "msa": {"hidden": 6144, "head_dim": 128, "block_size": 128, "topk": 16, "index_heads": 4, "index_dim": 128},
-    "csa": _COMPRESSED | _INDEX | {"topk": 512, "compress_ratio": 4},
-    "hca": _COMPRESSED | {"compress_ratio": 128},
-}
-# What a published model has one of for so many heads: key-value heads of MiniMax-M3, groups of the output projection of
-# DeepSeek-V4.
-HEADS_A: Mapping[str, Mapping[str, float]] = {
-    "msa": {"kv_heads": 16.0},
-    "csa": {"o_groups": 8.0},
-    "hca": {"o_groups": 8.0},
-}
+FILE = Path(__file__).with_name("published.json")  # dimensions where a call says none
 NAMES = (
     *("hidden", "q_lora_rank", "kv_lora_rank", "nope_dim", "rope_dim", "v_dim", "kv_heads", "head_dim"),
     *("index_heads", "index_dim", "topk", "block_size", "compress_ratio", "window", "o_groups", "o_lora_rank"),
@@ -110,11 +92,18 @@ class Module:
         return np.where((self.compress_ratio == 0.0) & self.compressed, 0.0, chosen)
 
 
+@cache
+def published() -> Mapping[str, Mapping[str, Mapping[str, float]]]:
+    """`sizes` of the published model of each kind, and what it has one of for so many heads (`heads_a`)."""
+    return dict(packaged.document(FILE))
+
+
 def module(cols: Columns, ctx: Context) -> Module:
     """The dimensions of a batch; 0 stands for null in columns."""
     kind, heads = str(ctx.option("kind")), np.asarray(cols["heads"], float)
-    usual: dict[str, float | Array] = {name: float(value) for name, value in PUBLISHED[kind].items()}
-    usual |= {name: np.maximum(np.floor(heads / each), 1.0) for name, each in HEADS_A.get(kind, {}).items()}
+    usual: dict[str, float | Array] = {name: float(value) for name, value in published()["sizes"][kind].items()}
+    of_heads = published()["heads_a"].get(kind, {})  # what there is one of for so many heads
+    usual |= {name: np.maximum(np.floor(heads / each), 1.0) for name, each in of_heads.items()}
     sizes = {name: np.where(cols[name] > 0.0, cols[name], usual.get(name, 0.0)) for name in NAMES}
     cached = kv_bytes(ctx.option("kv_dtype"), "bf16") if ctx.option("kv_dtype") else ACTIVATION_BYTES
     return Module(kind, heads, cached, sizes)
