@@ -10,6 +10,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from math import prod
 from numbers import Real
 from typing import Any, Literal
 
@@ -279,8 +280,7 @@ class GPU:
                 "compute_capability cannot be a what-if: another architecture needs a spec of its own",
                 field="compute_capability",
             )
-        given = {key: checked(key, value) for key, value in changes.items()}
-        given = {key: value for key, value in given.items() if value != getattr(self, key)}
+        given = {key: new for key, value in changes.items() if (new := checked(key, value)) != getattr(self, key)}
         if not given:
             return self if name is None else replace(self, name=name, aliases=(), origin=self.base_gpu)
         followed = self._followers(given)
@@ -295,9 +295,7 @@ class GPU:
         now = dict(given)
         for target, drivers in _FOLLOWS.items():  # in order: the clock that follows a clock comes before its dependants
             value = getattr(self, target)
-            scale = 1.0
-            for driver in drivers:
-                scale *= now.get(driver, getattr(self, driver)) / getattr(self, driver)
+            scale = prod(now.get(driver, getattr(self, driver)) / getattr(self, driver) for driver in drivers)
             if target not in given and value is not None and scale != 1.0:
                 now[target] = value * scale
         return {key: value for key, value in now.items() if key not in given}
@@ -336,21 +334,15 @@ def checked(field: str, value: Any) -> Any:
         if value not in LINKS:
             raise BadInput(f"link = {_short(value)} is not possible: give one of {', '.join(LINKS)}", field="link")
         return str(value)
-    limit = LIMITS.get(field)
-    if limit is None:
+    if (limit := LIMITS.get(field)) is None:
         raise UnknownField(f"unknown GPU field {field!r}:{meant_or_known(field, [*LIMITS, 'link'])}", field=field)
     if value is None and limit.optional:
         return None
-    if not _is_inside(value, limit):
+    # Compared as it is: NaN fails, an int too big for a float does not overflow.
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    if not (number and limit.low <= value <= limit.high) or (limit.whole and int(value) != value):
         raise BadInput(f"{field} = {_short(value)} is not possible: give {limit}", field=field)
     return int(value) if limit.whole else float(value)
-
-
-def _is_inside(value: Any, limit: Limit) -> bool:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        return False
-    number: Any = value  # compared as it is: NaN fails, an int too big for a float does not overflow
-    return bool(limit.low <= number <= limit.high) and (not limit.whole or int(number) == number)
 
 
 def _short(value: Any) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 
 from pipewave.calls.families import Attention, Gemm
 from pipewave.calls.families import Mla as MlaCall
-from pipewave.calls.fields import Call
 from pipewave.calls.operators import AttentionModule, CausalConv1d, DeltaNet, Mamba2
 from pipewave.models.attention_spec import Compressed, Gqa, Indexer, Mixer, Mla, Recurrent
 from pipewave.models.precision import Linear
@@ -94,7 +93,10 @@ def recurrence(stage: Stage, spec: Recurrent) -> Iterator[Use]:
     for phase, (q_lens, _) in stage.phases():
         phase = "verify" if phase == "generation" and max(q_lens) > 1 else phase
         if spec.channels and spec.kernel > 1:
-            yield Use("causal_conv1d", _convolution(stage, spec, q_lens, phase))
+            branches = BRANCHES.get(spec.kind, 1)
+            channels, width = max(spec.channels // stage.tp // branches, 1), spec.kernel
+            call = CausalConv1d(q_lens, channels, width=width, branches=branches, phase=phase, dtype=stage.dtype)
+            yield Use("causal_conv1d", call)
         if spec.kind in DELTA and phase == "context":
             yield from _copies_beside_scan(stage, spec, sum(q_lens))
         if spec.key_dim:
@@ -109,12 +111,6 @@ def _copies_beside_scan(stage: Stage, spec: Recurrent, tokens: int) -> Iterator[
     channels, out = (tokens * (size // stage.tp) * ACT for size in (spec.channels, spec.heads * spec.value_dim))
     yield stage.streaming("delta_prepare", channels, channels)
     yield stage.streaming("delta_output", out, 2 * out)
-
-
-def _convolution(stage: Stage, spec: Recurrent, q_lens: tuple[int, ...], phase: str) -> Call:
-    branches = BRANCHES.get(spec.kind, 1)
-    channels = max(spec.channels // stage.tp // branches, 1)
-    return CausalConv1d(q_lens, channels, width=spec.kernel, branches=branches, phase=phase, dtype=stage.dtype)
 
 
 def _delta(stage: Stage, spec: Recurrent, q_lens: tuple[int, ...], phase: str) -> Use:

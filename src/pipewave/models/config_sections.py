@@ -114,17 +114,12 @@ class Wrapped:
         return read_tower({**stated, "model_type": kind}, Fields(around), hidden)
 
 
-def _section(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = raw.get(name)
-    return found if isinstance(found, Mapping) else {}
-
-
 def unwrap(raw: Mapping[str, Any]) -> Wrapped:
     """Find the text model of a config; a config without one inside is the text model itself."""
     name = next((each for each in TEXT if isinstance(raw.get(each), Mapping)), None)
     if name is None:
         vision = next((raw[each] for each in VISION if isinstance(raw.get(each), Mapping)), None)
-        own = {k: v for part in PARTS for k, v in _section(raw, part).items()}
+        own = {k: v for part in PARTS if isinstance(raw.get(part), Mapping) for k, v in raw[part].items()}
         own |= {k: v for k, v in raw.items() if k not in VISION}
         return Wrapped(own, raw, vision, (IDLE,) if vision else ())
     inner = unwrap(raw[name])

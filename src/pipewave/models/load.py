@@ -24,21 +24,15 @@ def cached(name: str) -> Path | None:
     """The config.json of a repository `organisation/name` (or `name` alone) in the local cache, newest revision."""
     if not REPOSITORY.fullmatch(name):
         return None
-    folder = _cache()
+    # Where the hub's own tools look: HF_HUB_CACHE, else HF_HOME/hub, else the user's cache.
+    home = os.environ.get("HF_HOME") or f"{os.environ.get('XDG_CACHE_HOME', '~/.cache')}/huggingface"
+    folder = Path(os.environ.get("HF_HUB_CACHE") or Path(home).expanduser() / "hub")
     pattern = f"models--{name.replace('/', '--')}" if "/" in name else f"models--*--{name}"
     try:
         found = [path for each in folder.glob(pattern) if (path := _config(each))]
     except OSError:
         return None
     return found[0] if found else None
-
-
-def _cache() -> Path:
-    """Where the hub's own tools look: HF_HUB_CACHE, else HF_HOME/hub, else the user's cache."""
-    if stated := os.environ.get("HF_HUB_CACHE"):
-        return Path(stated)
-    home = os.environ.get("HF_HOME") or str(Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface")
-    return Path(home).expanduser() / "hub"
 
 
 def _config(repository: Path) -> Path | None:

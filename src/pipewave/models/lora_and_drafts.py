@@ -37,13 +37,9 @@ def _dense(model: ModelSpec) -> Layer:
     """A layer of the model's attention and a gated dense block: its own, or one of four times the hidden width."""
     last = next((layer for layer in reversed(model.layers) if layer.mixers), model.layers[-1])
     own = next((part for layer in reversed(model.layers) for part in layer.ffns if isinstance(part, Mlp)), None)
-    return replace(last, ffns=(own or _block(model.hidden),))
-
-
-def _block(hidden: int) -> Mlp:
-    inter = EAGLE_WIDENING * hidden
-    up = Linear("gate_up_proj", 2 * inter, hidden, "out")
-    return Mlp(inter, True, up, Linear("down_proj", hidden, inter, "in"))
+    inter = EAGLE_WIDENING * model.hidden
+    up, down = Linear("gate_up_proj", 2 * inter, model.hidden, "out"), Linear("down_proj", model.hidden, inter, "in")
+    return replace(last, ffns=(own or Mlp(inter, True, up, down),))
 
 
 def draft_bytes(draft: ModelSpec, tp: int, experts_over: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from string import ascii_uppercase
 from typing import Any
 
 from pipewave.models.attention_spec import Compressed, Gqa, Mixer, Mla, Recurrent
@@ -224,7 +225,8 @@ class Blocks:
 def blocks(model: ModelSpec, parallel: Parallel = ALONE) -> Blocks:
     """The layers of a model by kind, weights and memory as one rank holds them. Raises CannotShard."""
     parallel.check(model)
-    letters = {id(layer): _letter(number) for number, (layer, _) in enumerate(model.grouped())}
+    names = [each + more for more in ("", *map(str, range(1, 200))) for each in ascii_uppercase]  # A, B, … Z, A1, …
+    letters = {id(layer): name for name, (layer, _) in zip(names, model.grouped(), strict=False)}
     order = [letters[id(layer)] for layer in model.layers]
     found = tuple(
         Block(
@@ -233,11 +235,6 @@ def blocks(model: ModelSpec, parallel: Parallel = ALONE) -> Blocks:
         for layer, count in model.grouped()
     )
     return Blocks(pattern(order), found)
-
-
-def _letter(number: int) -> str:
-    """A, B, … Z, A1, …"""
-    return chr(ord("A") + number % 26) + (str(number // 26) if number >= 26 else "")
 
 
 def _precision(part: Mixer | Ffn) -> str:
@@ -250,17 +247,14 @@ def _precision(part: Mixer | Ffn) -> str:
     return ", ".join(sorted(sizes, key=lambda name: -sizes[name]))
 
 
-def _flops(part: Mixer | Ffn) -> float:
-    """Two a weight that a token meets."""
-    flops = sum(2.0 * linear.out * linear.inp / linear.groups for linear in part.linears())
-    return flops + (2.0 * part.topk * part.expert_params if isinstance(part, Moe) else 0.0)
-
-
 def _part(model: ModelSpec, part: Mixer | Ffn, parallel: Parallel) -> Part:
     """One part as one rank holds it."""
     params = sum(linear.params for linear in part.linears()) + part.extra_params
     weights = sum(linear.weight_bytes(parallel.tp) for linear in part.linears())
-    precision, flops = _precision(part), _flops(part)
+    flops = sum(
+        2.0 * linear.out * linear.inp / linear.groups for linear in part.linears()
+    )  # two a weight that it meets
+    precision = _precision(part)
     if isinstance(part, Mixer):
         return Part(
             kind_of(part), shape_of(part), precision, params, params, weights + 2 * part.extra_params, flops,
@@ -274,7 +268,8 @@ def _part(model: ModelSpec, part: Mixer | Ffn, parallel: Parallel) -> Part:
         return Part(
             "experts", f"{part.topk} of {part.experts}, {part.inter} wide", precision, params,
             params - (part.experts - part.topk) * part.expert_params,
-            weights + 2 * part.small_params + part.expert_bytes(parallel.group), flops, 0.0, 0, ", ".join(facts),
+            weights + 2 * part.small_params + part.expert_bytes(parallel.group),
+            flops + 2.0 * part.topk * part.expert_params, 0.0, 0, ", ".join(facts),
         )  # fmt: skip
     if isinstance(part, Mlp):
         name, shape = "dense block", f"{part.inter} wide, {'gated' if part.gated else 'plain'}"

@@ -52,7 +52,14 @@ def estimate(shape: Shape, setting: AttentionSetting) -> Estimate:
     sizes = {"base": 1e6 * base} | {name: took * launches for name, took in times.items()}
     sizes |= _sizes(shape, work, setting)
     longest = LAST_BLOCK_SHARE * work.beyond * block_s
-    return Estimate(xp.maximum(base, longest), sizes, _plain(work, setting, xp))
+    plain = {
+        "merged": work.merged,
+        "alone": work.alone,
+        "round_off": _round_off(work.blocks / (setting.sms * tile.ctas), xp),
+        "whole_round_off": _round_off(work.whole / setting.sms, xp),
+        "row_fill": work.row_fill,
+    }
+    return Estimate(xp.maximum(base, longest), sizes, plain)
 
 
 def _evened(tiles: Amount, requests: AnyRequests, most: float) -> Amount:
@@ -163,17 +170,6 @@ def _sizes(shape: Shape, work: DecodeWork, setting: AttentionSetting) -> dict[st
         "uneven": work.deepest * tile.keys / keys,
         "reach": reach(layout, shape.requests.largest(shape.requests.kv), shape.xp),
         "dim": layout.dim,
-    }
-
-
-def _plain(work: DecodeWork, setting: AttentionSetting, xp: Arith) -> dict[str, Amount]:
-    sms = setting.sms
-    return {
-        "merged": work.merged,
-        "alone": work.alone,
-        "round_off": _round_off(work.blocks / (sms * setting.engine.decode.ctas), xp),
-        "whole_round_off": _round_off(work.whole / sms, xp),
-        "row_fill": work.row_fill,
     }
 
 

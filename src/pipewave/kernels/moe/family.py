@@ -102,7 +102,11 @@ def features(
     tried = {f"tile{i}": tile.seconds for i, tile in enumerate(tiles.candidates)} | {"ruled": tiles.ruled.seconds}
     shares = {f"{name}_share": _bounded(part / base, -7.0, 4.0) for name, part in (parts | tried).items()}
     linear = {f"{name}_part": parts[name] / base for name in SUMMED}  # a sum of costs is linear in these
-    software = _software(work, at) | {"tuned": ruled.tuned}
+    # What the kernels are, for implementations and versions never seen.
+    flags: dict[str, Any] = {name: at.engine == name for name in ENGINES}
+    flags |= {"warp_mma": at.warp_mma, "untuned": at.untuned, "widens": at.widen_s > 0, "scales": at.scale_s > 0}
+    flags["ungated"] = work.up < 2.0
+    software = {name: np.full_like(work.inter, flag) for name, flag in flags.items()} | {"tuned": ruled.tuned}
     return shares | linear | _waves(tiles, ruled) | _spread(work) | _memory(work, base, at) | software
 
 
@@ -152,14 +156,6 @@ def _memory(work: Layer, base: Array, at: MoeMachine) -> dict[str, Array]:
     }
 
 
-def _software(work: Layer, at: MoeMachine) -> dict[str, Array]:
-    """What the kernels are, for implementations and versions never seen."""
-    flags: dict[str, Any] = {name: at.engine == name for name in ENGINES}
-    flags |= {"warp_mma": at.warp_mma, "untuned": at.untuned, "widens": at.widen_s > 0, "scales": at.scale_s > 0}
-    flags["ungated"] = work.up < 2.0
-    return {name: np.full_like(work.inter, flag) for name, flag in flags.items()}
-
-
 # Routed experts of a layer on one rank: routing histogram, padded expert tiles, two grouped GEMMs and the glue.
 
 
@@ -180,18 +176,12 @@ def least(work: Layer, ctx: Context) -> Demand:
     )
 
 
-def weights_of(work: Layer, ctx: Context, at: MoeMachine) -> tuple[Array, Array]:
-    """Bytes of the active experts' weights, and the share of them that a call must bring from DRAM."""
-    size = at.weight * work.routing.active * work.matrices
-    if ctx.protocol in (COLD, SERVING):
-        return size, np.ones_like(size)
-    return size, missing_share(MISSES["expert_weights"], at.l2_bytes, size)
-
-
 def analyse(cols: Columns, ctx: Context) -> Analysis:
     """Demand, base estimate and features of a batch of fused-MoE calls."""
     at, work, ruled = machine(ctx), layer(cols, ctx), blocks(cols, ctx)
-    tiles, (weights, missed) = tiling(work, at, ruled), weights_of(work, ctx, at)
+    tiles, weights = tiling(work, at, ruled), at.weight * work.routing.active * work.matrices  # bytes of active experts
+    always = ctx.protocol in (COLD, SERVING)  # weights come from DRAM
+    missed = np.ones_like(weights) if always else missing_share(MISSES["expert_weights"], at.l2_bytes, weights)
     weights_s = weights * (missed / at.dram + (1.0 - missed) / at.l2)
     base, parts = times(work, tiles, weights_s, before_s(work, ctx, at), at)
     named = features(work, tiles, base, parts, at, ruled)
