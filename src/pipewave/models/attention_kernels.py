@@ -161,19 +161,15 @@ def after_recurrence(stage: Stage, spec: Recurrent) -> Iterator[Use]:
 Step = Callable[[Stage, Any], Iterator[Use]]
 
 
-def before(stage: Stage, part: Mixer) -> Iterator[Use]:
-    """Projections, norms, rotary embedding and the cache write: they depend on the count of tokens alone."""
-    return iter(()) if is_module(part) else _STEPS[type(part)][0](stage, part)
+def steps(part: Mixer) -> tuple[Step, Step, Step]:
+    """What comes before (projections, norms, rotary embedding and the cache write: they depend on the count of tokens
+    alone), kernels whose work depends on each request's lengths, and what follows, the collective apart.
+    """
+    return (_nothing, modules, _nothing) if is_module(part) else _STEPS[type(part)]
 
 
-def lengths(stage: Stage, part: Mixer) -> Iterator[Use]:
-    """Kernels whose work depends on each request's lengths; the whole of a mixer that is predicted as a module."""
-    return modules(stage, part) if is_module(part) else _STEPS[type(part)][1](stage, part)
-
-
-def after(stage: Stage, part: Mixer) -> Iterator[Use]:
-    """What follows, the collective apart."""
-    return iter(()) if is_module(part) else _STEPS[type(part)][2](stage, part)
+def _nothing(_stage: Stage, _part: Mixer) -> Iterator[Use]:
+    return iter(())
 
 
 # Grouped attention

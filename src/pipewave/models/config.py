@@ -71,9 +71,7 @@ def parse(
     fields = Fields({**supplied, **found.text}, family.defaults)
     fields.seen.update(supplied)
     quantisation, base = _quantisation(fields, Fields(hub), hf_quant, online), _base(fields)
-    _check_fixed(fields, family)
-    _check_decoder(fields)
-    _check_embedding(fields)
+    _refuse(fields, family)
     count = layer_count(fields, MAX_LAYERS)
     layers = _layers(LayerReader(fields, family, quantisation, base, 0, LayerKind()), count)
     width = fields.integer("hidden_size", high=1 << 20)
@@ -157,30 +155,22 @@ def _quantisation(fields: Fields, outer: Fields, hf_quant: Any, online: str | No
     return replace(found, experts=experts) if experts and not found.precision.full else found
 
 
-def _check_fixed(fields: Fields, family: Family) -> None:
-    """Fields that a family's files state and of which one value is modelled."""
+def _refuse(fields: Fields, family: Family) -> None:
+    """Raise UnsupportedModel for what no part models, naming the field that says so."""
     for name, wanted in (family.fixed or {}).items():
         if fields.get(name, wanted) != wanted:
             raise UnsupportedModel(f"{name} = {fields.get(name)!r}: only {wanted!r} is modelled", field=name)
-
-
-def _check_embedding(fields: Fields) -> None:
-    """Raise UnsupportedModel where tokens are embedded in another width than the model's (ALBERT, ELECTRA)."""
-    width, hidden = fields.raw.get("embedding_size"), fields.get("hidden_size")
-    if fields.raw.get("vocab_size") is not None and width not in (None, hidden):
-        raise UnsupportedModel(
-            f"embedding_size = {width!r}: must be hidden_size = {hidden!r}; a map between the two is not modelled",
-            field="embedding_size",
-        )
-
-
-def _check_decoder(fields: Fields) -> None:
-    """Raise UnsupportedModel where a decoder attends to an encoder of its own."""
     if fields.get("is_encoder_decoder") is True or (fields.has("encoder_layers") and fields.has("decoder_layers")):
         raise UnsupportedModel(
             "is_encoder_decoder: a decoder that attends to an encoder (translation, speech) is not modelled; models "
             "of one stack, decoders or encoders, are",
             field="is_encoder_decoder",
+        )
+    width, hidden = fields.raw.get("embedding_size"), fields.get("hidden_size")
+    if fields.raw.get("vocab_size") is not None and width not in (None, hidden):  # ALBERT, ELECTRA
+        raise UnsupportedModel(
+            f"embedding_size = {width!r}: must be hidden_size = {hidden!r}; a map between the two is not modelled",
+            field="embedding_size",
         )
 
 

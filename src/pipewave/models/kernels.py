@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pipewave.calls.families import Attention, Call, FusedMoe, Gemm, SiluAndMul, all_gather, all_reduce, send_recv
 from pipewave.calls.operators import HyperConnection
 from pipewave.errors import BadInput
-from pipewave.models.attention_kernels import after, before, lengths
+from pipewave.models.attention_kernels import steps
 from pipewave.models.expert_parallel import exchange
 from pipewave.models.lora_and_drafts import Lora, lora_kernels
 from pipewave.models.shard import padded_vocab
@@ -44,7 +44,7 @@ class Deployment(Layout):
             use.times(count)
             for layer, count in self._grouped(stage)
             for mixer in layer.mixers
-            for use in lengths(view, mixer)
+            for use in steps(mixer)[1](view, mixer)
         )
 
     def images(self, count: int) -> list[Use]:
@@ -94,6 +94,7 @@ def _layer(stage: Stage, layer: Layer, *, lengthy: bool) -> Iterator[Use]:
         if first:
             yield stage.norm("input_norm", hidden, fused_add=True)
         for mixer in layer.mixers:
+            before, lengths, after = steps(mixer)
             yield from before(stage, mixer)
             yield from lengths(stage, mixer) if lengthy else ()
             yield from after(stage, mixer)

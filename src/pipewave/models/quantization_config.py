@@ -313,9 +313,9 @@ def _compressed_precision(weights: Mapping[str, Any], inputs: Any) -> Precision:
     raise UnsupportedModel(f"config_groups weights of {bits} bits, type {kind!r}: not modelled", field="config_groups")
 
 
-def _whole(precision: Precision, **more: bool) -> Callable[[Mapping[str, Any]], Quantisation]:
+def _whole(precision: Precision, experts_only: bool = False) -> Callable[[Mapping[str, Any]], Quantisation]:
     """A reader of methods whose name says it all."""
-    return lambda section: Quantisation(precision, ignored(section, *KEPT), **more)
+    return lambda section: Quantisation(precision, ignored(section, *KEPT), experts_only=experts_only)
 
 
 def _w4afp8(section: Mapping[str, Any]) -> Quantisation:

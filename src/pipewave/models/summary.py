@@ -47,79 +47,58 @@ def summary(model: ModelSpec, parallel: Parallel = ALONE) -> dict[str, Any]:
     }
 
 
+HEADINGS = ("layers", "part", "count", "shape on a rank", "precision", "parameters", "GiB on a rank", "detail")
+Line = tuple[str, str, int, str, str, int, float, str]  # parameters and bytes are those of one
+
+
 def rows(model: ModelSpec, parallel: Parallel = ALONE) -> list[dict[str, Any]]:
     """One row a part: where, how often, its shape on one rank, precision, parameters in all, GiB on one rank of all."""
-    return [*_embedding(model, parallel), *_layers(model, parallel), *_end(model, parallel)]
-
-
-def _row(
-    where: str, part: str, count: int, shape: str, precision: str, params: int, rank_bytes: float, detail: str = ""
-) -> dict[str, Any]:
-    return {
-        "layers": where,
-        "part": part,
-        "count": count,
-        "shape on a rank": shape,
-        "precision": precision,
-        "parameters": params * count,
-        "GiB on a rank": round(rank_bytes * count / GIB, 4),
-        "detail": detail,
-    }
-
-
-def _matrix(where: str, linear: Linear, count: int, tp: int) -> dict[str, Any]:
-    out, inp = linear.shape(tp)
-    shape = f"{out} × {inp}" + (" + bias" if linear.bias else "")
-    return _row(where, linear.name, count, shape, linear.precision.dtype, linear.params, linear.weight_bytes(tp))
-
-
-def _embedding(model: ModelSpec, parallel: Parallel) -> Iterator[dict[str, Any]]:
-    rank_rows, params = padded_vocab(model) // parallel.tp, model.vocab * model.hidden
-    shape = f"{rank_rows} × {model.hidden}"
-    yield _row("first", "embedding", 1, shape, model.dtype, params, 2 * rank_rows * model.hidden)
-    if model.side_params:
-        yield _row(
-            "beside", "vision tower", 1, "", model.dtype, model.side_params, 2 * model.side_params, "idle for text"
+    return [
+        dict(
+            zip(
+                HEADINGS, (where, part, count, *kind, params * count, round(size * count / GIB, 4), detail), strict=True
+            )
         )
+        for where, part, count, *kind, params, size, detail in _lines(model, parallel)
+    ]
 
 
-def _layers(model: ModelSpec, parallel: Parallel) -> Iterator[dict[str, Any]]:
+def _matrix(where: str, linear: Linear, count: int, tp: int) -> Line:
+    shape = " × ".join(map(str, linear.shape(tp))) + (" + bias" if linear.bias else "")
+    return where, linear.name, count, shape, linear.precision.dtype, linear.params, linear.weight_bytes(tp), ""
+
+
+def _lines(model: ModelSpec, parallel: Parallel) -> Iterator[Line]:
+    dtype, hidden, vocab, width = model.dtype, model.hidden, padded_vocab(model) // parallel.tp, model.norm_width
+    yield "first", "embedding", 1, f"{vocab} × {hidden}", dtype, model.vocab * hidden, 2 * vocab * hidden, ""
+    if side := model.side_params:
+        yield "beside", "vision tower", 1, "", dtype, side, 2 * side, "idle for text"
     for number, (layer, count) in enumerate(model.grouped()):
         where = _span(model, layer) if number or count < len(model.layers) else "all"
         for part in layer.parts:
             yield from (_matrix(where, linear, count, parallel.tp) for linear in part.linears())
-            yield from _beside(where, part, count, parallel, model.kv_dtype or model.dtype)
-    norms, width = norms_of(model), model.norm_width
-    yield _row("all", "norms", norms, str(model.hidden), model.dtype, width, 2 * width)
-    if model.hyper:
-        each = model.hyper.params
-        yield _row("all", "hyper-connections", 2 * len(model.layers), f"{model.hyper.streams} streams", model.dtype,
-                   each, 2 * each)  # fmt: skip
+            yield from _beside(where, part, count, parallel, model.kv_dtype or dtype)
+    yield "all", "norms", norms_of(model), str(hidden), dtype, width, 2 * width, ""
+    if hyper := model.hyper:
+        streams, each = f"{hyper.streams} streams", hyper.params
+        yield "all", "hyper-connections", 2 * len(model.layers), streams, dtype, each, 2 * each, ""
+    yield "last", "final_norm", 1, str(hidden), dtype, width, 2 * width, ""
+    if model.tied and not model.pooled:
+        yield "last", "lm_head", 1, "", model.lm_head.precision.dtype, 0, 0, "shares the embedding"
+    elif not model.pooled:
+        yield _matrix("last", model.lm_head, 1, parallel.tp)
 
 
-def _beside(where: str, part: Mixer | Ffn, count: int, parallel: Parallel, dtype: str) -> Iterator[dict[str, Any]]:
+def _beside(where: str, part: Mixer | Ffn, count: int, parallel: Parallel, dtype: str) -> Iterator[Line]:
     """What a part has beside its matrices."""
     extra = part.extra_params
     if isinstance(part, Mixer):
-        yield _row(where, kind_of(part), count, shape_of(part), dtype, extra, 2 * extra, ", ".join(facts_of(part)))
+        yield where, kind_of(part), count, shape_of(part), dtype, extra, 2 * extra, ", ".join(facts_of(part))
     if isinstance(part, Moe):
-        maps = 3 if part.gated else 2
+        maps, held = 3 if part.gated else 2, part.expert_bytes(parallel.group)
         shape = f"{part.experts // parallel.ep} × {maps} × {part.inter // parallel.moe_tp} × {part.hidden}"
-        yield _row(
-            where, "experts", count, shape, part.precision.dtype, extra, part.expert_bytes(parallel.group),
-            f"{part.topk} of {part.experts} a token",
-        )  # fmt: skip
-
-
-def _end(model: ModelSpec, parallel: Parallel) -> Iterator[dict[str, Any]]:
-    norm = model.norm_width
-    yield _row("last", "final_norm", 1, str(model.hidden), model.dtype, norm, 2 * norm)
-    if model.pooled:
-        return
-    if model.tied:
-        yield _row("last", "lm_head", 1, "", model.lm_head.precision.dtype, 0, 0, "shares the embedding")
-    else:
-        yield _matrix("last", model.lm_head, 1, parallel.tp)
+        said = f"{part.topk} of {part.experts} a token"
+        yield where, "experts", count, shape, part.precision.dtype, extra, held, said
 
 
 def _span(model: ModelSpec, layer: Layer) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES, OPERAND_BYTES
+from pipewave.files import packaged
 from pipewave.kernels.base import Context
 from pipewave.physics.arith import Arith
 from pipewave.physics.cache import COLD, MULTICAST, PRODUCT_DRAM_SHARE, SERVING, l2_bytes, missing_share, walked
@@ -47,26 +49,16 @@ class Library:
     from_dram: float = 0.45
 
 
-CUBLAS = Library(splits=True, quantize_kernels=3.0, quantize_s=10.6e-6)
-CUTLASS = Library(
-    tile_cycles=3500.0, l2_share=1.15, most_rows=(32.0, 64.0, 192.0, UNLIMITED, UNLIMITED), element_cycles=0.68
-)
-BLOCK = Library(
-    tile_cycles=3300.0, tensor_share=0.69, l2_share=0.48, most_rows=(32.0, *(UNLIMITED,) * 4), quantize_s=2.6e-6,
-    element_cycles=0.37, from_l2=0.2, from_dram=1.55,
-)  # fmt: skip
-FOUR_BIT = Library(
-    tile_cycles=900.0, l2_share=0.42, most_rows=(32.0, *(UNLIMITED,) * 4), quantize_s=4.5e-6, row_cycles=190.0,
-    element_cycles=0.19, from_l2=0.45, from_dram=0.3,
-)  # fmt: skip
-# sm_120 has one CUTLASS fp8 kernel in SGLang, whatever m is.
-CUTLASS_ONE_TILE = replace(CUTLASS, most_rows=(0.0, 0.0, 0.0, UNLIMITED, 0.0))
 ROW_THREADS = 1024  # of a block that quantises one row
-
-LIBRARIES = {
-    "cublas": CUBLAS, "cutlass": CUTLASS, "cutlass_one_tile": CUTLASS_ONE_TILE, "block": BLOCK, "four_bit": FOUR_BIT,
-}  # fmt: skip
 WEIGHT_ONLY = ("int4", "mxfp4")
+
+
+@cache
+def library_of(name: str) -> Library:
+    """The library of a name, as `libraries.json` has it; null rows: any number."""
+    row = packaged.document(Path(__file__).with_name("libraries.json"))[name]
+    limits = [UNLIMITED if most is None else most for most in row.get("most_rows", [None] * 5)]
+    return Library(**row | {"most_rows": tuple(limits)})
 
 
 class GemmMachine:
@@ -74,7 +66,7 @@ class GemmMachine:
 
     def __init__(self, ctx: Context) -> None:
         gpu, quantize = ctx.gpu, bool(ctx.option("quantize"))
-        self.library = library = LIBRARIES[ctx.rule("gemm_library")]
+        self.library = library = library_of(ctx.rule("gemm_library"))
         self.protocol, self.framework = ctx.protocol, ctx.framework
         self.sms = float(gpu.sms)
         self.clock_hz = gpu.sustained_clock_mhz * 1e6
