@@ -11,7 +11,7 @@ import numpy as np
 from pipewave.calls.dtypes import ACTIVATION_BYTES
 from pipewave.kernels.attention.tasks import Requests, requests_of
 from pipewave.kernels.base import Analysis, Columns, Context
-from pipewave.kernels.stages import Stage, Stages, elementwise, in_units_of
+from pipewave.kernels.stages import Stage, Stages, in_units_of
 from pipewave.kernels.streaming.stream import Stream
 from pipewave.physics.arith import log2
 from pipewave.physics.demand import Array
@@ -137,7 +137,7 @@ def scan(ctx: Context, seqs: Sequences, heads: Heads) -> tuple[Stage, ...]:
     between = each * seqs.tokens * heads.v * dk / PASSES
     return (
         Stage("inside", inside, cycles=inside / flops, read=keys + u, written=w + u, blocks=blocks, launches=4.0),
-        *((elementwise("inside", between, between),) * PASSES if each else ()),
+        *((Stage("inside", read=between, written=between),) * PASSES if each else ()),
         Stage(
             "scan",
             through,

@@ -161,8 +161,3 @@ def product(name: str, m: Amount, n: Amount, k: Amount, dtype: str, batch: Amoun
         launches=1.0 + narrow,
         tile_flops=2.0 * SCALED_ROWS[dtype] * np.minimum(n, TILE) * k if scaled else 0.0,
     )
-
-
-def elementwise(name: str, read: Amount, written: Amount, launches: float = 1.0) -> Stage:
-    """A kernel that only moves activations."""
-    return Stage(name, read=read, written=written, launches=launches)

@@ -14,7 +14,7 @@ from pipewave.calls.dtypes import ACTIVATION_BYTES, kv_bytes
 from pipewave.files import packaged
 from pipewave.kernels.attention.tasks import Requests
 from pipewave.kernels.base import Columns, Context
-from pipewave.kernels.stages import Stage, elementwise, product
+from pipewave.kernels.stages import Stage, product
 from pipewave.physics.demand import Array
 
 FILE = Path(__file__).with_name("published.json")  # dimensions where a call says none
@@ -222,13 +222,13 @@ def stages(name: str, widths: tuple[Width, ...], seen: Counts, dtype: str) -> tu
 def index_small(dims: Module, seen: Counts) -> Stage:
     """The indexer's norm, rotary embedding, rotation and quantisation of queries and keys, cache write and scales."""
     size = ACTIVATION_BYTES * seen.tokens * (dims.index_heads + 1.0) * dims.index_dim
-    return elementwise("index_inputs", 2.0 * size, 1.5 * size, launches=6.0)
+    return Stage("index_inputs", read=2.0 * size, written=1.5 * size, launches=6.0)
 
 
 def small(dims: Module, seen: Counts, launches: float) -> Stage:
     """Norms, rotary embedding and cache writes: together they read and write about what the queries hold twice."""
     size = ACTIVATION_BYTES * seen.tokens * dims.heads * (dims.head_dim + dims.nope_dim + dims.rope_dim)
-    return elementwise("small", 2.0 * size, 2.0 * size, launches)
+    return Stage("small", read=2.0 * size, written=2.0 * size, launches=launches)
 
 
 def weights(widths: tuple[Width, ...]) -> Array:

@@ -5,8 +5,10 @@ choice of tokens among logits.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from pipewave.files import packaged
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Columns, Context, Sketch
 from pipewave.kernels.streaming.stream import GENERATED, Stream, describe, generated_s, least_bytes, sketch, times
@@ -83,20 +85,7 @@ class Law:
     spread: bool = False
 
 
-LAWS: dict[str, Law] = {
-    "softmax": Law(2.335, 455.7, 969.3, 3.096, 0.9997, 5.2),
-    "log_softmax": Law(1.354, 409.5, 983.9, 4.686, 1.0, 7.9),
-    "gumbel": Law(1.923, 1637.0, 0.0, 0.0, 1.142, 2.0),
-    "temperature": Law(0.904, 167.6, 145.8, 2.656, 0.4511, 6.3),
-    "min_p": Law(0.0, 1042.0, 1804.0, 0.4772, 1.724, 12.7),
-    "mask_top_k": Law(22.97, 1565.0, 1238.0, 1.971, 0.9995, 25.5),
-    "mask_top_p": Law(0.2125, 5224.0, 2071.0, 0.0, 1.059, 13.2),
-    "mask_top_k_top_p": Law(41.89, 1726.0, 1206.0, 2.254, 0.9982, 25.0),
-    "exponential": Law(3.243, 417.4, 0.0, 0.8533, 80.62, 8.4, spread=True),
-    "aten_topk": Law(55.3, 2087.0, 1292.0, 1.889, 1.0, 10.4, spread=True),
-    "aten_sort": Law(45.39, 20690.0, 0.0, 6.248, 0.9888, 6.9, spread=True),
-    "aten_multinomial": Law(44.54, 2321.0, 1589.0, 1.935, 1.0, 8.4, spread=True),
-}
+LAWS = {op: Law(**row) for op, row in packaged.document(Path(__file__).with_name("sampling.json")).items()}
 
 
 def rounds_of(values: int, tile: int = 0) -> int:
