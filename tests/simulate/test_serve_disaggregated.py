@@ -204,8 +204,8 @@ def test_matched_pools_are_the_middle_of_a_range_that_the_interval_holds() -> No
     model, traffic = "Llama-3.1-70B", synthetic(256, input_len=4000, output_len=500, concurrency=256)
     pools, _ = matched(load(model), "H100", Setup(), 4, traffic)
     assert pools.decode.runner.deployment.parallel.world == 4
-    choices = _choices(*pools.servers, 256, traffic)
-    own = next(one for one in choices if one.workers == pools.workers)
+    choices = list(_choices(*pools.servers, 256, traffic))
+    own = next(one for one in choices if (one.prefill, one.decode) == pools.workers)
     assert len(choices) > 2 and all(one.gpus <= MOST_GPUS for one in choices)
     assert all(own.gpus * own.token_s**2 <= one.gpus * one.token_s**2 for one in choices)
     times = [one.token_s for one in choices]
