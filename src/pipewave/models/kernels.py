@@ -158,11 +158,10 @@ def _handover(stage: Stage) -> Iterator[Use]:
 
 def merge(uses: Iterable[Use]) -> list[Use]:
     """Equal kernels of the same name counted together, in order of first appearance."""
-    counts: dict[tuple[str, Call], int] = {}
+    counts: dict[tuple[str, Call], list[int]] = {}
     for use in uses:
-        key = (use.name, use.call)
-        counts[key] = counts.get(key, 0) + use.count
-    return [Use(name, call, count) for (name, call), count in counts.items()]
+        counts.setdefault((use.name, use.call), []).append(use.count)
+    return [Use(name, call, sum(each)) for (name, call), each in counts.items()]
 
 
 def ffn_kernels(stage: Stage, part: Ffn) -> Iterator[Use]:

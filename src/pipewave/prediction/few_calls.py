@@ -96,16 +96,17 @@ class FewContext:
 
 def is_few(family: Family, calls: Sequence[Call]) -> bool:
     """Whether calls are answered faster one by one than with arrays."""
-    recorded = family.formula or (family.alike and len(calls) <= FEW and all(_alike(family, call) for call in calls))
-    return len(calls) <= (FEW if recorded else FEW_UNRECORDED)
+    if len(calls) <= FEW_UNRECORDED:
+        return True
+    return len(calls) <= FEW and bool(family.formula or (family.alike and all(map(_alike, calls))))
 
 
-def _alike(family: Family, call: Call) -> tuple[float, ...]:
+def _alike(call: Any) -> tuple[float, ...]:
     """The number that each list of a call holds again and again, and the length of the lists; empty for other lists."""
-    lists = [getattr(call, name) for name in family.ragged]
-    if any(each.count(each[0]) < len(each) for each in lists):
+    q, kv, requests = call.q_lens, call.kv_lens, len(call.q_lens)
+    if q.count(q[0]) < requests or kv.count(kv[0]) < requests:
         return ()
-    return *(float(each[0]) for each in lists), float(len(lists[0]))
+    return float(q[0]), float(kv[0]), float(requests)
 
 
 def answer_few(
@@ -184,17 +185,19 @@ def _directly(family: Family, at: Setting, nets: Nets | None) -> Callable[[Call]
         return straight(formula, count)
 
     def before(call: Call) -> Physics | None:
-        case, numbers = FieldsOf(call), _alike(family, call) if family.alike else ()
+        numbers, key = _alike(call) if family.alike else (), tuple(rest(call))
+        if numbers and (line := lines.get(key)):
+            return line(*numbers) or None
+        case = FieldsOf(call)
         if not numbers:
             return physics(SCALAR, lambda ctx: family.one(case, ctx))  # type: ignore[misc]
-        key = tuple(rest(call))
         if len(asked) > KEPT:
             asked.clear()
             lines.clear()
-        if key not in lines and len(lines) >= AT_ONCE and asked[key] < UNRECORDED:
+        if len(lines) >= AT_ONCE and asked[key] < UNRECORDED:
             asked[key] += 1
             return physics(SCALAR, lambda ctx: family.alike(case, ctx, numbers, SCALAR))  # type: ignore[misc]
-        return (lines.get(key) or lines.setdefault(key, recorded(case, len(numbers))))(*numbers) or None
+        return lines.setdefault(key, recorded(case, len(numbers)))(*numbers) or None
 
     return before
 

@@ -190,7 +190,8 @@ def static_estimate(
         As `estimate`.
     """
     spec, drafting = for_output(model, batch.output_len), setup.speculative
-    setup = replace(setup, max_num_batched_tokens=None, speculative=drafting.by(spec) if drafting else None)
+    if drafting or setup.max_num_batched_tokens:
+        setup = replace(setup, max_num_batched_tokens=None, speculative=drafting.by(spec) if drafting else None)
     parallel = Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
     runner = _served(spec, parallel, gpu, setup, host)
     # The fullest rank: the others have as many requests or one less.

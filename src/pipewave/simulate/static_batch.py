@@ -66,8 +66,7 @@ class Schedule:
 
     batch: StaticBatch
     prompts: tuple[PromptStep, ...]
-    began: Ints  # [request] decode steps before each one's first
-    ended: Ints  # [request] the same after its last
+    began: tuple[int, ...]  # [request] decode steps before each one's first
     tick: int  # decode steps before the first step without prompts
 
     @classmethod
@@ -75,12 +74,13 @@ class Schedule:
         """Run the scheduler until every prompt is computed; the cache holds all requests."""
         engine = Replica(Untimed(), policy, replace(kv, pages=UNLIMITED), batch.traffic())
         engine.waiting.extend(range(batch.requests))
-        began, steps = np.full(batch.requests, NEVER), []
+        began, steps = [NEVER] * batch.requests, []
         while engine.waiting or engine.partial:
             tick, step = engine.tick, engine.step(0.0)
             steps.append(PromptStep(tick, step.decoding > 0, tuple((t, b) for _, t, b in step.pieces)))
-            began[step.first] = engine.tick
-        return cls(batch, tuple(steps), began, began + batch.output_len - 1, engine.tick)
+            for request in step.first:
+                began[request] = engine.tick
+        return cls(batch, tuple(steps), tuple(began), engine.tick)
 
     @property
     def prompt_steps(self) -> int:
@@ -90,18 +90,18 @@ class Schedule:
     @property
     def total_steps(self) -> int:
         """Steps until the last request is done."""
-        return self.prompt_steps + max(int(self.ended.max()) - self.tick, 0)
+        return self.prompt_steps + max(max(self.began) + self.batch.output_len - 1 - self.tick, 0)
 
     def full_range(self) -> tuple[int, int]:
         """[first, last) of the steps in which all requests decode; may be empty."""
-        return self.prompt_steps, self.prompt_steps + int(self.ended.min()) - self.tick
+        return self.prompt_steps, self.prompt_steps + min(self.began) + self.batch.output_len - 1 - self.tick
 
     def lengths(self, step: int) -> tuple[list[int], list[int]]:
         """(q_lens, kv_lens) of a step, decoding requests first."""
         decodes = PromptStep(self.tick + step - self.prompt_steps, decodes=True, pieces=())
         at = self.prompts[step] if step < self.prompt_steps else decodes
-        active = (self.began <= at.tick) & (at.tick < self.ended) & at.decodes
-        decoding: list[int] = (self.batch.input_len + at.tick - self.began[active] + 1).tolist()
+        cached, ended = self.batch.input_len + at.tick + 1, at.tick - self.batch.output_len + 1
+        decoding = [cached - began for began in self.began if ended < began <= at.tick] if at.decodes else []
         return [1] * len(decoding) + [t for t, _ in at.pieces], decoding + [t + before for t, before in at.pieces]
 
 

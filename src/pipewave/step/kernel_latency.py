@@ -36,6 +36,7 @@ MAMBA_LAUNCHES = 9
 WIDE, HALF = "bf16", "fp16"
 UNSAID = "random"  # routing of a call that says nothing
 CHOSEN = (Gemm, Attention, Mla, AttentionModule, FusedMoe, DeltaNet)  # families that engines have several kernels for
+PRODUCTS, SCANS = (Gemm, FusedMoe), (DeltaNet, Mamba2)
 NODES: dict[type[Call], int] = {FusedMoe: 6, Attention: 1, Mla: 2}
 
 
@@ -132,7 +133,7 @@ def launches_of(call: Call, rule: KernelRule | None) -> int:
     """Launches whose host time equals that of a call launched kernel by kernel; a MoE layer runs much Python."""
     if rule and rule.host_launches:
         return rule.host_launches
-    if isinstance(call, DeltaNet | Mamba2) and call.phase == "context":
+    if isinstance(call, SCANS) and call.phase == "context":
         return SCAN_LAUNCHES if isinstance(call, DeltaNet) else MAMBA_LAUNCHES
     return MOE_LAUNCHES if isinstance(call, FusedMoe) else nodes_of(call)
 
@@ -239,7 +240,7 @@ def within_rules(
     """Predictions as the engine's rules say its kernels run: so many times as long as the fastest that are known, never
     below what they cannot do without, and with the small kernels that come with them.
     """
-    factor = np.where([isinstance(call, Gemm | FusedMoe) for call in calls], engine.kernels.best_kernel_ratio, 1.0)
+    factor = np.where([isinstance(call, PRODUCTS) for call in calls], engine.kernels.best_kernel_ratio, 1.0)
     for i, (call, rule) in enumerate(zip(calls, rules, strict=True)):
         if rule:
             factor[i] = _ruled(call, rule, float(factor[i]), float(found.latency_us[i]), engine, gpu)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -28,7 +28,9 @@ from pipewave.step.overlap import EXCHANGED, TwoBatch, arranged, halved, lanes, 
 # Share of a kernel's log-error that all kernels of a step have in common (clock, memory, software version).
 COMMON = 0.5
 USUAL_REQUESTS, USUAL_CACHE = 8, 1024  # of the step that stands for a deployment
-Lines = tuple[list[int], list[int], list[int]]  # indices of calls, how often each runs, its lane
+KEPT = 4096  # lists of kernels that a deployment remembers
+Launched = tuple[Sequence[Call], Sequence[int], Sequence[int]]  # calls, how often each runs, its lane
+Lines = tuple[Sequence[int], Sequence[int], Sequence[int]]  # the same with indices of calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class Runner:
     deployment: Deployment
     gpu: GPU
     engine: Engine
+    known: dict[Any, Launched] = field(default_factory=dict, init=False, repr=False)  # kernels of steps of as many rows
 
     @classmethod
     def of(cls, deployment: Deployment, gpu: GPU, engine: Engine) -> Runner:
@@ -93,7 +96,7 @@ class Runner:
 
     def steps(self, batches: Sequence[Batch]) -> Steps:
         """Predict many iterations at once."""
-        distinct = CallIndex(self.engine)
+        distinct = CallIndex()
         for index, batch in enumerate(batches):
             self._enter(distinct, index, batch)
         return self._add_up(distinct, batches)
@@ -108,9 +111,9 @@ class Runner:
 
     def price(self, parts: Sequence[Sequence[Use]]) -> Priced:
         """Latency, energy and launches of each list of kernels."""
-        distinct = CallIndex(self.engine)
+        distinct = CallIndex()
         for index, uses in enumerate(parts):
-            distinct.add(index, distinct.lines(uses))
+            distinct.add(index, _launched(uses, self.engine))
         kernels = self._predict(distinct)
         step, call, count, lane = distinct.columns()
         us, heat_us, nodes, launches, above_idle_j = (
@@ -150,13 +153,16 @@ class Runner:
         rows, sampled = batch.rows, batch.sampled
         for stage in range(self.deployment.parallel.pp):
             for key, part in (
-                (("rows", stage, rows, cut), self.deployment.by_rows),
-                (("requests", stage, rows, sampled, cut), self.deployment.by_requests),
+                ((stage, rows, cut), self.deployment.by_rows),
+                ((stage, rows, sampled, cut), self.deployment.by_requests),
             ):
-                if key not in distinct.known:  # steps of as many rows share it
-                    distinct.known[key] = distinct.lines(part(batch, stage), cut=cut)
-                distinct.add(step, distinct.known[key])
-            distinct.add(step, distinct.lines(self.deployment.by_length(batch, stage), cut=cut))
+                launched = self.known.get(key)
+                if launched is None:
+                    if len(self.known) >= KEPT:
+                        self.known.clear()
+                    launched = self.known[key] = _launched(part(batch, stage), self.engine, cut=cut)
+                distinct.add(step, launched, key)
+            distinct.add(step, _launched(self.deployment.by_length(batch, stage), self.engine, cut=cut))
 
     def _add_up(self, distinct: CallIndex, batches: Sequence[Batch]) -> Steps:
         priced = self._predict(distinct)
@@ -228,26 +234,31 @@ def _hosts(ranks: int, gpu: GPU) -> int:
     return max(ranks // gpu.gpus_per_node, 1)
 
 
+def _launched(uses: Sequence[Use], engine: Engine, *, cut: bool = False) -> Launched:
+    """Kernels as the engine launches them. cut: of half a step, run twice."""
+    uses = arranged(uses, engine)
+    lane = lanes(uses, engine)
+    if cut:
+        lane = [EXCHANGED if use.name in MOVED else one for use, one in zip(uses, lane, strict=True)]
+    return [use.call for use in uses], [use.count * (1 + cut) for use in uses], lane
+
+
 class CallIndex:
     """Distinct calls, and which step launches which of them how often."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self) -> None:
         self.calls: dict[Call, int] = {}
-        self.known: dict[tuple[Any, ...], Lines] = {}
+        self._known: dict[Any, Lines] = {}
         self._entries: list[tuple[int, Lines]] = []
 
-    def lines(self, uses: Sequence[Use], *, cut: bool = False) -> Lines:
-        """Indices of calls, their counts and lanes, entering calls not seen before. cut: of half a step, run twice."""
-        uses = arranged(uses, self.engine)
-        index = [self.calls.setdefault(use.call, len(self.calls)) for use in uses]
-        lane = lanes(uses, self.engine)
-        if cut:
-            lane = [EXCHANGED if use.name in MOVED else one for use, one in zip(uses, lane, strict=True)]
-        return index, [use.count * (1 + cut) for use in uses], lane
-
-    def add(self, step: int, lines: Lines) -> None:
-        """Charge calls to a step."""
+    def add(self, step: int, launched: Launched, key: Any = None) -> None:
+        """Charge calls to a step, entering those not seen before. key: of a list that several steps share."""
+        lines = self._known.get(key) if key else None
+        if lines is None:
+            calls, count, lane = launched
+            lines = [self.calls.setdefault(call, len(self.calls)) for call in calls], count, lane
+            if key:
+                self._known[key] = lines
         self._entries.append((step, lines))
 
     def columns(self) -> tuple[NDArray[np.intp], NDArray[np.intp], Array, NDArray[np.intp]]:
