@@ -18,7 +18,7 @@ from pipewave.models.shard import Parallel
 from pipewave.software.engine import Engine
 from pipewave.step import Runner, find_engine
 from pipewave.step.kernel_latency import launches_of
-from pipewave.step.overlap import MIB, arranged, fused_us, overlapped_us, with_fused_norms
+from pipewave.step.overlap import MIB, ROUTED, SHARED, arranged, fused_us, lanes, with_fused_norms
 
 EACH = 0.06  # mean error of the law on either GPU
 
@@ -95,9 +95,15 @@ def test_nothing_is_fused_on_one_gpu_or_where_the_engine_does_not(tp: int, mib: 
 
 
 def test_the_shorter_lane_hides_behind_the_longer() -> None:
-    us, lane = np.array([5.0, 3.0, 2.0, 7.0, 1.0, 9.0]), np.array([0, 1, 2, 1, 2, 2], np.intp)
-    step = np.array([0, 0, 0, 1, 1, 1], np.intp)
-    assert overlapped_us(us, lane, step, 2).tolist() == [min(3.0, 2.0), min(7.0, 1.0 + 9.0)]
+    """Of routed experts and shared ones of a step, whoever comes first in it."""
+    runner = Runner.of(Deployment(load("DeepSeek-V3"), Parallel(8)), find("H200"), find_engine("vllm"))
+    batch = runner.batch([1] * 8, [1024] * 8)
+    uses = runner.deployment.kernels(batch)
+    assert {ROUTED, SHARED} <= set(lanes(uses, runner.engine))
+    beside = {lane: [use for use, one in zip(uses, lanes(uses, runner.engine), strict=True) if one == lane]
+              for lane in (ROUTED, SHARED)}  # fmt: skip
+    routed, shared = (runner.price([part]).us[0] for part in beside.values())
+    assert -runner.steps([batch]).families["shared_overlap"][0] == pytest.approx(min(routed, shared))
 
 
 @pytest.mark.parametrize("model", ["Qwen3-8B", "Qwen3-30B-A3B"])

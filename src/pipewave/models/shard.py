@@ -170,6 +170,7 @@ def kv_bytes_per_token(model: ModelSpec, parallel: Parallel = ALONE, kv_dtype: s
     return _fullest(model, parallel, lambda mixer: mixer.token_bytes(width, parallel.tp))
 
 
+@lru_cache(maxsize=1024)
 def state_bytes(model: ModelSpec, parallel: Parallel = ALONE, width: int = 0) -> float:
     """Bytes of recurrent state and convolution inputs that one sequence holds on the fullest rank; `width`: bytes of an
     element of the state, where an engine stores another type than the model's.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+Note = tuple[str, str]  # the kernel that it concerns (empty: none in particular), and what is said
 SAID = re.compile(r"([a-z0-9_]+(?:, [a-z0-9_]+)*): ")  # the kernels that a note begins with
 
 
@@ -14,6 +15,12 @@ def said_of(notes: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     for name, note in notes:
         names.setdefault(note, {})[name] = None
     return tuple(f"{', '.join(those)}: {note}" for note, those in names.items())
+
+
+def worded(notes: Iterable[Note]) -> tuple[str, ...]:
+    """The same of notes of some kernels and, first, of those of none in particular."""
+    every = list(dict.fromkeys(notes))
+    return (*(note for name, note in every if not name), *said_of(pair for pair in every if pair[0]))
 
 
 def merged(notes: Iterable[str]) -> tuple[str, ...]:

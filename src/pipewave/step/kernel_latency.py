@@ -20,7 +20,7 @@ from pipewave.physics.demand import Array
 from pipewave.physics.energy import delivered_us
 from pipewave.prediction.answers import Predictions
 from pipewave.prediction.api import predict_list
-from pipewave.prediction.notes import said_of
+from pipewave.prediction.notes import Note
 from pipewave.software.engine import Engine
 from pipewave.software.engine_parts import GroupedGemmTime, KernelRule
 from pipewave.software.rules import constant
@@ -48,7 +48,7 @@ class KernelLatencies:
     heat_us: Array  # µs that their energy takes at the power limit
     nodes: Array  # kernels each launches
     launches: Array  # launches whose host time it takes to launch them one by one
-    notes: tuple[str, ...]  # what was substituted, with the families
+    notes: Sequence[Sequence[Note]]  # of each call: what was substituted, for the call and in general
 
     @property
     def columns(self) -> tuple[Array, ...]:
@@ -67,9 +67,11 @@ def kernel_latencies(calls: Sequence[Call], gpu: GPU, engine: Engine) -> KernelL
     found, gone = with_fused_norms(calls, within_rules(calls, rules, found, gpu, engine), gpu, engine)
     launches = np.array([launches_of(call, rule) for call, rule in zip(calls, rules, strict=True)], float)
     nodes = np.ones(len(calls))  # gaps between a call's own kernels are in its measured time
-    notes = tuple(
-        filter(None, (engine.unsupported_model, engine.substituted, fallen_back, *_notes(calls, found, rules)))
-    )
+    general = [("", note) for note in (engine.unsupported_model, engine.substituted, fallen_back) if note]
+    notes = [
+        [*general, *((call.kernel, note) for note in (*found.sources[group].notes, rule.note if rule else "") if note)]
+        for call, group, rule in zip(calls, found.group.tolist(), rules, strict=True)
+    ]
     return KernelLatencies(found, heat, np.where(gone, 0.0, nodes), np.where(gone, 0.0, launches), notes)
 
 
@@ -111,15 +113,6 @@ def _as_run(call: Call, rule: KernelRule | None, gpu: GPU, engine: Engine) -> Ca
 def _pays(call: Gemm, rule: KernelRule, gpu: GPU) -> bool:
     """Whether a product pays for quantising its rows, which come in 16 bits."""
     return rule.quantize_kernel or (rule.norm_reads_twice and ACTIVATION_BYTES * call.m * call.k > MIB * gpu.l2_mb)
-
-
-def _notes(calls: Sequence[Call], found: Predictions, rules: Sequence[KernelRule | None]) -> tuple[str, ...]:
-    """Notes of predictions and of the rules behind them, each once, with the families it concerns."""
-    return said_of(
-        (call.kernel, note)
-        for call, group, rule in zip(calls, found.group.tolist(), rules, strict=True)
-        for note in (*found.sources[group].notes, *([rule.note] if rule and rule.note else []))
-    )
 
 
 def nodes_of(call: Call) -> int:

@@ -172,8 +172,8 @@ def held_bytes(
     """
     states = memory.states if states is None else states
     first = cache_bytes(deployment, length, chunk=chunk, states=states)
-    each = cache_bytes(deployment, length, states=states) if memory.windows_once else first
-    return first + (requests - 1) * each
+    alone = requests == 1 or not memory.windows_once
+    return first + (requests - 1) * (first if alone else cache_bytes(deployment, length, states=states))
 
 
 def requests_in(deployment: Deployment, memory: Budget, length: int, chunk: int) -> float:

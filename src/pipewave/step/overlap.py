@@ -25,7 +25,6 @@ from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipewave.calls.families import Call, Collective, Elementwise, FusedMoe, Gemm, RmsNorm
 from pipewave.errors import BadInput
@@ -124,12 +123,6 @@ def _floating(use: Use) -> Use:
     call = use.call
     sizes = (VALUE_BYTES * call.m * call.k, VALUE_BYTES * call.m * call.n)
     return replace(use, call=Elementwise(*sizes, weight_bytes=VALUE_BYTES * call.n * call.k, op=OP))
-
-
-def overlapped_us(us: Array, lane: NDArray[np.intp], owner: NDArray[np.intp], size: int) -> Array:
-    """µs saved in each of `size` steps when the shorter of routed and shared experts hides behind the longer."""
-    routed, shared = (np.bincount(owner[lane == one], us[lane == one], size) for one in (ROUTED, SHARED))
-    return np.minimum(routed, shared)
 
 
 @dataclass(frozen=True, slots=True)

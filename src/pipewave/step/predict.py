@@ -1,15 +1,17 @@
-"""Engine iterations in bulk: all distinct kernels of all steps are predicted in one call, then added up."""
+"""Engine iterations in bulk: all distinct kernels of all steps are predicted in one call, then added up by part.
+
+What runs on as many rows takes as long whatever the lengths: a deployment remembers the sums of such parts of a step.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipewave.calls.families import Call
 from pipewave.gpus import GPU
@@ -19,18 +21,18 @@ from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.nets.calibration import corrections
 from pipewave.physics.demand import Array
 from pipewave.physics.power import board_of
-from pipewave.prediction.answers import Predictions
+from pipewave.prediction.notes import Note, worded
 from pipewave.software.engine import Engine, StepLoad
 from pipewave.software.front import Host
-from pipewave.step.kernel_latency import KernelLatencies, kernel_latencies, nodes_of
-from pipewave.step.overlap import EXCHANGED, TwoBatch, arranged, halved, lanes, overlapped_us, two_batch
+from pipewave.step.kernel_latency import kernel_latencies, nodes_of
+from pipewave.step.overlap import EXCHANGED, ROUTED, SHARED, TwoBatch, arranged, halved, lanes, two_batch
 
 # Share of a kernel's log-error that all kernels of a step have in common (clock, memory, software version).
 COMMON = 0.5
+NUMBERS, BY_NAME = 10, ("families", "basis")  # of PartSums
 USUAL_REQUESTS, USUAL_CACHE = 8, 1024  # of the step that stands for a deployment
-KEPT = 4096  # lists of kernels that a deployment remembers
+KEPT = 4096  # parts of steps that a deployment remembers
 Launched = tuple[Sequence[Call], Sequence[int], Sequence[int]]  # calls, how often each runs, its lane
-Lines = tuple[Sequence[int], Sequence[int], Sequence[int]]  # the same with indices of calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,21 @@ class Priced:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class PartSums:
+    """Sums over the kernels of a part of a step.
+
+    `numbers`: GPU µs, µs at the power limit, kernels, launches by the host, joules above what the idle board draws,
+    half-widths of intervals in µs and their squares, µs of routed experts, of shared ones, and of exchanges that the
+    other half of a step hides.
+    """
+
+    numbers: Sequence[float]
+    families: Mapping[str, float]  # µs
+    basis: Mapping[str, float]  # µs that rest on each kind of evidence
+    notes: Sequence[Note]
+
+
 @dataclass(frozen=True, slots=True, eq=False)  # distinguished by identity: what is worked out of one is cached by it
 class Runner:
     """A deployment on a GPU under an engine: batches in, latencies out."""
@@ -77,7 +94,7 @@ class Runner:
     deployment: Deployment
     gpu: GPU
     engine: Engine
-    known: dict[Any, Launched] = field(default_factory=dict, init=False, repr=False)  # kernels of steps of as many rows
+    known: dict[Any, PartSums] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, deployment: Deployment, gpu: GPU, engine: Engine) -> Runner:
@@ -96,10 +113,17 @@ class Runner:
 
     def steps(self, batches: Sequence[Batch]) -> Steps:
         """Predict many iterations at once."""
-        distinct = CallIndex()
-        for index, batch in enumerate(batches):
-            self._enter(distinct, index, batch)
-        return self._add_up(distinct, batches)
+        found: dict[Any, PartSums | None] = {}
+        new: dict[Any, Launched] = {}
+        ground = corrections.of(self.gpu), revision()  # another one answers otherwise
+        steps = [list(self._parts((index, ground), batch, found, new)) for index, batch in enumerate(batches)]
+        if len(self.known) >= KEPT:
+            self.known.clear()
+        for key, sums in zip(new, self._sums(list(new.values())), strict=True):
+            if key in found:  # not of one step alone
+                self.known[key] = sums
+            found[key] = sums
+        return self._add_up([[found[key] for key in keys] for keys in steps], batches)  # type: ignore[misc]
 
     def energy(self, steps: Steps, step: int = 0) -> dict[str, float]:
         """`power_w` of one GPU in a step and `energy_j` of all, with both ends of their intervals."""
@@ -111,17 +135,11 @@ class Runner:
 
     def price(self, parts: Sequence[Sequence[Use]]) -> Priced:
         """Latency, energy and launches of each list of kernels."""
-        distinct = CallIndex()
-        for index, uses in enumerate(parts):
-            distinct.add(index, _launched(uses, self.engine))
-        kernels = self._predict(distinct)
-        step, call, count, lane = distinct.columns()
-        us, heat_us, nodes, launches, above_idle_j = (
-            _sums(step, column[call] * count, len(parts)) for column in kernels.columns
-        )
-        us = us - overlapped_us(kernels.found.latency_us[call] * count, lane, step, len(parts))
-        spread = _spread(kernels.found, call, count, step, len(parts)) / np.maximum(us, 1e-9)
-        return Priced(us, heat_us, nodes, launches, above_idle_j, spread, kernels.notes)
+        sums = self._sums([_launched(uses, self.engine) for uses in parts])
+        us, heat_us, nodes, launches, above_idle_j, linear, squares, routed, shared, _ = _columns([[s] for s in sums])
+        us = us - np.minimum(routed, shared)
+        spread = _spread(linear, squares) / np.maximum(us, 1e-9)
+        return Priced(us, heat_us, nodes, launches, above_idle_j, spread, worded(_notes(sums)))
 
     def usual(self) -> tuple[float, dict[str, float]]:
         """How uncertain a step of this deployment is (half-width of its interval's logarithm) and on what evidence it
@@ -138,66 +156,84 @@ class Runner:
         us = self.price([self.deployment.kernels(batch, stage) for stage in range(stages)]).us
         return [float(value) for value in us / us.sum()]
 
-    def _predict(self, distinct: CallIndex) -> KernelLatencies:
-        return kernel_latencies(list(distinct.calls), self.gpu, self.engine)
-
     @property
     def two_batch(self) -> TwoBatch | None:
         """How steps are cut in two, None where they are not."""
         return two_batch(self.engine, self.gpu, len(self.deployment.model.layers))
 
-    def _enter(self, distinct: CallIndex, step: int, batch: Batch) -> None:
-        overlap = self.two_batch
+    def _parts(
+        self, step: tuple[int, Any], batch: Batch, found: dict[Any, PartSums | None], new: dict[Any, Launched]
+    ) -> Iterator[Any]:
+        """Keys of the parts of a step; enters what is known of them, else what they launch."""
+        overlap, ground = self.two_batch, step[1]
         cut = overlap is not None and overlap.cuts(sum(batch.q_lens), prompts=not batch.is_decode)
         batch = halved(batch) if cut else batch
         rows, sampled = batch.rows, batch.sampled
         for stage in range(self.deployment.parallel.pp):
             for key, part in (
-                ((stage, rows, cut), self.deployment.by_rows),
-                ((stage, rows, sampled, cut), self.deployment.by_requests),
+                ((ground, stage, rows, cut), self.deployment.by_rows),
+                ((ground, stage, rows, sampled, cut), self.deployment.by_requests),
             ):
-                launched = self.known.get(key)
-                if launched is None:
-                    if len(self.known) >= KEPT:
-                        self.known.clear()
-                    launched = self.known[key] = _launched(part(batch, stage), self.engine, cut=cut)
-                distinct.add(step, launched, key)
-            distinct.add(step, _launched(self.deployment.by_length(batch, stage), self.engine, cut=cut))
+                if key not in found:
+                    found[key] = self.known.get(key)
+                if found[key] is None and key not in new:
+                    new[key] = _launched(part(batch, stage), self.engine, cut=cut)
+                yield key
+            new[step, stage] = _launched(self.deployment.by_length(batch, stage), self.engine, cut=cut)
+            yield step, stage
 
-    def _add_up(self, distinct: CallIndex, batches: Sequence[Batch]) -> Steps:
-        priced = self._predict(distinct)
-        found = priced.found
-        step, call, count, lane = distinct.columns()
-        size = len(batches)
+    def _sums(self, parts: Sequence[Launched]) -> list[PartSums]:
+        """Predict the distinct calls of some parts at once, and add them up by part."""
+        calls: dict[Call, int] = {}
+        index = [[calls.setdefault(call, len(calls)) for call in part[0]] for part in parts]
+        if not calls:  # of layers that have no lengths
+            return [PartSums([0.0] * NUMBERS, {}, {}, ())] * len(parts)
+        kernels = kernel_latencies(list(calls), self.gpu, self.engine)
+        found, part = kernels.found, np.repeat(np.arange(len(parts)), list(map(len, index)))
+        _, counts, lanes_of = zip(*parts, strict=True)
+        call, count, lane = (np.array(list(chain.from_iterable(each))) for each in (index, counts, lanes_of))
         us = found.latency_us[call] * count
-        hidden = overlapped_us(us, lane, step, size)
-        behind = self._behind(batches, us, lane, step, hidden)
-        shared, hidden = hidden, hidden + behind
-        sums = [_sums(step, column[call] * count, size) for column in priced.columns]
-        load = self._load(batches, [sums[0] - hidden, *sums[1:4]])
+        half = np.log(found.high_us / found.latency_us)[call] * us
+        others = (column[call] * count for column in kernels.columns[1:])
+        apart = (us * (lane == one) for one in (ROUTED, SHARED, EXCHANGED))
+        lines = (us, *others, half, half**2, *apart)
+        numbers = np.array([np.bincount(part, line, len(parts)) for line in lines]).T.tolist()
+        names = [one.kernel for one in calls], [found.sources[group].basis for group in found.group.tolist()]
+        each_us = iter(us.tolist())
+        sums = []
+        for row, those in zip(numbers, index, strict=True):
+            by_name: tuple[dict[str, float], dict[str, float]] = ({}, {})
+            for one in those:
+                one_us = next(each_us)
+                for known, name in zip(by_name, names, strict=True):
+                    known[name[one]] = known.get(name[one], 0.0) + one_us
+            sums.append(PartSums(row, *by_name, [note for one in those for note in kernels.notes[one]]))
+        return sums
+
+    def _add_up(self, parts: Sequence[Sequence[PartSums]], batches: Sequence[Batch]) -> Steps:
+        us, heat, nodes, launches, joules, linear, squares, routed, shared, exchanged = _columns(parts)
+        beside = np.minimum(routed, shared)
+        behind = self._behind(batches, us - beside - exchanged, exchanged)
+        hidden = beside + behind
+        load = self._load(batches, [us - hidden, heat, nodes, launches])
         kernels = load.kernel_us
         gaps = self.engine.gaps_us(load)
         total = kernels + sum(gaps.values())
-        spread = _spread(found, call, count, step, size)
-        families = _by_name([c.kernel for c in distinct.calls], us, step, call, size)
-        families |= {"shared_overlap": -shared} if shared.any() else {}
+        families, basis = (_by_name([[getattr(one, name) for one in step] for step in parts]) for name in BY_NAME)
+        families |= {"shared_overlap": -beside} if beside.any() else {}
         families |= {"two_batch_overlap": -behind} if behind.any() else {}
-        basis = _by_name([found.sources[g].basis for g in found.group], us, step, call, size)
         # Gaps are as uncertain as the kernels around them.
-        factor = np.exp(spread / np.maximum(kernels, 1e-9))
+        factor = np.exp(_spread(linear, squares) / np.maximum(kernels, 1e-9))
         evidence = {name: us / np.maximum(kernels + hidden, 1e-9) for name, us in basis.items()}
-        watts = board_of(self.gpu).step_w(sums[4], 1e-6 * total, self.deployment.parallel.pp)
-        return Steps(total, total / factor, total * factor, families, gaps, evidence, load, watts, priced.notes)
+        watts = board_of(self.gpu).step_w(joules, 1e-6 * total, self.deployment.parallel.pp)
+        notes = worded(_notes(chain.from_iterable(parts)))
+        return Steps(total, total / factor, total * factor, families, gaps, evidence, load, watts, notes)
 
-    def _behind(
-        self, batches: Sequence[Batch], us: Array, lane: NDArray[np.intp], step: NDArray[np.intp], hidden: Array
-    ) -> Array:
+    def _behind(self, batches: Sequence[Batch], computing: Array, exchanging: Array) -> Array:
         """µs of each step that two-batch overlap hides."""
-        overlap, size = self.two_batch, len(batches)
+        overlap = self.two_batch
         if overlap is None:
-            return np.zeros(size)
-        exchanging = _sums(step[lane == EXCHANGED], us[lane == EXCHANGED], size)
-        computing = _sums(step, us, size) - hidden - exchanging
+            return np.zeros(len(batches))
         tokens = np.array([sum(batch.q_lens) / 2 for batch in batches])
         busy = overlap.busy(computing, exchanging, tokens)
         return np.asarray(np.where(exchanging > 0.0, computing + exchanging - busy, 0.0))
@@ -243,50 +279,27 @@ def _launched(uses: Sequence[Use], engine: Engine, *, cut: bool = False) -> Laun
     return [use.call for use in uses], [use.count * (1 + cut) for use in uses], lane
 
 
-class CallIndex:
-    """Distinct calls, and which step launches which of them how often."""
-
-    def __init__(self) -> None:
-        self.calls: dict[Call, int] = {}
-        self._known: dict[Any, Lines] = {}
-        self._entries: list[tuple[int, Lines]] = []
-
-    def add(self, step: int, launched: Launched, key: Any = None) -> None:
-        """Charge calls to a step, entering those not seen before. key: of a list that several steps share."""
-        lines = self._known.get(key) if key else None
-        if lines is None:
-            calls, count, lane = launched
-            lines = [self.calls.setdefault(call, len(self.calls)) for call in calls], count, lane
-            if key:
-                self._known[key] = lines
-        self._entries.append((step, lines))
-
-    def columns(self) -> tuple[NDArray[np.intp], NDArray[np.intp], Array, NDArray[np.intp]]:
-        """step, call, count and lane of every line."""
-        steps, lines = zip(*self._entries, strict=True)
-        call, count, lane = (np.array(list(chain.from_iterable(column))) for column in zip(*lines, strict=True))
-        return np.repeat(steps, [len(index) for index, *_ in lines]), call, count.astype(float), lane
+def _columns(steps: Sequence[Sequence[PartSums]]) -> Array:
+    """[number, step]: numbers of all parts of each step."""
+    return np.sum([[part.numbers for part in step] for step in steps], axis=1).T
 
 
-def _sums(owner: NDArray[np.intp], values: Array, size: int) -> Array:
-    return np.bincount(owner, values, size).astype(float)
+def _by_name(steps: Sequence[Sequence[Mapping[str, float]]]) -> dict[str, Array]:
+    """µs of each step by name, of all its parts."""
+    found: dict[str, list[float]] = {}
+    for index, step in enumerate(steps):
+        for name, us in chain.from_iterable(part.items() for part in step):
+            found.setdefault(name, [0.0] * len(steps))[index] += us
+    return {name: np.array(us) for name, us in found.items()}
 
 
-def _spread(found: Predictions, call: NDArray[np.intp], count: Array, step: NDArray[np.intp], size: int) -> Array:
+def _notes(parts: Iterable[PartSums]) -> Iterable[Note]:
+    return chain.from_iterable(part.notes for part in parts)
+
+
+def _spread(linear: Array, squares: Array) -> Array:
     """Half-width in µs of each step's interval: a common factor that adds linearly, the rest in quadrature."""
-    half = np.log(found.high_us / found.latency_us)[call] * found.latency_us[call] * count
-    linear, squares = _sums(step, half, size), _sums(step, half**2, size)
-    return np.sqrt(COMMON * linear**2 + (1 - COMMON) * squares)
-
-
-def _by_name(
-    names: Sequence[str], us: Array, step: NDArray[np.intp], call: NDArray[np.intp], size: int
-) -> dict[str, Array]:
-    """µs of each step by the name its calls go under; `us`: of each line."""
-    known = list(dict.fromkeys(names))
-    label = np.array([known.index(name) for name in names], np.intp)[call]
-    table = _sums(label * size + step, us, len(known) * size).reshape(len(known), size)
-    return dict(zip(known, table, strict=True))
+    return np.asarray(np.sqrt(COMMON * linear**2 + (1 - COMMON) * squares))
 
 
 @dataclass(frozen=True, slots=True)
