@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 ACTIVATION_BYTES = 2.0  # activations enter and leave in bf16 or fp16
 
 OPERAND_BYTES = {
@@ -33,6 +35,7 @@ SPELLINGS = {
 CACHE_TYPES = {"auto": None, "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "bfloat16": "bf16", "float16": "fp16"}
 
 
+@cache
 def kv_bytes(kv_dtype: str | None, dtype: str) -> float:
     """Bytes per element of the KV cache; without a type of its own it has that of the activations."""
     return OPERAND_BYTES["fp8"] if (kv_dtype or dtype).startswith("fp8") else ACTIVATION_BYTES

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, field, fields
+from functools import cache
 from inspect import cleandoc
 from operator import gt
 from typing import Any, ClassVar, Self, TypeVar
@@ -142,15 +143,11 @@ def of(kind: str, default: Any = MISSING, **limits: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """What is known of a call class: the rule of each field in order, the defaults, and which fields have none.
-
-    `check` puts every value of a call into its canonical type, or raises BadInput.
-    """
+    """What is known of a call class: the rule of each field in order, the defaults, and which fields have none."""
 
     rules: dict[str, Rule]
     defaults: dict[str, Any]
     required: frozenset[str]
-    check: Callable[[Any], None]
 
 
 _SCHEMAS: dict[type, Schema] = {}
@@ -164,7 +161,6 @@ def schema(cls: type) -> Schema:
             {f.name: f.metadata["rule"] for f in declared},
             {f.name: f.default for f in declared if f.default is not MISSING},
             frozenset(f.name for f in declared if f.default is MISSING),
-            _compiled({f.name: f.metadata["rule"] for f in declared}, {f.name: f.default for f in declared}),
         )
     return _SCHEMAS[cls]
 
@@ -177,19 +173,19 @@ _PLAIN = {
 }
 
 
-def _compiled(rules: Mapping[str, Rule], defaults: Mapping[str, Any]) -> Callable[[Any], None]:
-    """The check of all fields of a call as straight-line code: a third of the time of a loop over them.
+@cache
+def _check_of(cls: type) -> Callable[[Any], None]:
+    """The check of all fields of a call of a class as straight-line code: a third of the time of a loop over them.
 
-    Defaults and plain values pass; others go through their rule.
+    Defaults and plain values pass; others go through their rule, which puts them into their canonical type.
     """
-    lines = ["def check(call):"]
-    for name, rule in rules.items():
-        plain = "False"  # a rule of another kind reads the value itself
-        if isinstance(rule, Rule):
-            plain = _PLAIN.get(rule.kind, "False").format(name=name, low=rule.low, high=rule.high)
+    lines, known = ["def check(call):"], schema(cls)
+    defaults = {name: known.defaults.get(name, MISSING) for name in known.rules}
+    for name, rule in known.rules.items():
+        plain = _PLAIN.get(rule.kind, "False").format(name=name, low=rule.low, high=rule.high)
         lines += [f"    value = call.{name}", f"    if not (value is defaults[{name!r}] or {plain}):",
                   f"        put(call, {name!r}, rules[{name!r}].check({name!r}, value))"]  # fmt: skip
-    scope: dict[str, Any] = {"rules": rules, "defaults": defaults, "put": object.__setattr__}
+    scope: dict[str, Any] = {"rules": known.rules, "defaults": defaults, "put": object.__setattr__}
     exec("\n".join(lines), scope | {"_plainly_whole": _plainly_whole}, scope)  # our own names of fields
     check: Callable[[Any], None] = scope["check"]
     return check
@@ -297,7 +293,7 @@ class Call:
     impl: str | None = of("str", None)
 
     def __post_init__(self) -> None:
-        schema(type(self)).check(self)
+        _check_of(type(self))(self)  # type: ignore[arg-type]  # which is hashable
         self.check()
 
     def changed(self, **values: Any) -> Self:

@@ -17,12 +17,6 @@ def said_of(notes: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     return tuple(f"{', '.join(those)}: {note}" for note, those in names.items())
 
 
-def worded(notes: Iterable[Note]) -> tuple[str, ...]:
-    """The same of notes of some kernels and, first, of those of none in particular."""
-    every = list(dict.fromkeys(notes))
-    return (*(note for name, note in every if not name), *said_of(pair for pair in every if pair[0]))
-
-
 def merged(notes: Iterable[str]) -> tuple[str, ...]:
     """Notes of several lists, each once: of what the same is said of several kernels, one note with all their names."""
     parts = [(SAID.match(note), note) for note in notes]

@@ -268,6 +268,7 @@ def find(engine: str | Engine) -> Engine:
     return resolve(name, version or engine_rules.read(name)["version"])
 
 
+@cache
 def parts(engine: str) -> tuple[str, str]:
     """Name and version of an engine as people write it: `vllm:0.11.0`, `vLLM==0.11.0`, `vllm-0.11.0`; no version where
     none is named.
@@ -280,7 +281,7 @@ def names_known_version(engine: str | Engine) -> bool:
     if isinstance(engine, Engine):
         return engine_rules.knows(engine.name, engine.version)
     name, version = parts(str(engine))
-    return name in engine_rules.names() and engine_rules.knows(name, version)
+    return name in engine_rules.NAMES and engine_rules.knows(name, version)
 
 
 def numbered(version: str | None) -> str:

@@ -60,6 +60,7 @@ def first_versions(engine: str) -> Mapping[str, str]:
     return {model_type: str(version) for version, types in since.items() for model_type in types}
 
 
+@cache
 def unread(engine: str, version: str, model_type: str) -> str:
     """What to say of a model that a version of an engine is not recorded to have a class for; empty where it is, where
     no model is named, and of an engine without a list.

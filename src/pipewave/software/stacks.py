@@ -45,6 +45,7 @@ def version_text(stack: str) -> str:
     return _parts(stack)[1]
 
 
+@lru_cache(maxsize=4096)
 def version(stack: str) -> tuple[int, ...]:
     """Numbers of the version, for ordering: `trtllm-1.3.0rc20` is (1, 3, 0, 20), its release after it (1, 3, 0, 1000),
     and what follows a release after that: `sglang-0.5.8.post1` is (0, 5, 8, 1001).

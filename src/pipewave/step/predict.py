@@ -21,7 +21,7 @@ from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.nets.calibration import corrections
 from pipewave.physics.demand import Array
 from pipewave.physics.power import board_of
-from pipewave.prediction.notes import Note, worded
+from pipewave.prediction.notes import Note, said_of
 from pipewave.software.engine import Engine, StepLoad
 from pipewave.software.front import Host
 from pipewave.step.kernel_latency import kernel_latencies, nodes_of
@@ -139,7 +139,7 @@ class Runner:
         us, heat_us, nodes, launches, above_idle_j, linear, squares, routed, shared, _ = _columns([[s] for s in sums])
         us = us - np.minimum(routed, shared)
         spread = _spread(linear, squares) / np.maximum(us, 1e-9)
-        return Priced(us, heat_us, nodes, launches, above_idle_j, spread, worded(_notes(sums)))
+        return Priced(us, heat_us, nodes, launches, above_idle_j, spread, _words(sums))
 
     def usual(self) -> tuple[float, dict[str, float]]:
         """How uncertain a step of this deployment is (half-width of its interval's logarithm) and on what evidence it
@@ -226,7 +226,7 @@ class Runner:
         factor = np.exp(_spread(linear, squares) / np.maximum(kernels, 1e-9))
         evidence = {name: us / np.maximum(kernels + hidden, 1e-9) for name, us in basis.items()}
         watts = board_of(self.gpu).step_w(joules, 1e-6 * total, self.deployment.parallel.pp)
-        notes = worded(_notes(chain.from_iterable(parts)))
+        notes = _words(chain.from_iterable(parts))
         return Steps(total, total / factor, total * factor, families, gaps, evidence, load, watts, notes)
 
     def _behind(self, batches: Sequence[Batch], computing: Array, exchanging: Array) -> Array:
@@ -281,7 +281,7 @@ def _launched(uses: Sequence[Use], engine: Engine, *, cut: bool = False) -> Laun
 
 def _columns(steps: Sequence[Sequence[PartSums]]) -> Array:
     """[number, step]: numbers of all parts of each step."""
-    return np.sum([[part.numbers for part in step] for step in steps], axis=1).T
+    return np.asarray(np.sum([[part.numbers for part in step] for step in steps], axis=1)).T
 
 
 def _by_name(steps: Sequence[Sequence[Mapping[str, float]]]) -> dict[str, Array]:
@@ -293,8 +293,11 @@ def _by_name(steps: Sequence[Sequence[Mapping[str, float]]]) -> dict[str, Array]
     return {name: np.array(us) for name, us in found.items()}
 
 
-def _notes(parts: Iterable[PartSums]) -> Iterable[Note]:
-    return chain.from_iterable(part.notes for part in parts)
+def _words(parts: Iterable[PartSums]) -> tuple[str, ...]:
+    """Notes of all parts, each once: those of no kernel in particular, then others with the kernels they concern."""
+    notes = dict.fromkeys(chain.from_iterable(part.notes for part in parts))
+    general = tuple(note for name, note in notes if not name)
+    return (*general, *said_of(note for note in notes if note[0])) if notes else ()
 
 
 def _spread(linear: Array, squares: Array) -> Array:
