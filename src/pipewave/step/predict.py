@@ -1,6 +1,6 @@
 """Engine iterations in bulk: all distinct kernels of all steps are predicted in one call, then added up by part.
 
-What runs on as many rows takes as long whatever the lengths: a deployment remembers the sums of such parts of a step.
+What runs on as many rows is the same whatever the lengths: a deployment remembers the kernels of such parts of a step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pipewave.step.overlap import EXCHANGED, ROUTED, SHARED, TwoBatch, arranged,
 
 # Share of a kernel's log-error that all kernels of a step have in common (clock, memory, software version).
 COMMON = 0.5
-NUMBERS, BY_NAME = 10, ("families", "basis")  # of PartSums
+BY_NAME = ("families", "basis")  # of PartSums
 USUAL_REQUESTS, USUAL_CACHE = 8, 1024  # of the step that stands for a deployment
 KEPT = 4096  # parts of steps that a deployment remembers
 Launched = tuple[Sequence[Call], Sequence[int], Sequence[int]]  # calls, how often each runs, its lane
@@ -94,7 +94,7 @@ class Runner:
     deployment: Deployment
     gpu: GPU
     engine: Engine
-    known: dict[Any, PartSums] = field(default_factory=dict, init=False, repr=False)
+    known: dict[Any, Launched] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, deployment: Deployment, gpu: GPU, engine: Engine) -> Runner:
@@ -113,17 +113,10 @@ class Runner:
 
     def steps(self, batches: Sequence[Batch]) -> Steps:
         """Predict many iterations at once."""
-        found: dict[Any, PartSums | None] = {}
-        new: dict[Any, Launched] = {}
-        ground = corrections.of(self.gpu), revision()  # another one answers otherwise
-        steps = [list(self._parts((index, ground), batch, found, new)) for index, batch in enumerate(batches)]
-        if len(self.known) >= KEPT:
-            self.known.clear()
-        for key, sums in zip(new, self._sums(list(new.values())), strict=True):
-            if key in found:  # not of one step alone
-                self.known[key] = sums
-            found[key] = sums
-        return self._add_up([[found[key] for key in keys] for keys in steps], batches)  # type: ignore[misc]
+        asked: dict[Any, Launched] = {}
+        steps = [list(self._parts(index, batch, asked)) for index, batch in enumerate(batches)]
+        found = dict(zip(asked, self._sums(list(asked.values())), strict=True))
+        return self._add_up([[found[key] for key in keys] for keys in steps], batches)
 
     def energy(self, steps: Steps, step: int = 0) -> dict[str, float]:
         """`power_w` of one GPU in a step and `energy_j` of all, with both ends of their intervals."""
@@ -161,33 +154,30 @@ class Runner:
         """How steps are cut in two, None where they are not."""
         return two_batch(self.engine, self.gpu, len(self.deployment.model.layers))
 
-    def _parts(
-        self, step: tuple[int, Any], batch: Batch, found: dict[Any, PartSums | None], new: dict[Any, Launched]
-    ) -> Iterator[Any]:
-        """Keys of the parts of a step; enters what is known of them, else what they launch."""
-        overlap, ground = self.two_batch, step[1]
+    def _parts(self, step: int, batch: Batch, asked: dict[Any, Launched]) -> Iterator[Any]:
+        """Keys of the parts of a step; enters what those launch that no step before it shares."""
+        overlap = self.two_batch
         cut = overlap is not None and overlap.cuts(sum(batch.q_lens), prompts=not batch.is_decode)
         batch = halved(batch) if cut else batch
         rows, sampled = batch.rows, batch.sampled
+        if len(self.known) >= KEPT:
+            self.known.clear()
         for stage in range(self.deployment.parallel.pp):
             for key, part in (
-                ((ground, stage, rows, cut), self.deployment.by_rows),
-                ((ground, stage, rows, sampled, cut), self.deployment.by_requests),
+                (("rows", stage, rows, cut), self.deployment.by_rows),
+                (("requests", stage, rows, sampled, cut), self.deployment.by_requests),
             ):
-                if key not in found:
-                    found[key] = self.known.get(key)
-                if found[key] is None and key not in new:
-                    new[key] = _launched(part(batch, stage), self.engine, cut=cut)
+                if key not in asked:
+                    known = self.known.get(key) or _launched(part(batch, stage), self.engine, cut=cut)
+                    asked[key] = self.known[key] = known
                 yield key
-            new[step, stage] = _launched(self.deployment.by_length(batch, stage), self.engine, cut=cut)
+            asked[step, stage] = _launched(self.deployment.by_length(batch, stage), self.engine, cut=cut)
             yield step, stage
 
     def _sums(self, parts: Sequence[Launched]) -> list[PartSums]:
         """Predict the distinct calls of some parts at once, and add them up by part."""
         calls: dict[Call, int] = {}
         index = [[calls.setdefault(call, len(calls)) for call in part[0]] for part in parts]
-        if not calls:  # of layers that have no lengths
-            return [PartSums([0.0] * NUMBERS, {}, {}, ())] * len(parts)
         kernels = kernel_latencies(list(calls), self.gpu, self.engine)
         found, part = kernels.found, np.repeat(np.arange(len(parts)), list(map(len, index)))
         _, counts, lanes_of = zip(*parts, strict=True)
