@@ -1,14 +1,17 @@
 """`python -m qa.energy [kernels|servers]`: how far watts and joules are from measured ones, beside the baselines.
 
-Kernels: steady rows of AIConfigurator in groups of shapes left out, a GPU left out, and our own loops on an H200, by a
-law fitted as `python -m train power` fits it. Servers: published vLLM runs, each model left out on its GPU. Baselines:
-a board always at its cap, and one at its rated power; in servers also the mean of the other runs of the GPU.
+Kernels: steady rows of AIConfigurator in groups of shapes left out, a GPU left out, and our own loops (those of later
+days were never fitted), by a law fitted as `python -m train power` fits it. Servers: published vLLM runs, each model
+left out on its GPU. Baselines: a board always at its cap, and one at its rated power; in servers also the mean of the
+other runs of the GPU.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -47,16 +50,20 @@ def kernels() -> None:
     for name in ("prefill", "gemm", "moe", "decode"):
         mask = (task == name).to_numpy()
         _line(f"unseen shapes, {name}", some.take(mask), found[mask])
-    for gpu in power.BOARDS:
+    for gpu in power.COLLECTED:
         _line(f"without {gpu}", *power.unseen_gpu(rows, gpu))
-    own = list(power.own_rows())
-    answers = [pw.predict(from_dict(row["case"]), row["gpu"]) for row in own]
-    true = np.array([row["watts"] for row in own])
+    for (gpu, fitted), some in groupby(power.own_rows(), itemgetter("gpu", "fitted")):
+        _own_line(f"own loops on an {gpu}{'' if fitted else ', left out'}", list(some))
+
+
+def _own_line(name: str, rows: list[dict[str, Any]]) -> None:
+    answers = [pw.predict(from_dict(row["case"]), row["gpu"]) for row in rows]
+    true = np.array([row["watts"] for row in rows])
     middle, low, high = (
         np.array([getattr(one, f"power{side}_w") for one in answers]) for side in ("", "_low", "_high")
     )
     inside = 100 * np.mean((low <= true) & (true <= high))
-    print(f"own loops on an H200     {len(own):6} rows: mean {off(middle, true):.1f} %, in the interval {inside:.0f} %")
+    print(f"{name:28} {len(rows):6} rows: mean {off(middle, true):.1f} %, in the interval {inside:.0f} %")
 
 
 def servers() -> None:

@@ -14,7 +14,7 @@ from pipewave.gpus import find
 from pipewave.physics.energy import Work
 from pipewave.physics.power import EXTRAPOLATED, KINDRED, MEASURED, MOST_OVER, board_of, draw_of
 
-GPUS = ("H200", "B200", "H100", "A100", "L40S", "RTX 4090", "MI300X")
+GPUS = ("H200", "B200", "H100", "H800", "A100", "L40S", "RTX 4090", "MI300X")
 CALLS: list[Call] = [
     pw.gemm(1, 14336, 4096),
     pw.gemm(8192, 8192, 8192),
@@ -34,9 +34,10 @@ CALLS: list[Call] = [
 def test_watts_lie_between_those_of_an_idle_board_and_its_limit(gpu: str, protocol: str) -> None:
     board, tdp = board_of(find(gpu)), find(gpu).tdp_w
     spent = pw.predict(CALLS, gpu, protocol=protocol).spent
-    assert np.all(board.idle_w <= spent.power_w) and np.all(spent.power_w <= board.limit_w) and board.limit_w <= tdp
+    assert np.all(board.idle_w <= spent.power_w) and np.all(spent.power_w <= board.limit_w)
+    assert board.limit_w <= MOST_OVER * tdp  # an H100 at its limit was seen to draw 1.02 times it
     assert np.all(board.asleep_w <= spent.power_low_w) and np.all(spent.power_low_w <= spent.power_w)
-    assert np.all(spent.power_w <= spent.power_high_w) and np.all(spent.power_high_w <= MOST_OVER * tdp)
+    assert np.all(spent.power_w <= spent.power_high_w) and np.all(spent.power_high_w <= MOST_OVER * board.limit_w)
     assert np.all(spent.energy_j > 0.0)
 
 
@@ -74,9 +75,10 @@ def test_one_call_a_list_and_their_sum_agree() -> None:
 
 def test_boards_that_nobody_measured_say_so_and_have_wider_intervals() -> None:
     bases = {gpu: pw.predict(CALLS[0], gpu).power_basis for gpu in GPUS}
-    assert bases.pop("H200") == bases.pop("B200") == MEASURED and bases.pop("H100") == KINDRED
+    assert bases.pop("H200") == bases.pop("B200") == bases.pop("H100") == MEASURED
+    assert bases.pop("H800") == KINDRED
     assert set(bases.values()) == {EXTRAPOLATED}
-    spread = [draw_of(find(gpu), "gemm", "bf16").spread for gpu in ("H200", "H100", "A100")]
+    spread = [draw_of(find(gpu), "gemm", "bf16").spread for gpu in ("H200", "H800", "A100")]
     assert spread == sorted(spread) and spread[2] > 1.2 * spread[0]
 
 
