@@ -100,6 +100,10 @@ class Points:
     def __len__(self) -> int:
         return int(self.run.shape[-1])
 
+    def take(self, index: Any) -> Points:
+        """Some of the figures."""
+        return Points(*(getattr(self, name)[index] for name in self.__slots__))
+
 
 def _labels(names: Sequence[Hashable]) -> Array:
     """A number for each name, the same for the same name everywhere in this process."""
