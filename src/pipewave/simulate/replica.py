@@ -28,9 +28,7 @@ class StepTimer(Protocol):
     """
 
     def seconds(self, decoding: int, cached: int, pieces: Sequence[tuple[int, int]], /) -> float:
-        """Seconds of a step of decoding requests that hold `cached` tokens together, and prompt pieces (tokens,
-        tokens before them).
-        """
+        """Of a step of requests that hold `cached` tokens together, and prompt pieces (tokens, those before)."""
 
 
 @dataclass(slots=True)
@@ -328,9 +326,7 @@ class Replica:
 
     def _begin(self, step: Step) -> None:
         """Requests whose prompt is complete join those that decode, or are done with their first token."""
-        for request, take, done in step.pieces:
-            if done + take == self.tokens(request):
-                step.first.append(request)
+        step.first += [request for request, take, done in step.pieces if done + take == self.tokens(request)]
         for request in step.first:
             length, left = self.tokens(request), self._left(request)
             self.owed -= 1
