@@ -17,8 +17,9 @@ from pipewave.models.shard import (
     parameters,
     state_bytes,
     stream_params,
+    weight_bytes,
 )
-from pipewave.models.summary import blocks, pattern
+from pipewave.models.summary import GIB, blocks, pattern, rows
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -33,6 +34,10 @@ def test_parts_add_up_to_the_model(name: str) -> None:
     assert sum(count * part.state_bytes for count, part in found) == state_bytes(model)
     held = sum(layer_bytes(layer, Parallel()) * count for layer, count in model.grouped())
     assert sum(count * part.weight_bytes for count, part in found) == pytest.approx(held, rel=1e-3)
+    listed, padding = rows(model), 2 * 2 * 64 * model.hidden  # engines pad the vocabulary, here and in the head
+    assert sum(row["parameters"] for row in listed) == parameters(model)
+    gib = sum(row["GiB on a rank"] for row in listed)
+    assert gib == pytest.approx(weight_bytes(model) / GIB, abs=5e-5 * len(listed) + padding / GIB)
 
 
 @pytest.mark.parametrize("name", ["Qwen3-Next-80B-A3B", "Qwen3.5-27B"])
@@ -59,6 +64,13 @@ def test_work_of_a_dense_model_is_two_a_weight() -> None:
         ("AAAB" * 5, "(3×A B)×5"),
         ("C" + "AAAB" * 3 + "C", "C (3×A B)×3 C"),
         ("ABC", "A B C"),
+        ("", ""),
+        ("AB", "A B"),
+        ("ABAB", "(A B)×2"),
+        ("ABABA", "(A B)×2 A"),
+        ("AAABAABAABAA", "3×A (B 2×A)×3"),
+        ("ABABCDECDECDE", "A B A B (C D E)×3"),
+        ("ABCDEFGHIJKLMNOP" * 2, "(A B C D E F G H I J K L M N O P)×2"),
     ],
 )
 def test_pattern_of_layers(order: str, words: str) -> None:

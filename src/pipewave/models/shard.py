@@ -145,7 +145,7 @@ def stage_bytes(model: ModelSpec, parallel: Parallel, stage: int) -> float:
     if stage == 0:
         total += 2 * (vocab_rows * model.hidden + front_params(model) + model.side_params)
     if stage == parallel.pp - 1:
-        total += 2 * model.norm_width * model.final_norm
+        total += 2 * (model.norm_width * model.final_norm + (model.hyper.head_params if model.hyper else 0))
     if stage == parallel.pp - 1 and not model.pooled:
         total += 2 * vocab_rows if model.lm_head.bias else 0
         needs_copy = parallel.pp > 1 or not model.tied  # a tied head lives with the embedding, if that is here

@@ -15,6 +15,7 @@ from pipewave.models.shard import (
     Parallel,
     active_parameters,
     element_bytes,
+    front_params,
     kv_bytes_per_token,
     norms_of,
     padded_vocab,
@@ -22,7 +23,7 @@ from pipewave.models.shard import (
     stage_bytes,
     state_bytes,
 )
-from pipewave.models.spec import Ffn, Layer, Mlp, ModelSpec, Moe
+from pipewave.models.spec import Bypass, Ffn, Layer, Mlp, ModelSpec, Moe
 
 GIB = 2**30
 
@@ -73,6 +74,8 @@ def _lines(model: ModelSpec, parallel: Parallel) -> Iterator[Line]:
     yield "first", "embedding", 1, f"{vocab} × {hidden}", dtype, model.vocab * hidden, 2 * vocab * hidden, ""
     if side := model.side_params:
         yield "beside", "vision tower", 1, "", dtype, side, 2 * side, "idle for text"
+    if front := front_params(model):
+        yield "first", "other tables and maps", 1, "", dtype, front, 2 * front, "once a token, before the layers"
     for number, (layer, count) in enumerate(model.grouped()):
         where = _span(model, layer) if number or count < len(model.layers) else "all"
         for part in layer.parts:
@@ -82,7 +85,9 @@ def _lines(model: ModelSpec, parallel: Parallel) -> Iterator[Line]:
     if hyper := model.hyper:
         streams, each = f"{hyper.streams} streams", hyper.params
         yield "all", "hyper-connections", 2 * len(model.layers), streams, dtype, each, 2 * each, ""
-    yield "last", "final_norm", 1, str(hidden), dtype, width, 2 * width, ""
+        yield "last", "hyper-connections", 1, streams, dtype, hyper.head_params, 2 * hyper.head_params, ""
+    if model.final_norm:
+        yield "last", "final_norm", 1, str(hidden), dtype, width, 2 * width, ""
     if model.tied and not model.pooled:
         yield "last", "lm_head", 1, "", model.lm_head.precision.dtype, 0, 0, "shares the embedding"
     elif not model.pooled:
@@ -95,10 +100,12 @@ def _beside(where: str, part: Mixer | Ffn, count: int, parallel: Parallel, dtype
     if isinstance(part, Mixer):
         yield where, kind_of(part), count, shape_of(part), dtype, extra, 2 * extra, ", ".join(facts_of(part))
     if isinstance(part, Moe):
-        maps, held = 3 if part.gated else 2, part.expert_bytes(parallel.group)
+        maps, held = 3 if part.gated else 2, part.expert_bytes(parallel.group) + 2 * part.small_params
         shape = f"{part.experts // parallel.ep} × {maps} × {part.inter // parallel.moe_tp} × {part.hidden}"
         said = f"{part.topk} of {part.experts} a token"
         yield where, "experts", count, shape, part.precision.dtype, extra, held, said
+    elif isinstance(part, Bypass) and extra:
+        yield where, part.name, count, "", dtype, extra, 2 * extra, ""
 
 
 def _span(model: ModelSpec, layer: Layer) -> str:
