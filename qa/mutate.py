@@ -34,11 +34,11 @@ COPIED = (
     *("examples", "data", "pyproject.toml"),
 )
 TESTS = {
-    "physics": "tests/physics tests/step/test_energy.py tests/gpus/test_architectures.py",
+    "physics": "tests/physics tests/step/test_power_at_the_limit.py tests/gpus/test_architectures.py",
     "step": "tests/step",
     "prediction": (  # the quick ones first
-        "tests/prediction/test_paths.py tests/prediction/test_scalar.py tests/prediction/test_prediction_laws.py "
-        "tests/prediction tests/step/test_energy.py"
+        "tests/prediction/test_paths.py tests/prediction/test_few_calls.py tests/prediction/test_prediction_laws.py "
+        "tests/prediction tests/step/test_power_at_the_limit.py"
     ),
     "planning": "tests/planning -m 'not slow'",
     "models": "tests/models",
@@ -73,8 +73,8 @@ class Named:
 
 NAMED = (
     Named(
-        "latent attention draws no energy", "kernels/attention/family.py", "return Work(flops,",
-        "return Work(0.0 * flops if layout.latent else flops,", "tests/step/test_energy.py",
+        "latent attention draws no energy", "kernels/attention/family.py", "work = Work(flops,",
+        "work = Work(0.0 * flops if real.layout.latent else flops,", "tests/step/test_power_at_the_limit.py",
     ),
     Named(
         "the rule of the A40 is gone", "software/stack_rules.json", '{"when": {"gpu": "A40"}, "value": false},', "",
@@ -82,14 +82,14 @@ NAMED = (
     ),
     Named(
         "int4 weights take twice their bytes", "calls/dtypes.py", '"int4": 0.5 + 2.0 / 128', '"int4": 1.0 + 4.0 / 128',
-        "tests/step/test_energy.py",
+        "tests/step/test_power_at_the_limit.py",
     ),
     Named(
-        "an hour has 4,000 seconds", "planning/search.py", "/ 3600 / columns", "/ 4000 / columns",
-        "tests/planning/test_plan_search.py -k cost_the_seconds",
+        "an hour has 4,000 seconds", "planning/plan.py", "usd / (3600 * fleet", "usd / (4000 * fleet",
+        "tests/planning/test_plan.py -k serves_its_rate",
     ),
     Named(
-        "layers left over go to the first stages", "models/shard.py", "sizes[max(self.pp - 2 - i, 0)] += 1",
+        "layers left over go to the first stages", "models/shard.py", "sizes[max(pp - 2 - i, 0)] += 1",
         "sizes[i] += 1", "tests/models/test_model_totals.py -k left_over",
     ),
     Named(
@@ -98,8 +98,8 @@ NAMED = (
         "tests/models/test_model_blocks.py -k gate",
     ),
     Named(
-        "lengths of servers are rounded down", "planning/launch.py", "str(-(-length // LENGTH_STEP) * LENGTH_STEP)",
-        "str(length // LENGTH_STEP * LENGTH_STEP)", "tests/planning/test_launch.py -k never_below",
+        "lengths of servers are rounded down", "planning/launch.py", "-(-length // LENGTH_STEP) * LENGTH_STEP",
+        "length // LENGTH_STEP * LENGTH_STEP", "tests/planning/test_launch.py -k never_below",
     ),
     Named(
         "activations never come from DRAM in serving", "kernels/gemm/machine.py",
