@@ -15,10 +15,10 @@ from pipewave.planning import Demand, Limit, Plan, Question, Space, Split
 from pipewave.planning.fleet import Fleet, curve
 from pipewave.planning.plan import Design
 from pipewave.planning.run import Point, command_line
-from pipewave.planning.screen import Curve, Screened
+from pipewave.planning.screen import Curve, Screened, screen
 from pipewave.simulate.traffic import Traffic, synthetic
 
-QUESTION = Question(1000, 200, spread=0.5)
+MODEL, QUESTION = load("Llama-3.1-8B"), Question(1000, 200, spread=0.5)
 
 
 def arrivals(*times: float) -> Traffic:
@@ -116,7 +116,7 @@ def test_a_fleet_by_hand() -> None:
 
 def test_the_front_and_the_winner_by_hand() -> None:
     cheap, fast, beaten, likely = design(1.0, 20.0), design(3.0, 10.0), design(2.0, 30.0), design(0.5, 40.0, sure=False)
-    found = Plan(load("Llama-3.1-8B"), QUESTION, Space(("H100",)), Demand(), (), (fast, beaten, likely, cheap), {})
+    found = Plan(MODEL, QUESTION, Space(("H100",)), Demand(), (), (fast, beaten, likely, cheap), {})
     assert found.winner is cheap and found.likely is likely
     assert found.ranked == (cheap, beaten, fast, likely)
     assert found.front == (likely, cheap, fast)
@@ -177,3 +177,19 @@ def test_the_line_that_serves_a_design(split: dict[str, Any], said: str) -> None
         f"pipewave serve --model m --gpu H100 --engine vllm {said} --isl 1000 --osl 200 --spread 0.5"
     )
     assert command_line("m", Split("H100", weights="awq"), QUESTION, point(2.0)) == ""
+
+
+def test_what_a_tenth_more_of_a_gpu_and_what_was_left_out_would_change() -> None:
+    """Decoding waits for the memory: a tenth more of anything moves no time or rate by much more."""
+    split = Split("H100", engine="vllm")
+    question = Question(500, 40, tpot_ms=12)
+    look = screen(MODEL, split, question)
+    served = Design(look, Fleet(1, look.rate, point(look.rate), 3.0), 3.0)
+    found = Plan(MODEL, question, Space(("H100",)), Demand(), (look,), (served,), {})
+    moved = {row["more"]: row for row in found.elasticities()}
+    assert len(moved) == 6
+    assert all(abs(change) < 10.5 for row in moved.values() for name, change in row.items() if name != "more")
+    assert moved["+10 % DRAM bandwidth"]["tpot_ms_change_percent"] < -2
+    two = {row["option"]: row["rate_change_percent"] for row in found.left_out()}["--pp 2"]
+    rate = screen(MODEL, replace(split, pp=2), question).rate
+    assert two == pytest.approx(100 * (rate / look.rate / 2 - 1), abs=0.06), "a replica of two GPUs against two of one"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pipewave.errors import DoesNotFit
@@ -10,7 +12,7 @@ from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.step import find_engine
-from pipewave.step.memory import DRIVER_GIB, activation_bytes, budget, cache_bytes, requests_in
+from pipewave.step.memory import DRIVER_GIB, Budget, activation_bytes, budget, cache_bytes, requests_in
 
 GIB = 2.0**30
 LLAMA = {"hidden": 4096, "inter": 14336, "vocab": 128_256, "parameters": 8_030_261_248}
@@ -102,3 +104,16 @@ def test_the_report_names_every_part_to_a_thousandth() -> None:
     assert [told[name] for name in (*parts, "total")] == [round(getattr(found, name), 3) for name in (*parts, "total")]
     assert sum(told[name] for name in parts) == pytest.approx(told["total"], abs=0.003)
     assert told["kv_tokens"] == found.kv_tokens
+
+
+def test_requests_of_a_pool_of_states_by_hand() -> None:
+    """Three states a request out of their own pool, its cache out of the rest; all out of the pages without a pool."""
+    deployment = Deployment(load("Qwen3-Next-80B-A3B"), Parallel(4))
+    memory = Budget(70.0, 40.0, 5.0, 5.0, kv=20.0, free=0.0, kv_tokens=0, state_pool=2.5, states=3)
+    room = 2.5 * GIB / deployment.state_bytes
+    assert requests_in(deployment, memory, 100, 0) == pytest.approx(room / 3, rel=1e-12)
+    assert requests_in(deployment, memory, 10**7, 0) == pytest.approx(
+        17.5 * GIB / cache_bytes(deployment, 10**7, states=0)
+    )
+    alone = replace(memory, state_pool=0.0)
+    assert requests_in(deployment, alone, 100, 0) == pytest.approx(20 * GIB / cache_bytes(deployment, 100, states=3))

@@ -89,6 +89,16 @@ def test_steps_do_not_depend_on_their_company() -> None:
     assert together == pytest.approx(alone, rel=1e-6)
 
 
+def test_energy_of_a_step_is_the_power_of_all_boards_for_its_time() -> None:
+    found = runner(parallel=Parallel(2, 2))
+    steps = found.steps([found.batch([1] * 4, [500] * 4)])
+    energy, seconds = found.energy(steps), 1e-6 * float(steps.total_us[0])
+    for end in ("", "_low", "_high"):
+        assert energy[f"energy_j{end}"] == pytest.approx(4 * seconds * energy[f"power_w{end}"])
+    assert energy["power_w"] == pytest.approx(float(steps.power_w[0]))
+    assert energy["power_w_low"] < energy["power_w"] < energy["power_w_high"]
+
+
 def test_more_work_takes_longer() -> None:
     run = runner()
     sizes = [Batch((n,), (n,)) for n in (64, 512, 2048, 8192)]

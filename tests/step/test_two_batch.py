@@ -114,3 +114,4 @@ def test_the_larger_half() -> None:
     assert halved(Batch.of([5, 4, 3], [5, 9, 3])) == Batch.of([5, 3], [5, 3])
     assert halved(Batch.of([1001], [3001])) == Batch.of([501], [2501])
     assert np.sum(halved(Batch.of([1] * 7, [9] * 7, padded=8)).rows) == 4
+    assert [halved(Batch.of([1] * 7, [9] * 7, padded=most)).padded for most in (8, 9, 16, None)] == [4, 5, 8, None]
