@@ -26,9 +26,9 @@ def test_a_case_without_a_finite_latency_is_an_error_of_its_line_alone(monkeypat
 
     def spoilt(*given: Any) -> Any:
         found = answer(*given)
-        seconds = found.seconds.copy()
-        seconds[0, 1] = np.nan
-        return found._replace(seconds=seconds)
+        numbers = found.numbers.copy()
+        numbers[0, 1] = np.nan
+        return found._replace(numbers=numbers)
 
     monkeypatch.setattr(jsonl, "answer", spoilt)
     out = StringIO()

@@ -38,13 +38,19 @@ _MISSING: Any = object()
 
 
 @cache
+def _words() -> dict[str, Any]:
+    words: dict[str, Any] = packaged.document(FILE)
+    return words
+
+
+@cache
 def _synonyms() -> dict[str, tuple[str, ...]]:
-    return {name: tuple(names) for name, names in packaged.document(FILE)["synonyms"].items()}
+    return {name: tuple(names) for name, names in _words()["synonyms"].items()}
 
 
 @cache
 def _harmless() -> frozenset[str]:
-    return frozenset(packaged.document(FILE)["harmless"])
+    return frozenset(_words()["harmless"])
 
 
 @cache
