@@ -29,7 +29,7 @@ from corpus.frame import Table, finish, gpu_name
 from corpus.select import HELD_OUT, fold
 from corpus.sources import tables
 from pipewave.files import manifest
-from pipewave.software.records import AGEING, age
+from pipewave.software.ageing import AGEING, age
 from pipewave.software.stacks import framework, version_text
 from train.cards import ROOT, TABLES, WEIGHTS, altered, read, write
 from train.intervals import LEVEL

@@ -7,7 +7,7 @@ import pytest
 
 import pipewave as pw
 from pipewave.gpus import find
-from pipewave.kernels.collective.algorithms import link
+from pipewave.kernels.collective.fabric import link
 from pipewave.nets.calibration import corrections
 from pipewave.nets.calibration.corrections import load
 

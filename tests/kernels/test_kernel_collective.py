@@ -15,7 +15,8 @@ import pipewave as pw
 from pipewave.errors import BadFile, BadInput
 from pipewave.gpus import find
 from pipewave.kernels.base import Context, family_of
-from pipewave.kernels.collective.algorithms import ALGORITHMS, bridged, chosen, link, nccl, own, reachable, ring
+from pipewave.kernels.collective.algorithms import ALGORITHMS, chosen, nccl, own, reachable, ring
+from pipewave.kernels.collective.fabric import bridged, link
 from pipewave.kernels.collective.family import NETWORK, regime
 from pipewave.nets.nets import trained
 from pipewave.physics.demand import floor_s

@@ -7,7 +7,7 @@ import pytest
 
 import pipewave as pw
 from lab.vllm_engine.launch import config_of
-from pipewave.calls.dense import Elementwise
+from pipewave.calls.streaming import Elementwise
 from pipewave.gpus import find
 from pipewave.kernels.streaming.elementwise import FLOAT_PRODUCT as OP
 from pipewave.kernels.streaming.elementwise import FMA_SHARE, operations

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import pipewave as pw
 from pipewave.gpus import find
-from pipewave.kernels.streaming import elementwise as argmax
-from pipewave.kernels.streaming.elementwise import LAWS, rounds_of, seconds
+from pipewave.kernels.streaming import sampling as argmax
+from pipewave.kernels.streaming.sampling import LAWS, rounds_of, seconds
 from pipewave.traces import explain_trace
 from studies.e2e_kernels import explained
 

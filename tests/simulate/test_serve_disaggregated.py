@@ -11,7 +11,7 @@ import pytest
 
 from pipewave.errors import BadInput, MissingField, UnknownField
 from pipewave.gpus import find
-from pipewave.kernels.collective.algorithms import network_gbps
+from pipewave.kernels.collective.fabric import network_gbps
 from pipewave.models import load
 from pipewave.published import answers
 from pipewave.published.answers import answer

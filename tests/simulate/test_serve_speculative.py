@@ -21,7 +21,7 @@ from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import Speculative, of
 from pipewave.simulate.step_table import StepTable
 from pipewave.simulate.traffic import synthetic
-from pipewave.software.records import acceptance_range
+from pipewave.software.recorded_models import acceptance_range
 from pipewave.step import Runner, find_engine
 from tests.simulate.serving import serve
 

@@ -9,7 +9,7 @@ import pytest
 
 import pipewave as pw
 from pipewave.nets.weights_metadata import Interval, half_width, intervals_of
-from pipewave.software.records import age
+from pipewave.software.ageing import age
 
 ASKED = ("vllm-0.26.0", "vllm-0.28.0", "vllm-0.30.0", "vllm-0.33.0")
 CALLS = tuple(pw.gemm(512, 4096, 4096, dtype=dtype) for dtype in ("fp8", "fp8_block"))

@@ -15,7 +15,7 @@ from pipewave.cli.command import Group
 from pipewave.errors import BadInput, MissingField
 from pipewave.kernels.attention.metadata import Lengths
 from pipewave.kernels.profiler import Given
-from pipewave.kernels.streaming.elementwise import blocks_of_a_row
+from pipewave.kernels.streaming.sampling import blocks_of_a_row
 from pipewave.traces import Report, Workload, compare, explain_trace
 from pipewave.traces.cache_lengths import over_steps, with_cached
 from pipewave.traces.reader import read

@@ -11,7 +11,8 @@ import pytest
 
 pytest.importorskip("pydantic")
 
-from pipewave.web.queries import PROTOCOLS, VIEWS, answer, serve
+from pipewave.web.mcp import PROTOCOLS, serve
+from pipewave.web.queries import VIEWS, answer
 
 QUESTION = {"model": "Llama-3.1-8B", "gpu": "H200", "batch": 16, "input_len": 2048, "output_len": 256}
 

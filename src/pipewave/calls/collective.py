@@ -67,16 +67,17 @@ C = TypeVar("C", bound=Collective, covariant=True)
 class Maker(Protocol[C]):
     """What makes calls of one collective."""
 
-    def __call__(self, bytes: int, world: int = 2, **options: Any) -> C:
+    def __call__(self, bytes: int, world: int, **options: Any) -> C:
         """The call."""
 
 
-def _maker(collective: type[C], about: str, size: str, work: str) -> Maker[C]:
-    def make(bytes: int, world: int = 2, **options: Any) -> C:
+def _maker(collective: type[C], about: str, size: str, work: str, *usual: int) -> Maker[C]:
+    """A documented maker of calls; `usual`: ranks where none are said."""
+
+    def make(bytes: int, world: int, **options: Any) -> C:
         return collective(bytes, world, **options)
 
-    if collective is not SendRecv:  # of all others, ranks must be said
-        make.__defaults__ = None
+    make.__defaults__ = usual
     make.__name__ = make.__qualname__ = collective.kernel
     make.__doc__ = f"""{about}
 
@@ -104,4 +105,4 @@ all_to_all = _maker(
     "on each rank",
     "(world − 1)/world · bytes leave each rank",
 )
-send_recv = _maker(SendRecv, "A transfer from each rank to the next.", "on each rank", "all bytes cross one link")
+send_recv = _maker(SendRecv, "A transfer from each rank to the next.", "on each rank", "all bytes cross one link", 2)

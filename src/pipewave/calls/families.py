@@ -23,8 +23,8 @@ from pipewave.calls.collective import (
     reduce_scatter,
     send_recv,
 )
-from pipewave.calls.dense import Elementwise, Gemm, RmsNorm, SiluAndMul, elementwise, gemm, rmsnorm, silu_and_mul
 from pipewave.calls.fields import DTYPES, KV_DTYPES, Call, check_lengths, check_names
+from pipewave.calls.gemm import Gemm, gemm
 from pipewave.calls.operators import (
     AttentionModule,
     BatchedGemm,
@@ -37,6 +37,7 @@ from pipewave.calls.operators import (
     MoeAllToAll,
     fused_moe,
 )
+from pipewave.calls.streaming import Elementwise, RmsNorm, SiluAndMul, elementwise, rmsnorm, silu_and_mul
 from pipewave.errors import UnknownKernel, did_you_mean
 
 __all__ = [

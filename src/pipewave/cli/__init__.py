@@ -74,7 +74,7 @@ COMMANDS = {
         "measure:measure",
         "Time kernels on this machine's GPU; rows are appended as they come, and the next run resumes.",
     ),
-    "calibrate": ("measure:GROUP", "Correct predictions for your GPU from as few as 30 rows of it."),
+    "calibrate": ("calibrate:GROUP", "Correct predictions for your GPU from as few as 30 rows of it."),
     "accuracy": (
         "catalogue:accuracy",
         "Show how far the shipped weights are off on rows of shapes they never saw, without calibration.",

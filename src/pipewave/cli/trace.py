@@ -13,7 +13,7 @@ from pipewave.files.json_text import dumps
 
 if TYPE_CHECKING:
     from pipewave.traces import Report
-    from pipewave.traces.report import Comparison
+    from pipewave.traces.compare import Comparison
 
 FORMATS = ("table", "json", "html", "md")
 SUMS = ("call", "operator", "layer")

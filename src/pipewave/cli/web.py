@@ -52,7 +52,7 @@ def mcp() -> None:
     """
     if find_spec("pydantic") is None:
         raise MissingExtra("tools need pydantic: pip install 'pipewave[web]'")
-    from pipewave.web.queries import serve
+    from pipewave.web.mcp import serve
 
     out = sys.stdout
     with redirect_stdout(sys.stderr):  # standard output holds messages only

@@ -24,7 +24,7 @@ from pipewave.calls.families import Call, Elementwise, FusedMoe
 from pipewave.export.tables import Row, check_equal_layers, csv_table, served_us
 from pipewave.files.whole import write
 from pipewave.gpus import GPU
-from pipewave.kernels.launches import ARGMAX_KERNEL, as_run
+from pipewave.kernels.streaming.metadata import ARGMAX_KERNEL, as_run
 from pipewave.models import ModelSpec
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel

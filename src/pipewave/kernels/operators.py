@@ -10,7 +10,7 @@ from pipewave.calls.dtypes import ACTIVATION_BYTES, OPERAND_BYTES
 from pipewave.calls.operators import EXCHANGES
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Analysis, Columns, Context
-from pipewave.kernels.collective.algorithms import islands, network_gbps
+from pipewave.kernels.collective.fabric import islands, network_gbps
 from pipewave.kernels.moe.routing import Routing, routing
 from pipewave.kernels.stages import LOG_TIME, Stage, Stages, columns_of, in_units_of, product
 from pipewave.kernels.streaming.stream import Stream

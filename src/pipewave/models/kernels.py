@@ -151,7 +151,7 @@ def _handover(stage: Stage) -> Iterator[Use]:
     """Hidden states and residual to the next stage: each tensor rank sends its slice, the receivers gather it."""
     streams = stage.model.hyper.streams if stage.model.hyper else 2
     size = streams * stage.rows * stage.model.hidden * ACT
-    yield Use("stage_send_recv", send_recv(max(size // stage.tp, 1), dtype=stage.dtype))
+    yield Use("stage_send_recv", send_recv(max(size // stage.tp, 1), 2, dtype=stage.dtype))
     if stage.tp > 1:
         yield Use("stage_all_gather", all_gather(size, stage.tp, nodes=stage.layout.nodes, dtype=stage.dtype))
 

@@ -191,7 +191,7 @@ def intervals_of(
     one architecture: on others, a cold call is no more certain than a replay, which was measured on all. A GPU of which
     a `sibling` was measured, as compute capability 10.3 is of 10.0 (CUDA's family-specific code, sm_100f, runs on
     both), is as certain as a new GPU of a known architecture: it runs the same kernels. `aged` widens those of other
-    software for the time between its release and that of the version asked for (`pipewave.software.records`).
+    software for the time between its release and that of the version asked for (`pipewave.software.ageing`).
     """
     ground = BASES[1] if sibling else basis
     bases = [name for name in (AGAIN, *BASES[: BASES.index(ground) + 1]) if name in known]

@@ -23,7 +23,7 @@ import numpy as np
 from pipewave.errors import PipewaveError
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
-from pipewave.kernels.collective.algorithms import network_gbps
+from pipewave.kernels.collective.fabric import network_gbps
 from pipewave.models import ModelSpec
 from pipewave.physics.demand import Array
 from pipewave.planning.launch import check_blocks, check_weights

@@ -15,7 +15,7 @@ from pipewave.errors import BadInput, PipewaveError
 from pipewave.files import packaged
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
-from pipewave.kernels.collective.algorithms import joined
+from pipewave.kernels.collective.fabric import joined
 from pipewave.models import ModelSpec, load
 from pipewave.models.quantization_config import ONLINE
 from pipewave.models.shard import Parallel, stage_bytes

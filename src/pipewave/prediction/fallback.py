@@ -14,7 +14,7 @@ from pipewave.gpus import GPU
 from pipewave.nets.nets import Trained
 from pipewave.nets.weights_metadata import LEVELS, TrainingRows, WeightsMetadata, changes, furthest
 from pipewave.software import stacks
-from pipewave.software.records import age
+from pipewave.software.ageing import age
 from pipewave.software.rules import constant
 
 EXAMPLES = 3  # GPUs that a note names

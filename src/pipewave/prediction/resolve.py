@@ -24,7 +24,7 @@ from pipewave.physics.power import Draw, draw_of
 from pipewave.prediction.columns import options_of
 from pipewave.prediction.fallback import Query, choose
 from pipewave.software import stacks
-from pipewave.software.records import age
+from pipewave.software.ageing import age
 
 REVEALING = ("config", "tile", "ctas")  # options that say how a call was implemented, not what it computes
 UNTRAINED = {"measured_gpu": Interval(1.0), "same_architecture": Interval(1.5), "new_architecture": Interval(2.0)}

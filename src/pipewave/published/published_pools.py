@@ -19,7 +19,7 @@ from pipewave.errors import BadInput, CannotShard, DoesNotFit
 from pipewave.files import packaged
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
-from pipewave.kernels.collective.algorithms import joined
+from pipewave.kernels.collective.fabric import joined
 from pipewave.models import ModelSpec
 from pipewave.models.attention_spec import Mixer, Mla
 from pipewave.models.expert_parallel import Balance

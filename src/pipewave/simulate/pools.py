@@ -17,7 +17,7 @@ from typing import Any
 from pipewave.errors import BadInput, UnknownField, meant_or_known
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
-from pipewave.kernels.collective.algorithms import joined, network_gbps
+from pipewave.kernels.collective.fabric import joined, network_gbps
 from pipewave.models import ModelSpec
 from pipewave.models.expert_parallel import report
 from pipewave.prediction.notes import merged

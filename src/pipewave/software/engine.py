@@ -32,7 +32,7 @@ from pipewave.software.engine_parts import (
     Scheduler,
     StateCheckpoints,
 )
-from pipewave.software.records import unread
+from pipewave.software.recorded_models import unread
 
 FILE = Path(__file__).with_name("times.json")  # fitted times of each engine's host
 LARGE = DeploymentFacts()  # a GPU of 140 GiB and a dense model

@@ -29,9 +29,9 @@ import numpy as np
 from pipewave.calls.families import Call, Collective, Elementwise, FusedMoe, Gemm, RmsNorm
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU
-from pipewave.kernels.collective.algorithms import joined
+from pipewave.kernels.collective.fabric import joined
 from pipewave.kernels.streaming.elementwise import FLOAT_PRODUCT as OP
-from pipewave.kernels.streaming.elementwise import VALUE_BYTES
+from pipewave.kernels.streaming.sampling import VALUE_BYTES
 from pipewave.models.expert_parallel import DEEPEP, FEW_TOKENS, LOW_LATENCY, NARROW
 from pipewave.models.kernels import Batch, Use
 from pipewave.physics.demand import Array

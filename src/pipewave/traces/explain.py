@@ -12,9 +12,9 @@ from pipewave.errors import MissingField
 from pipewave.gpus import GPU, find
 from pipewave.kernels import family_of
 from pipewave.kernels.attention.metadata import Lengths, of_step
-from pipewave.kernels.launches import as_run
 from pipewave.kernels.profiler import Given, Shaped
-from pipewave.kernels.streaming.elementwise import ARGMAX as ARGMAX
+from pipewave.kernels.streaming.metadata import as_run
+from pipewave.kernels.streaming.sampling import ARGMAX
 from pipewave.kernels.streaming.stream import GENERATED
 from pipewave.models import ModelSpec
 from pipewave.models.kernels import Batch, Deployment, Use

@@ -12,8 +12,8 @@ from pipewave.errors import BadInput
 from pipewave.kernels.profiler import Given
 from pipewave.prediction.requests import check_protocol
 from pipewave.traces import Report, Workload, compare, explain_trace
+from pipewave.traces.compare import Comparison
 from pipewave.traces.reader import Limits, parse
-from pipewave.traces.report import Comparison
 from pipewave.web import limits
 from pipewave.web.forms import Form, Name, cache_dtype, gpu_of, line, model_of
 

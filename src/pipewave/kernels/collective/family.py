@@ -13,20 +13,16 @@ from pipewave.kernels.collective.algorithms import (
     CUSTOM_WORLDS,
     NONE,
     Chosen,
-    Link,
     Nccl,
     Own,
     Ring,
     chosen,
-    islands,
-    joined,
-    link,
     nccl,
-    network_gbps,
     own,
     reachable,
     ring,
 )
+from pipewave.kernels.collective.fabric import Link, islands, joined, link, network_gbps
 from pipewave.physics.arith import Arith, clipped, log2
 from pipewave.physics.energy import Work
 

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipewave.calls.dense import Gemm
+from pipewave.calls.gemm import Gemm
 from pipewave.calls.operators import FusedMoe
 from pipewave.errors import BadInput
 from pipewave.files import packaged
