@@ -160,7 +160,6 @@ def estimate(
     _check(batch=(batch, 1), input_len=(input_len, 1), output_len=(output_len, 0), images=(images, 0),
            max_num_batched_tokens=(max_num_batched_tokens, 1))  # fmt: skip
     how = speculative_of(speculative) if speculative else None
-    engine = engine if isinstance(engine, Engine) else str(engine)  # what is no name is refused as one
     setup = Setup(tp, pp, ep, engine, dp=dp, kv_dtype=kv_dtype, moe_backend=moe_backend, speculative=how, images=images)
     run = StaticBatch(batch, input_len, output_len, max_num_batched_tokens)
     board = limited(find_gpu(gpu), power_limit_w)

@@ -79,6 +79,8 @@ class Setup:
     version_assumed: bool = False  # nobody named the engine's version
 
     def __post_init__(self) -> None:
+        if not isinstance(self.engine, str | Engine):
+            find_engine(self.engine)  # refuses what is no name
         for name, most in MOST.items():
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most):
