@@ -108,9 +108,12 @@ def _say(name: str, rows: list[dict[str, Any]]) -> None:
     won = [row for row in rows if row["winner"]]
     if not won:
         return
-    kept, apart, cpu_s = sum(row["keeps"] for row in won), max(row["same"] for row in won), [r["cpu_s"] for r in rows]
-    print(f"{name}: {len(rows)} plans; {kept} of {len(won)} winners keep their limits under other requests; from serve "
-          f"at most {100 * apart:.2g} %; CPU of a search {sum(cpu_s) / len(cpu_s):.0f} s, at most {max(cpu_s):.0f} s")  # fmt: skip
+    kept, apart = sum(row["keeps"] for row in won), max(row["same"] for row in won)
+    cpu_s = [row["cpu_s"] for row in rows]
+    print(
+        f"{name}: {len(rows)} plans; {kept} of {len(won)} winners keep their limits under other requests; from serve "
+        f"at most {100 * apart:.2g} %; CPU of a search {sum(cpu_s) / len(cpu_s):.0f} s, most {max(cpu_s):.0f} s"
+    )
     over = [row["cost"] / row["wide_cost"] - 1 for row in won if row.get("wide_cost") and row["sure"]]
     if over:
         print(f"  {sum(o <= 0.03 for o in over)} of {len(over)} within 3 % of a wide search's cost, "
