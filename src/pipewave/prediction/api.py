@@ -99,7 +99,7 @@ def _part(part: requests.Part, stack: str | None, impl: str | None) -> tuple[lis
         with blas_alone(len(batch)):
             return [(slice(None), _in_parts(batch.family, batch.parts(), key, *at))], len(batch)
     many = calls_of(rows) if isinstance(rows, Mapping) else rows
-    return _by_group(many, *at, stack, impl), len(many)
+    return _by_group(many, [group_on(call, at[0], stack, impl) for call in many], *at), len(many)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +127,8 @@ def explain(call: Call, gpu: str | GPU, *, protocol: str = "cold") -> Explanatio
 
 
 def _one_call(call: Call, gpu: GPU, protocol: str, stack: str | None, impl: str | None) -> Prediction:
-    family = family_of(call.kernel)
-    if family.check_on:
-        family.check_on(FieldsOf(call), gpu)
-    found = answer_few(family, (call,), group_key_of(family, call, stack, impl), gpu, protocol)
+    family, key = group_on(call, gpu, stack, impl)
+    found = answer_few(family, (call,), key, gpu, protocol)
     if found is None:
         return joined([(slice(None), answer_one(call, gpu, protocol, stack, impl))], 1)[0]
     latency, low, high, floor, ceiling, bound, _, work_j = found.numbers
@@ -142,43 +140,46 @@ def _one_call(call: Call, gpu: GPU, protocol: str, stack: str | None, impl: str 
 
 def answer_one(call: Call, gpu: GPU, protocol: str, stack: str | None = None, impl: str | None = None) -> Answers:
     """The batch of length one."""
+    family, key = group_on(call, gpu, stack, impl)
+    return answer(family, columns_of(family, [call]), key, gpu, protocol)
+
+
+Group = tuple[Family, tuple[Any, ...]]  # a family and a group key: calls that share them are predicted together
+
+
+def group_on(call: Call, gpu: GPU, stack: str | None = None, impl: str | None = None) -> Group:
+    """The group of a call; `stack` and `impl` where it names none. BadInput for a call that the GPU cannot run."""
     family = family_of(call.kernel)
     if family.check_on:
         family.check_on(FieldsOf(call), gpu)
-    return answer(family, columns_of(family, [call]), group_key_of(family, call, stack, impl), gpu, protocol)
+    return family, group_key_of(family, call, stack, impl)
 
 
-def predict_list(
-    calls: Sequence[Call],
-    gpu: GPU,
-    protocol: str,
-    stack: str | None = None,
-    impl: str | None = None,
-    *,
-    ceilings: bool = True,
+def predict_list(calls: Sequence[Call], gpu: GPU, protocol: str) -> Predictions:
+    """Predictions for a list of calls on one GPU. BadInput for a call that cannot run."""
+    return predict_grouped(calls, [group_on(call, gpu) for call in calls], gpu, protocol)
+
+
+def predict_grouped(
+    calls: Sequence[Call], groups: Sequence[Group], gpu: GPU, protocol: str, *, ceilings: bool = True
 ) -> Predictions:
-    """Predictions for a list of calls on one GPU; `stack` and `impl` where a call names none. `ceilings`: whether
-    anybody looks at them.
-    """
-    return joined(_by_group(calls, gpu, protocol, stack, impl, ceilings=ceilings), len(calls))
+    """The same where the group of each call is known. `ceilings`: whether anybody looks at them."""
+    return joined(_by_group(calls, groups, gpu, protocol, ceilings=ceilings), len(calls))
 
 
 def _by_group(
-    calls: Sequence[Call], gpu: GPU, protocol: str, stack: str | None, impl: str | None, *, ceilings: bool = True
+    calls: Sequence[Call], groups: Sequence[Group], gpu: GPU, protocol: str, *, ceilings: bool = True
 ) -> list[tuple[Any, Answers]]:
-    """Answers of the calls that share a context, by their numbers. BadInput for a call that cannot run."""
-    groups: dict[tuple[Any, ...], list[int]] = {}
-    for i, call in enumerate(calls):
-        family = family_of(call.kernel)
-        if family.check_on:
-            family.check_on(FieldsOf(call), gpu)
-        groups.setdefault((family.name, *group_key_of(family, call, stack, impl)), []).append(i)
+    """Answers of the calls of each group, by their numbers."""
+    members: dict[Group, list[int]] = {}
+    for i, group in enumerate(groups):
+        members.setdefault(group, []).append(i)
     found = list[tuple[Any, Answers]]()
     with blas_alone(len(calls)):
-        for (name, *key), members in groups.items():
-            rows = slice(None) if len(groups) == 1 else np.array(members)
-            some = calls if len(groups) == 1 else [calls[i] for i in members]
-            found.append((rows, _of_group(family_of(name), some, tuple(key), gpu, protocol, ceilings=ceilings)))
+        for (family, key), those in members.items():
+            rows = slice(None) if len(members) == 1 else np.array(those)
+            some = calls if len(members) == 1 else [calls[i] for i in those]
+            found.append((rows, _of_group(family, some, key, gpu, protocol, ceilings=ceilings)))
     return found
 
 

@@ -218,6 +218,7 @@ def ceiling_s(base_s: Any, log_ratio: Any, floor: Any, high: Any, xp: Arith) -> 
     return xp.maximum(xp.minimum(base_s * xp.exp(log_ratio), BEYOND * high), floor)
 
 
+@lru_cache(maxsize=4096)
 def as_timed(family: Family, protocol: str, gpu: GPU) -> str:
     """The protocol that answers for a family: streaming calls in a step as cold ones where no L2 carries what a kernel
     wrote to the next one, as between dies that have an L2 each.

@@ -12,8 +12,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
@@ -21,7 +19,6 @@ from pipewave.models import ModelSpec, load
 from pipewave.models.kernels import Deployment
 from pipewave.models.lora_and_drafts import notes as draft_notes
 from pipewave.models.shard import Parallel
-from pipewave.physics.demand import Array
 from pipewave.physics.energy import limited
 from pipewave.physics.power import Board, board_of
 from pipewave.results import Shown, rounded
@@ -33,14 +30,12 @@ from pipewave.simulate.power import energy_figures
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import Speculative
 from pipewave.simulate.speculative import of as speculative_of
-from pipewave.simulate.static_batch import Schedule, StaticBatch, drafted_tpot_ms, queued_times, sample
+from pipewave.simulate.static_batch import TIMES, Schedule, StaticBatch, Timeline, drafted_tpot_ms, queued_times
 from pipewave.software.engine import names_known_version
 from pipewave.software.front import Host, host_of
 from pipewave.step import Engine, Runner
-from pipewave.step.memory import GIB, Budget, budget, held_bytes
+from pipewave.step.memory import Budget, budget
 
-TIMES = ("prefill_ms", "tpot_ms", "e2e_ms")
-PROMPT_SAMPLES, DECODE_SAMPLES = 16, 6
 LARGEST = 1 << 22
 STEP_TOKENS = 8192  # of a step, where nothing says it
 INSIDE_NOTE = "times are inside the engine: `serve` and `plan` add a server's front end and host"
@@ -205,7 +200,7 @@ def static_estimate(
     run = replace(rank, requests=min(held, policy.max_requests))
     drafts = setup.speculative.spread if setup.speculative else 0.0
     named = names_known_version(setup.engine) if version_given is None else version_given
-    timeline = _Timeline(runner, Schedule.of(policy, kv, run))
+    timeline = Timeline(runner, Schedule.of(policy, kv, run))
     uncertain = Uncertainty(runner.usual()[0], server_of(runner.engine), named, setup.dp > 1, drafts=drafts)
     times, notes = _times(timeline, policy, kv, rank, setup.speculative)
     breakdown = timeline.breakdown()
@@ -230,7 +225,7 @@ def static_estimate(
 
 
 def _times(
-    timeline: _Timeline, policy: SchedulingPolicy, kv: KvBudget, rank: StaticBatch, how: Speculative | None
+    timeline: Timeline, policy: SchedulingPolicy, kv: KvBudget, rank: StaticBatch, how: Speculative | None
 ) -> tuple[dict[str, float], list[str]]:
     """Times of all requests of a rank, with what drafts, and notes. A single token is not drafted for."""
     runner, run, times, notes = timeline.runner, timeline.plan.batch, timeline.times(), list[str]()
@@ -304,72 +299,3 @@ def image_tokens(model: ModelSpec, images: int) -> int:
     if images and model.tower is None:
         raise BadInput(f"images = {images}: {model.name} has no vision tower", field="images")
     return images * model.tower.tokens if model.tower else 0
-
-
-class _Timeline:
-    """Sampled steps of a plan, predicted at once, and every other step read between them."""
-
-    def __init__(self, runner: Runner, plan: Schedule) -> None:
-        self.runner, self.plan, self.total = runner, plan, plan.total_steps
-        first, last = plan.full_range()
-        spans = ((first, max(last, first)), (max(last, first), self.total))
-        parts = [sample(0, plan.prompt_steps, PROMPT_SAMPLES), *(sample(*span, DECODE_SAMPLES) for span in spans)]
-        self.points = np.unique(np.concatenate(parts))
-        batches = [runner.batch(*plan.lengths(int(step))) for step in self.points]
-        # One more step: everybody decoding together, for the rate at full batch when the run never gets there.
-        run = plan.batch
-        batches.append(runner.batch([1] * run.requests, [run.input_len + (run.output_len + 1) // 2] * run.requests))
-        self.steps, self.full = runner.steps(batches), len(self.points)
-        # Sampled steps before and after each step of the run, and how far it is on the way from one to the other.
-        every = np.arange(self.total)
-        self.after = np.searchsorted(self.points, every)
-        self.before = np.maximum(self.after - 1, 0)
-        gap = np.maximum(self.points[self.after] - self.points[self.before], 1)
-        self.beyond = np.clip((every - self.points[self.before]) / gap, 0.0, 1.0)
-
-    def between(self, values: Array) -> Array:
-        """Values [..., step] of every step of the run, linear between the sampled ones."""
-        at, then = values[..., self.before], values[..., self.after]
-        return np.asarray(at + (then - at) * self.beyond)
-
-    def times(self) -> dict[str, float]:
-        """Times in ms by name."""
-        step_us = self.steps.total_us
-        done = np.cumsum(self.between(step_us)) * 1e-3
-        first, last = self.plan.full_range()
-        tpot = (done[last - 1] - done[first - 1]) / (last - first) if last > first + 1 else step_us[self.full] * 1e-3
-        tpot = 0.0 if self.runner.deployment.model.pooled else float(tpot)
-        return dict(zip(TIMES, (float(done[self.plan.prompt_steps - 1]), tpot, float(done[-1])), strict=True))
-
-    def watts(self) -> tuple[float, float]:
-        """Mean watts of one GPU until all requests have their first token, and from then on."""
-        seconds, prompts = self.between(self.steps.total_us), self.plan.prompt_steps
-        joules = self.between(self.steps.total_us * self.steps.power_w)
-        prefill = float(joules[:prompts].sum() / seconds[:prompts].sum())
-        later = seconds[prompts:].sum()
-        return prefill, float(joules[prompts:].sum() / later) if later else prefill
-
-    def memory_gib(self, memory: Budget) -> dict[str, float]:
-        """Of a GPU, with what the batch holds of the cache at its end."""
-        run, deployment = self.plan.batch, self.runner.deployment
-        length = run.input_len + run.output_len
-        used = held_bytes(deployment, memory, run.requests, length, run.budget) / GIB
-        return memory.to_dict() | {"kv_used": round(used, 3)}
-
-    def breakdown(self) -> dict[str, dict[str, float]]:
-        """Times in ms by family and gap: of the whole prefill, and of one decode step at full batch."""
-        parts = self.steps.families | self.steps.gaps
-        rows, prompts = np.array(list(parts.values())), self.plan.prompt_steps
-        prefill = 1e-3 * self.between(rows)[:, :prompts].sum(axis=1)
-        first, last = self.plan.full_range()
-        middle = int(np.searchsorted(self.points, (first + last) // 2).clip(0, len(self.points) - 1))
-        middle = self.full if last <= prompts else middle
-        return {
-            "prefill_ms": dict(zip(parts, prefill.tolist(), strict=True)),
-            "decode_step_ms": dict(zip(parts, (1e-3 * rows[:, middle]).tolist(), strict=True)),
-        }
-
-    def basis(self) -> dict[str, float]:
-        """Share of the run's time that rests on each kind of evidence."""
-        weight = self.between(self.steps.total_us)
-        return {n: float(self.between(share) @ weight / weight.sum()) for n, share in self.steps.basis.items()}

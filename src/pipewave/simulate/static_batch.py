@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.models.kernels import Batch
+from pipewave.physics.demand import Array
 from pipewave.simulate.drafting import Drafter
 from pipewave.simulate.kv_budget import UNLIMITED, KvBudget
 from pipewave.simulate.policies import SchedulingPolicy, policy_of
@@ -22,10 +23,12 @@ from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import Speculative
 from pipewave.simulate.traffic import Traffic
 from pipewave.step import Runner
+from pipewave.step.memory import GIB, Budget, held_bytes
 
 Ints = NDArray[np.int64]
+TIMES = ("prefill_ms", "tpot_ms", "e2e_ms")
 NEVER = 1 << 62
-DRAFT_SAMPLES = 6
+PROMPT_SAMPLES, DECODE_SAMPLES, DRAFT_SAMPLES = 16, 6, 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,75 @@ def sample(first: int, last: int, most: int) -> Ints:
     golden = (np.arange(most - 2) * 0.6180339887498949) % 1.0
     inner = first + 1 + (np.sort(golden) * (size - 2)).astype(np.int64)
     return np.unique(np.concatenate(([first], inner, [last - 1])))
+
+
+class Timeline:
+    """Sampled steps of a plan, predicted at once, and every other step read between them."""
+
+    def __init__(self, runner: Runner, plan: Schedule) -> None:
+        self.runner, self.plan, self.total = runner, plan, plan.total_steps
+        first, last = plan.full_range()
+        spans = ((first, max(last, first)), (max(last, first), self.total))
+        parts = [sample(0, plan.prompt_steps, PROMPT_SAMPLES), *(sample(*span, DECODE_SAMPLES) for span in spans)]
+        self.points = np.unique(np.concatenate(parts))
+        batches = [runner.batch(*plan.lengths(int(step))) for step in self.points]
+        # One more step: everybody decoding together, for the rate at full batch when the run never gets there.
+        run = plan.batch
+        batches.append(runner.batch([1] * run.requests, [run.input_len + (run.output_len + 1) // 2] * run.requests))
+        self.steps, self.full = runner.steps(batches), len(self.points)
+        # Sampled steps before and after each step of the run, and how far it is on the way from one to the other.
+        every = np.arange(self.total)
+        self.after = np.searchsorted(self.points, every)
+        self.before = np.maximum(self.after - 1, 0)
+        gap = np.maximum(self.points[self.after] - self.points[self.before], 1)
+        self.beyond = np.clip((every - self.points[self.before]) / gap, 0.0, 1.0)
+
+    def between(self, values: Array) -> Array:
+        """Values [..., step] of every step of the run, linear between the sampled ones."""
+        at, then = values[..., self.before], values[..., self.after]
+        return np.asarray(at + (then - at) * self.beyond)
+
+    def times(self) -> dict[str, float]:
+        """Times in ms by name."""
+        step_us = self.steps.total_us
+        done = np.cumsum(self.between(step_us)) * 1e-3
+        first, last = self.plan.full_range()
+        tpot = (done[last - 1] - done[first - 1]) / (last - first) if last > first + 1 else step_us[self.full] * 1e-3
+        tpot = 0.0 if self.runner.deployment.model.pooled else float(tpot)
+        return dict(zip(TIMES, (float(done[self.plan.prompt_steps - 1]), tpot, float(done[-1])), strict=True))
+
+    def watts(self) -> tuple[float, float]:
+        """Mean watts of one GPU until all requests have their first token, and from then on."""
+        seconds, prompts = self.between(self.steps.total_us), self.plan.prompt_steps
+        joules = self.between(self.steps.total_us * self.steps.power_w)
+        prefill = float(joules[:prompts].sum() / seconds[:prompts].sum())
+        later = seconds[prompts:].sum()
+        return prefill, float(joules[prompts:].sum() / later) if later else prefill
+
+    def memory_gib(self, memory: Budget) -> dict[str, float]:
+        """Of a GPU, with what the batch holds of the cache at its end."""
+        run, deployment = self.plan.batch, self.runner.deployment
+        length = run.input_len + run.output_len
+        used = held_bytes(deployment, memory, run.requests, length, run.budget) / GIB
+        return memory.to_dict() | {"kv_used": round(used, 3)}
+
+    def breakdown(self) -> dict[str, dict[str, float]]:
+        """Times in ms by family and gap: of the whole prefill, and of one decode step at full batch."""
+        parts = self.steps.families | self.steps.gaps
+        rows, prompts = np.array(list(parts.values())), self.plan.prompt_steps
+        prefill = 1e-3 * self.between(rows)[:, :prompts].sum(axis=1)
+        first, last = self.plan.full_range()
+        middle = int(np.searchsorted(self.points, (first + last) // 2).clip(0, len(self.points) - 1))
+        middle = self.full if last <= prompts else middle
+        return {
+            "prefill_ms": dict(zip(parts, prefill.tolist(), strict=True)),
+            "decode_step_ms": dict(zip(parts, (1e-3 * rows[:, middle]).tolist(), strict=True)),
+        }
+
+    def basis(self) -> dict[str, float]:
+        """Share of the run's time that rests on each kind of evidence."""
+        weight = self.between(self.steps.total_us)
+        return {n: float(self.between(share) @ weight / weight.sum()) for n, share in self.steps.basis.items()}
 
 
 def drafted_tpot_ms(runner: Runner, how: Speculative, batch: StaticBatch) -> float:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import numpy as np
 
@@ -19,8 +19,9 @@ from pipewave.physics.cache import SERVING
 from pipewave.physics.demand import Array
 from pipewave.physics.energy import delivered_us
 from pipewave.prediction.answers import Predictions
-from pipewave.prediction.api import predict_list
+from pipewave.prediction.api import Group, group_on, predict_grouped
 from pipewave.prediction.notes import Note
+from pipewave.prediction.resolve import Source
 from pipewave.software.engine import Engine
 from pipewave.software.engine_parts import GroupedGemmTime, KernelRule
 from pipewave.software.rules import constant
@@ -41,6 +42,23 @@ NODES: dict[type[Call], int] = {FusedMoe: 6, Attention: 1, Mla: 2}
 
 
 @dataclass(frozen=True, slots=True)
+class Kernel:
+    """A call as an engine runs it on a GPU, with what its prediction needs to know beside."""
+
+    asked: Call
+    call: Call  # by another implementation than its rows say, or from another stack's rows
+    rule: KernelRule | None  # of the engine
+    group: Group
+    general: tuple[str, ...]  # notes on the engine and the GPU
+
+    def notes(self, source: Source) -> list[Note]:
+        """What is to be said of it, in general, of the rows that it rests on, and by the rule."""
+        own, name = self.rule.note if self.rule else "", self.call.kernel
+        noted = (("", self.general), (name, source.notes), (name, (own,)))
+        return [(of, note) for of, notes in noted for note in notes if note]
+
+
+@dataclass(frozen=True, slots=True)
 class KernelLatencies:
     """Distinct calls of a step."""
 
@@ -58,35 +76,42 @@ class KernelLatencies:
 
 def kernel_latencies(calls: Sequence[Call], gpu: GPU, engine: Engine) -> KernelLatencies:
     """Predict calls as they run inside a step of an engine, without their ceilings. Raises what `predict` raises."""
-    calls, fallen_back = _in_types_of(gpu, calls)
-    rule_of = cache(engine.kernel)
-    rules = [_rule(call, rule_of) for call in calls]
-    calls = [_as_run(call, rule, gpu, engine) for call, rule in zip(calls, rules, strict=True)]
-    found = predict_list(calls, gpu, SERVING, engine.stack, ceilings=False)
+    return latencies_of(kernels_of(calls, gpu, engine), gpu, engine)
+
+
+def kernels_of(calls: Sequence[Call], gpu: GPU, engine: Engine) -> list[Kernel]:
+    """Calls as an engine runs them. Raises what `predict` raises for a call that the GPU cannot run."""
+    rule_of, kernels, has_wide = cache(engine.kernel), list[Kernel](), gpu.supports(WIDE)
+    said = (engine.unsupported_model, engine.substituted)
+    for asked in calls:
+        call, fallen_back = (asked, "") if has_wide or asked.dtype != WIDE else _in_half(asked, gpu)
+        rule = _rule(call, rule_of)
+        call = _as_run(call, rule, gpu, engine)
+        kernels.append(Kernel(asked, call, rule, group_on(call, gpu, engine.stack), (*said, fallen_back)))
+    return kernels
+
+
+def latencies_of(kernels: Sequence[Kernel], gpu: GPU, engine: Engine) -> KernelLatencies:
+    """Predict kernels as they run inside a step of their engine, without their ceilings."""
+    calls, rules = [one.call for one in kernels], [one.rule for one in kernels]
+    found = predict_grouped(calls, [one.group for one in kernels], gpu, SERVING, ceilings=False)
     heat = heat_us(calls, found, gpu)
     found, gone = with_fused_norms(calls, within_rules(calls, rules, found, gpu, engine), gpu, engine)
-    launches = np.array([launches_of(call, rule) for call, rule in zip(calls, rules, strict=True)], float)
+    launches = np.array([launches_of(one.call, one.rule) for one in kernels], float)
     nodes = np.ones(len(calls))  # gaps between a call's own kernels are in its measured time
-    general = [("", note) for note in (engine.unsupported_model, engine.substituted, fallen_back) if note]
-    notes = [
-        [*general, *((call.kernel, note) for note in (*found.sources[group].notes, rule.note if rule else "") if note)]
-        for call, group, rule in zip(calls, found.group.tolist(), rules, strict=True)
-    ]
+    notes = [one.notes(found.sources[group]) for one, group in zip(kernels, found.group.tolist(), strict=True)]
     return KernelLatencies(found, heat, np.where(gone, 0.0, nodes), np.where(gone, 0.0, launches), notes)
 
 
-def _in_types_of(gpu: GPU, calls: Sequence[Call]) -> tuple[Sequence[Call], str]:
-    """The calls in fp16 where the GPU lacks bf16, and a note on it.
+def _in_half(call: Call, gpu: GPU) -> tuple[Call, str]:
+    """The call in fp16 on a GPU that lacks bf16, and a note on it.
 
     So fall back vLLM 0.22.1 (vllm/config/model.py, _resolve_auto_dtype) and SGLang 0.5.14
     (srt/model_executor/model_runner.py, below compute capability 8).
     """
-    if gpu.supports(WIDE):
-        return calls, ""
-    changed: list[Any] = [call.changed(dtype=HALF) if call.dtype == WIDE else call for call in calls]
-    pairs = zip(calls, changed, strict=True)
-    said = any(new is not old and not isinstance(old, Elementwise) for old, new in pairs)  # copies have no type
-    return changed, f"{gpu.name} has no {WIDE}: answered in {HALF}, to which engines fall back" if said else ""
+    copies = isinstance(call, Elementwise)  # which have no type
+    note = "" if copies else f"{gpu.name} has no {WIDE}: answered in {HALF}, to which engines fall back"
+    return call.changed(dtype=HALF), note
 
 
 def _rule(call: Call, rule_of: Callable[[str, str, str], KernelRule | None]) -> KernelRule | None:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TypeGuard
 
 import numpy as np
@@ -46,6 +47,7 @@ MIB = 2.0**20
 SIDE, ROUTED, SHARED, EXCHANGED = 0, 1, 2, 3
 
 
+@lru_cache(maxsize=4096)
 def fused_us(size: float, world: int, gpu: GPU) -> float:
     """µs of all-reduce and norm in one kernel, for a message of `size` bytes over `world` GPUs that NVLink joins: those
     of a host, or of a rack (TensorRT-LLM's MNNVL strategy, FlashInfer's trtllm_mnnvl_allreduce).

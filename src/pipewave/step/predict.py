@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.calls.families import Call
 from pipewave.gpus import GPU
 from pipewave.kernels.base import revision
 from pipewave.models.expert_parallel import MOVED
@@ -24,7 +23,7 @@ from pipewave.physics.power import board_of
 from pipewave.prediction.notes import Note, said_of
 from pipewave.software.engine import Engine, StepLoad
 from pipewave.software.front import Host
-from pipewave.step.kernel_latency import kernel_latencies, nodes_of
+from pipewave.step.kernel_latency import Kernel, kernel_latencies, kernels_of, latencies_of, nodes_of
 from pipewave.step.overlap import EXCHANGED, ROUTED, SHARED, TwoBatch, arranged, halved, lanes, two_batch
 
 # Share of a kernel's log-error that all kernels of a step have in common (clock, memory, software version).
@@ -32,7 +31,7 @@ COMMON = 0.5
 BY_NAME = ("families", "basis")  # of PartSums
 USUAL_REQUESTS, USUAL_CACHE = 8, 1024  # of the step that stands for a deployment
 KEPT = 4096  # parts of steps that a deployment remembers
-Launched = tuple[Sequence[Call], Sequence[int], Sequence[int]]  # calls, how often each runs, its lane
+Launched = tuple[Sequence[Kernel], Sequence[int], Sequence[int]]  # kernels, how often each runs, its lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +127,7 @@ class Runner:
 
     def price(self, parts: Sequence[Sequence[Use]]) -> Priced:
         """Latency, energy and launches of each list of kernels."""
-        sums = self._sums([_launched(uses, self.engine) for uses in parts])
+        sums = self._sums([self._launched(uses) for uses in parts])
         us, heat_us, nodes, launches, above_idle_j, linear, squares, routed, shared, _ = _columns([[s] for s in sums])
         us = us - np.minimum(routed, shared)
         spread = _spread(linear, squares) / np.maximum(us, 1e-9)
@@ -159,26 +158,36 @@ class Runner:
         overlap = self.two_batch
         cut = overlap is not None and overlap.cuts(sum(batch.q_lens), prompts=not batch.is_decode)
         batch = halved(batch) if cut else batch
-        rows, sampled = batch.rows, batch.sampled
+        rows, sampled, state = batch.rows, batch.sampled, revision()
         if len(self.known) >= KEPT:
             self.known.clear()
         for stage in range(self.deployment.parallel.pp):
             for key, part in (
-                (("rows", stage, rows, cut), self.deployment.by_rows),
-                (("requests", stage, rows, sampled, cut), self.deployment.by_requests),
+                (("rows", stage, rows, cut, state), self.deployment.by_rows),
+                (("requests", stage, rows, sampled, cut, state), self.deployment.by_requests),
             ):
                 if key not in asked:
-                    known = self.known.get(key) or _launched(part(batch, stage), self.engine, cut=cut)
+                    known = self.known.get(key) or self._launched(part(batch, stage), cut=cut)
                     asked[key] = self.known[key] = known
                 yield key
-            asked[step, stage] = _launched(self.deployment.by_length(batch, stage), self.engine, cut=cut)
+            asked[step, stage] = self._launched(self.deployment.by_length(batch, stage), cut=cut)
             yield step, stage
+
+    def _launched(self, uses: Sequence[Use], *, cut: bool = False) -> Launched:
+        """Kernels as the engine launches them. cut: of half a step, run twice."""
+        uses = arranged(uses, self.engine)
+        lane = lanes(uses, self.engine)
+        if cut:
+            lane = [EXCHANGED if use.name in MOVED else one for use, one in zip(uses, lane, strict=True)]
+        kernels = kernels_of([use.call for use in uses], self.gpu, self.engine)
+        return kernels, [use.count * (1 + cut) for use in uses], lane
 
     def _sums(self, parts: Sequence[Launched]) -> list[PartSums]:
         """Predict the distinct calls of some parts at once, and add them up by part."""
-        calls: dict[Call, int] = {}
-        index = [[calls.setdefault(call, len(calls)) for call in part[0]] for part in parts]
-        kernels = kernel_latencies(list(calls), self.gpu, self.engine)
+        distinct = list({kernel.asked: kernel for part in parts for kernel in part[0]}.values())
+        places = {kernel.asked: place for place, kernel in enumerate(distinct)}
+        index = [[places[kernel.asked] for kernel in part[0]] for part in parts]
+        kernels = latencies_of(distinct, self.gpu, self.engine)
         found, part = kernels.found, np.repeat(np.arange(len(parts)), list(map(len, index)))
         _, counts, lanes_of = zip(*parts, strict=True)
         call, count, lane = (np.array(list(chain.from_iterable(each))) for each in (index, counts, lanes_of))
@@ -188,7 +197,7 @@ class Runner:
         apart = (us * (lane == one) for one in (ROUTED, SHARED, EXCHANGED))
         lines = (us, *others, half, half**2, *apart)
         numbers = np.array([np.bincount(part, line, len(parts)) for line in lines]).T.tolist()
-        names = [one.kernel for one in calls], [found.sources[group].basis for group in found.group.tolist()]
+        names = [one.call.kernel for one in distinct], [found.sources[group].basis for group in found.group.tolist()]
         each_us = iter(us.tolist())
         sums = []
         for row, those in zip(numbers, index, strict=True):
@@ -258,15 +267,6 @@ def _usual(runner: Runner, _in_force: corrections.InForce | None, _families: int
 def _hosts(ranks: int, gpu: GPU) -> int:
     """Hosts that a group of ranks spans."""
     return max(ranks // gpu.gpus_per_node, 1)
-
-
-def _launched(uses: Sequence[Use], engine: Engine, *, cut: bool = False) -> Launched:
-    """Kernels as the engine launches them. cut: of half a step, run twice."""
-    uses = arranged(uses, engine)
-    lane = lanes(uses, engine)
-    if cut:
-        lane = [EXCHANGED if use.name in MOVED else one for use, one in zip(uses, lane, strict=True)]
-    return [use.call for use in uses], [use.count * (1 + cut) for use in uses], lane
 
 
 def _columns(steps: Sequence[Sequence[PartSums]]) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from pipewave.errors import BadInput
@@ -26,6 +27,7 @@ def bridged(gpu: GPU) -> bool:
     return gpu.link == "nvlink" and bool(constant("nvlink_in_pairs", gpu=gpu.base_gpu))
 
 
+@lru_cache(maxsize=256)
 def joined(gpu: GPU) -> int:
     """How many GPUs the link of a host joins: those of the host, or of a rack."""
     return int(constant("nvlink_rack", gpu=gpu.base_gpu)) or gpu.gpus_per_node
