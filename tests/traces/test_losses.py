@@ -25,7 +25,7 @@ def test_the_first_line_names_the_true_cause(name: str) -> None:
     loss = first(found.losses)
     assert (loss.cause if loss else "") == cause, found.losses
     line = found.headline[0]
-    assert (loss.what in line and ACTIONS[cause][1][1:] in line) if loss else "healthy" in line
+    assert (loss.what in line and ACTIONS[cause]["action"][1:] in line) if loss else "healthy" in line
 
 
 @pytest.mark.parametrize("name", made.MADE)

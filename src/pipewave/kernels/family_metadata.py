@@ -40,8 +40,8 @@ class KernelName(NamedTuple):
     joins: str = ""
 
 
-def names_of(family: str) -> tuple[KernelName, ...]:
-    """The names of a built-in family, of which one table holds all, in the order of ranks."""
+def names_of(family: str | None) -> tuple[KernelName, ...]:
+    """The names of a built-in family in the order of ranks, of which one table holds all; None: what none predicts."""
     rows = packaged.document(Path(__file__).with_name("kernel_names.json"))
     return tuple(KernelName(**row) for row in rows if row.pop("family") == family)
 

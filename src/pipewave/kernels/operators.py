@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,8 +11,8 @@ from pipewave.calls.operators import EXCHANGES
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Analysis, Columns, Context
 from pipewave.kernels.collective.fabric import islands, network_gbps
-from pipewave.kernels.moe.routing import Routing, routing
-from pipewave.kernels.stages import LOG_TIME, Stage, Stages, columns_of, in_units_of, product
+from pipewave.kernels.moe.routing import routing
+from pipewave.kernels.stages import LOG_TIME, Stage, Stages, columns_of, features_of, in_units_of, product
 from pipewave.kernels.streaming.stream import Stream
 from pipewave.physics.arith import log2
 from pipewave.physics.demand import PIPES, Array, demand
@@ -31,14 +31,7 @@ def analyse_batched_gemm(cols: Columns, ctx: Context) -> Analysis:
     border = Stream(batch * n * k * OPERAND_BYTES[ctx.dtype], batch * m * k * OPERAND_BYTES[ctx.dtype], part.written)
     stages = Stages(ctx, len(m), (part,), border, 2.0 * batch * m * n * k)
     moved = ACTIVATION_BYTES * batch * (m * k + m * n) + part.fresh
-    features = {
-        "log_batch": np.minimum(log2(batch), 10.0),
-        "log_m": np.minimum(log2(m), 18.0),
-        "log_n": np.clip(log2(n), 4.0, 15.0),
-        "log_k": np.clip(log2(k), 4.0, 15.0),
-        "log_blocks_per_sm": np.clip(log2(part.blocks / ctx.gpu.sms), -8.0, 12.0),
-        "in_l2": np.clip(log2(moved / (ctx.gpu.l2_mb * 2.0**20)), -12.0, 8.0),
-    }
+    features = features_of(ctx, BATCHED, batch=batch, m=m, n=n, k=k, blocks=part.blocks, moved=moved)
     return stages.analysis(features, BATCHED)
 
 
@@ -67,12 +60,7 @@ def analyse_hyper_connection(cols: Columns, ctx: Context) -> Analysis:
         flops, border = 0.0 * tokens, Stream(0.0 * one, one + every, every, in_place=True)
         mixing, steps = (Stage(name, launches=0.0) for name in ("mixing", "sinkhorn"))
         parts = (mixing, steps, Stage("stream", read=one + every, written=every))
-    features = {
-        "log_tokens": np.minimum(log2(tokens), 20.0),
-        "log_hidden": np.clip(log2(hidden), 8.0, 16.0),
-        "in_l2": np.clip(log2(every / (ctx.gpu.l2_mb * 2.0**20)), -12.0, 8.0),
-        "pre": float(before),
-    }
+    features = features_of(ctx, HYPER, tokens=tokens, hidden=hidden, every=every)
     return Stages(ctx, len(tokens), parts, border, in_units_of(ctx, flops, "bf16")).analysis(features, HYPER)
 
 
@@ -130,28 +118,14 @@ def analyse_all_to_all(cols: Columns, ctx: Context) -> Analysis:
     start = START_S.get(backend, START_OTHER_S) + STEP_ACROSS_S * (cols["nodes"] > 1.0)
     base = start + overlapped(3, inside, across, copying)
     parts = {"base": base, "inside": inside, "across": across + 1e-8, "copying": copying}
-    features = _exchange_sizes(cols, ctx, size, backend)
+    features = features_of(ctx, ALL_TO_ALL, **cols, size=size, bytes_each=OPERAND_BYTES[ctx.dtype])
+    combine = float(ctx.option("direction") == "combine")
+    features |= {"combine": combine} | {f"by_{name}": float(name == backend) for name in EXCHANGES}
+    features |= {f"combine_{name}": combine * features[f"by_{name}"] for name in EXCHANGES}
     features |= {f"log_{name}": np.clip(log2(took), *LOG_TIME) for name, took in parts.items()}
     features |= {"share_inside": inside / base, "share_across": across / base, "share_copying": copying / base}
     least = demand(calls, link=size * sent.least, launch=1.0)
     return Analysis(least, base, columns_of(features, calls), ALL_TO_ALL)
-
-
-def _exchange_sizes(cols: Columns, ctx: Context, size: Array, backend: str) -> dict[str, Any]:
-    flags: dict[str, Any] = {f"by_{name}": float(name == backend) for name in EXCHANGES}
-    flags["combine"] = float(ctx.option("direction") == "combine")
-    flags |= {f"combine_{name}": flags["combine"] * flags[f"by_{name}"] for name in EXCHANGES}
-    return flags | {
-        "log_tokens": np.minimum(log2(cols["tokens"]), 18.0),
-        "log_hidden": np.clip(log2(cols["hidden"]), 9.0, 15.0),
-        "log_bytes": np.clip(log2(size), 8.0, 34.0),
-        "log_topk": np.minimum(log2(cols["topk"]), 6.0),
-        "log_ep": np.minimum(log2(cols["ep"]), 7.0),
-        "log_nodes": np.minimum(log2(cols["nodes"]), 4.0),
-        "log_local": np.clip(log2(cols["experts"] / cols["ep"]), 0.0, 8.0),
-        "log_sms": np.where(cols["sms"] > 0.0, np.minimum(log2(np.maximum(cols["sms"], 1.0)), 8.0), 0.0),
-        "bytes_each": np.full(len(size), OPERAND_BYTES[ctx.dtype]),
-    }
 
 
 # Routed experts with dispatch and combine in one kernel (DeepGEMM's MegaMoE): exchange behind the products.
@@ -183,19 +157,6 @@ def analyse_mega_moe(cols: Columns, ctx: Context) -> Analysis:
     meeting = Stage("barriers", chain_s=BARRIERS_S, launches=2.0)
     least = in_units_of(ctx, cols["tokens"] * cols["topk"] * weights * 2.0, kind)  # of an even share
     stages = Stages(ctx, len(io), (experts, meeting), Stream(0.0 * fresh, io, io, in_place=True), least)
-    found = stages.analysis(_routed_sizes(cols, routed), MEGA)
+    found = stages.analysis(features_of(ctx, MEGA, **cols, routed=routed), MEGA)
     found.demand.amounts[PIPES.index("link")] = elements * sent.least * OPERAND_BYTES["fp8"]
     return found
-
-
-def _routed_sizes(cols: Columns, routed: Routing) -> dict[str, Any]:
-    return {
-        "log_tokens": np.minimum(log2(cols["tokens"]), 18.0),
-        "log_pairs": np.minimum(log2(routed.pairs), 22.0),
-        "log_each": np.clip(log2(routed.pairs / routed.active), 0.0, 16.0),
-        "active": routed.active / routed.local,
-        "log_active": np.minimum(log2(routed.active), 10.0),
-        "log_skew": np.clip(log2(routed.skew), 0.0, 6.0),
-        "log_ep": np.minimum(log2(cols["ep"]), 7.0),
-        "log_topk": np.minimum(log2(cols["topk"]), 6.0),
-    }

@@ -11,9 +11,8 @@ import numpy as np
 from pipewave.calls.dtypes import ACTIVATION_BYTES
 from pipewave.kernels.attention.tasks import Requests, requests_of
 from pipewave.kernels.base import Analysis, Columns, Context
-from pipewave.kernels.stages import Stage, Stages, in_units_of
+from pipewave.kernels.stages import Stage, Stages, features_of, in_units_of
 from pipewave.kernels.streaming.stream import Stream
-from pipewave.physics.arith import log2
 from pipewave.physics.demand import Array
 from pipewave.physics.overlap import launch_s
 
@@ -38,14 +37,9 @@ class Sequences:
         """Requests as long as the longest that make up the same work."""
         return self.chunks / self.longest_chunks
 
-    def features(self) -> dict[str, Array]:
+    def features(self, ctx: Context) -> dict[str, Any]:
         """Sizes every operator over sequences tells its net."""
-        return {
-            "log_batch": np.minimum(log2(self.batch), 14.0),
-            "log_tokens": np.minimum(log2(self.tokens), 22.0),
-            "log_longest": np.minimum(log2(self.longest), 18.0),
-            "chunk_fill": np.minimum(self.tokens / self.chunks, 256.0) / 64.0,
-        }
+        return features_of(ctx, "sequences", **{name: getattr(self, name) for name in self.__slots__})
 
 
 def sequences(requests: Requests, chunk: float) -> Sequences:
@@ -120,7 +114,9 @@ def analyse_delta_net(cols: Columns, ctx: Context, requests: Requests | None = N
         blocks, chain_s = seqs.batch * heads.v * np.ceil(heads.dim_v / 32.0), TOKEN_STEP_S * seqs.longest
         parts = (Stage("steps", fresh=states, read=read, written=border.written, blocks=blocks, chain_s=chain_s),)
     stages = Stages(ctx, len(read), parts, border, least)
-    return stages.analysis(_delta_features(ctx, seqs, heads), net_of(dict(ctx.options)))
+    per_sm = seqs.batch * heads.v / ctx.gpu.sms
+    features = seqs.features(ctx) | features_of(ctx, "delta_net", heads=heads, per_sm=per_sm, states=states)
+    return stages.analysis(features, net_of(dict(ctx.options)))
 
 
 def scan(ctx: Context, seqs: Sequences, heads: Heads) -> tuple[Stage, ...]:
@@ -162,19 +158,6 @@ def walk(ctx: Context, seqs: Sequences, heads: Heads, border: Stream) -> tuple[S
     return Stage("inside", launches=0.0), walked, Stage("outputs", launches=0.0)
 
 
-def _delta_features(ctx: Context, seqs: Sequences, heads: Heads) -> dict[str, Any]:
-    per_sm = seqs.batch * heads.v / ctx.gpu.sms
-    return seqs.features() | {
-        "log_v_heads": np.minimum(log2(heads.v), 9.0),
-        "log_group": np.minimum(log2(heads.v / heads.k), 5.0),
-        "log_heads_per_sm": np.clip(log2(per_sm), -8.0, 10.0),
-        "wave": np.minimum(per_sm % 1.0, 1.0) * (per_sm < 8.0),
-        "log_state": np.clip(log2(seqs.batch * heads.state / (ctx.gpu.l2_mb * 2.0**20)), -12.0, 8.0),
-        "verify": float(ctx.option("phase") == "verify"),
-        "bf16_state": float(ctx.option("state_dtype", "fp32") == "bf16"),
-    }
-
-
 # The short causal convolution before a state-space layer: a few multiply-adds a value, so memory and starts decide.
 
 CONV = "causal_conv1d"
@@ -206,16 +189,8 @@ def analyse_conv(cols: Columns, ctx: Context, requests: Requests | None = None) 
     # Results may be written over the inputs, so no row has to leave more than it brought.
     border = Stream(before, size, size + history, in_place=True)
     stages = Stages(ctx, len(size), parts, border, 0.0)
-    return stages.analysis(seqs.features() | _conv_features(cols, ctx, size), CONV)
-
-
-def _conv_features(cols: Columns, ctx: Context, size: Array) -> dict[str, Any]:
-    return {
-        "log_channels": np.clip(log2(cols["channels"]), 5.0, 16.0),
-        "in_l2": np.clip(log2(2.0 * size / (ctx.gpu.l2_mb * 2.0**20)), -12.0, 6.0),
-        "scanned": float(scanned(ctx)),
-        "branches": np.minimum(cols["branches"], 4.0),
-    }
+    named = {name: cols[name] for name in ("channels", "branches")}
+    return stages.analysis(seqs.features(ctx) | features_of(ctx, CONV, size=size, **named), CONV)
 
 
 # Mamba 2's selective scan in chunks (state-space duality; Dao & Gu, 2024, arXiv:2405.21060, section 6).
@@ -243,7 +218,7 @@ def analyse_mamba2(cols: Columns, ctx: Context, requests: Requests | None = None
         moved = {"fresh": border.fresh, "read": read, "written": border.written}
         parts = (Stage("steps", **moved, chain_s=TOKEN_STEP_S * seqs.longest),)
     stages = Stages(ctx, len(x), parts, border, in_units_of(ctx, least, "bf16"))
-    return stages.analysis(seqs.features(), "mamba2")
+    return stages.analysis(seqs.features(ctx), "mamba2")
 
 
 def _chunks(

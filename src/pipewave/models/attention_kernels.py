@@ -11,8 +11,7 @@ from typing import Any
 from pipewave.calls.families import Attention, Gemm
 from pipewave.calls.families import Mla as MlaCall
 from pipewave.calls.operators import AttentionModule, CausalConv1d, DeltaNet, Mamba2
-from pipewave.models.attention_spec import Compressed, Gqa, Indexer, Mixer, Mla, Recurrent
-from pipewave.models.precision import Linear
+from pipewave.models.attention_spec import Compressed, Gqa, Mixer, Mla, Recurrent
 from pipewave.models.stage import ACT, Lengths, Stage, Use
 
 
@@ -21,57 +20,34 @@ def is_module(part: Mixer) -> bool:
     return isinstance(part, Compressed) or getattr(part, "indexer", None) is not None
 
 
-def modules(stage: Stage, part: Mixer) -> Iterator[Use]:
+# Fields that a module's call takes from its part of the model; those of CUT are divided among the ranks.
+MODULE_FIELDS: dict[type[Mixer], tuple[str, ...]] = {
+    Mla: ("heads", "q_lora_rank", "kv_lora_rank", "nope_dim", "v_dim"),
+    Gqa: ("heads", "kv_heads", "head_dim"),
+    Compressed: ("heads", "head_dim", "q_lora_rank", "o_groups", "o_lora_rank", "compress_ratio", "window"),
+}
+CUT = ("heads", "kv_heads", "o_groups")
+
+
+def modules(stage: Stage, part: Mla | Gqa | Compressed) -> Iterator[Use]:
     """One call for the prompts of a batch and one for its decodes."""
-    options, query = _OPTIONS[type(part)](stage, part)
+    indexer, query = part.indexer, part.qkv if isinstance(part, Gqa) else part.query
+    sizes: dict[str, Any] = {name: getattr(part, name) for name in MODULE_FIELDS[type(part)]}
+    sizes |= {name: max(sizes[name] // stage.tp, 1) for name in CUT if name in sizes}
+    kind = "csa" if indexer else "hca"
+    if indexer:
+        sizes |= {"index_heads": indexer.heads, "index_dim": indexer.dim, "topk": indexer.topk}
+        if isinstance(part, Mla):  # DeepSeek's sparse attention
+            kind, more = "dsa", {"rope_dim": max(part.rope_dim, 1), "share_index": indexer.reused}
+            sizes |= more
+        elif isinstance(part, Gqa):  # MiniMax's: blocks of keys
+            kind, sizes = "msa", sizes | {"block_size": indexer.block}
     for phase, (q_lens, kv_lens) in stage.phases():
         call = AttentionModule(
             q_lens=q_lens, kv_lens=kv_lens, phase=phase, hidden=stage.model.hidden, dtype=query.precision.dtype,
-            kv_dtype=stage.kv_dtype, **options,
+            kv_dtype=stage.kv_dtype, kind=kind, **sizes,
         )  # fmt: skip
-        yield Use(f"{options['kind']}_{phase}", call)
-
-
-def _choice(indexer: Indexer) -> dict[str, Any]:
-    return {"index_heads": indexer.heads, "index_dim": indexer.dim, "topk": indexer.topk}
-
-
-def _latent(stage: Stage, spec: Mla) -> tuple[dict[str, Any], Linear]:
-    """DeepSeek sparse attention."""
-    assert spec.indexer is not None
-    options = {
-        "kind": "dsa", "heads": spec.heads // stage.tp, "q_lora_rank": spec.q_lora_rank,
-        "kv_lora_rank": spec.kv_lora_rank, "nope_dim": spec.nope_dim, "rope_dim": max(spec.rope_dim, 1),
-        "v_dim": spec.v_dim, "share_index": spec.indexer.reused,
-    }  # fmt: skip
-    return options | _choice(spec.indexer), spec.query
-
-
-def _blocks(stage: Stage, spec: Gqa) -> tuple[dict[str, Any], Linear]:
-    """MiniMax sparse attention: blocks of keys."""
-    assert spec.indexer is not None
-    options = {
-        "kind": "msa", "heads": spec.heads // stage.tp, "kv_heads": max(spec.kv_heads // stage.tp, 1),
-        "head_dim": spec.head_dim, "block_size": spec.indexer.block,
-    }  # fmt: skip
-    return options | _choice(spec.indexer), spec.qkv
-
-
-def _compressed(stage: Stage, spec: Compressed) -> tuple[dict[str, Any], Linear]:
-    """DeepSeek-V4: entries that an indexer picks among (csa), or all of them (hca)."""
-    options = {
-        "kind": "csa" if spec.indexer else "hca", "heads": spec.heads // stage.tp, "head_dim": spec.head_dim,
-        "q_lora_rank": spec.q_lora_rank, "o_groups": max(spec.groups // stage.tp, 1), "o_lora_rank": spec.group_rank,
-        "compress_ratio": spec.ratio, "window": spec.window,
-    }  # fmt: skip
-    return options | (_choice(spec.indexer) if spec.indexer else {}), spec.query
-
-
-_OPTIONS: dict[type[Mixer], Callable[[Stage, Any], tuple[dict[str, Any], Linear]]] = {
-    Mla: _latent,
-    Gqa: _blocks,
-    Compressed: _compressed,
-}
+        yield Use(f"{kind}_{phase}", call)
 
 
 STATE_DTYPES = {2: "bf16", 4: "fp32"}

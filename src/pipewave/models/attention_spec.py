@@ -9,7 +9,6 @@ from typing import ClassVar
 from pipewave.models.precision import LayerPart, Linear
 
 HEADS = {"num_attention_heads": "heads"}
-INDEX_SCALE = 4  # bytes of the fp32 scale beside a cached fp8 index key
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +17,8 @@ class Mixer(LayerPart):
 
     @property
     def seen(self) -> int | None:
-        """Tokens behind the newest one that a query may see; None: all."""
-        return None
+        """Tokens behind the newest one that a query may see, by a window or a chunk; None: all."""
+        return getattr(self, "window", None) or getattr(self, "chunk", None)
 
     def cache_bytes(self, length: float, width: int, tp: int = 1, chunk: int = 0) -> float:
         """Bytes one sequence of `length` tokens holds on a rank; `width`: bytes of a cached element.
@@ -41,13 +40,14 @@ class Mixer(LayerPart):
 
 
 @dataclass(frozen=True, slots=True)
-class Indexer:
+class Indexer(LayerPart):
     """Chooses which keys a query sees: index queries against one cached fp8 index key a token, then top-k.
 
     `topk`: keys a query keeps, or blocks of `block` keys. `reused`: takes the choice of an earlier layer.
     `maps`: its matrices; `params` outside them. `key_bytes`: what one cached index key takes.
     """
 
+    matrices: ClassVar[tuple[str, ...]] = ("maps",)
     heads: int
     dim: int
     topk: int
@@ -73,6 +73,7 @@ class Gqa(Mixer):
     """
 
     cut: ClassVar[Mapping[str, str]] = HEADS
+    matrices: ClassVar[tuple[str, ...]] = ("qkv", "query", "indexer", "out")
     heads: int
     kv_heads: int
     head_dim: int
@@ -97,11 +98,6 @@ class Gqa(Mixer):
         """Width of one value head."""
         return self.value_dim or self.head_dim
 
-    def linears(self) -> tuple[Linear, ...]:
-        """Matrices of the layer, in the order of their launches."""
-        indexing = self.indexer.maps if self.indexer else ()
-        return (self.qkv, *([self.query] if self.query else []), *indexing, self.out)
-
     @property
     def extra_params(self) -> int:
         """q/k norms, attention sinks and what the indexer adds."""
@@ -119,17 +115,13 @@ class Gqa(Mixer):
         """Bytes of cache that a token takes on a rank."""
         return self.cache_elements(tp) * width + (self.indexer.key_bytes if self.indexer else 0)
 
-    @property
-    def seen(self) -> int | None:
-        """A window or a chunk."""
-        return self.window or self.chunk
-
 
 @dataclass(frozen=True, slots=True)
 class Mla(Mixer):
     """Multi-head latent attention (DeepSeek): q and kv pass through low-rank bottlenecks, the cache is the latent."""
 
     cut: ClassVar[Mapping[str, str]] = HEADS
+    matrices: ClassVar[tuple[str, ...]] = ("down", "query", "expand", "indexer", "gate", "out")
     heads: int
     q_lora_rank: int | None
     kv_lora_rank: int
@@ -145,11 +137,6 @@ class Mla(Mixer):
     gate: Linear | None = None  # hidden → heads, multiplies the output
     rope: bool = True
     sinks: bool = False
-
-    def linears(self) -> tuple[Linear, ...]:
-        """Matrices of the layer, in the order of their launches."""
-        indexing = self.indexer.maps if self.indexer else ()
-        return (self.down, self.query, self.expand, *indexing, *([self.gate] if self.gate else []), self.out)
 
     @property
     def extra_params(self) -> int:
@@ -171,29 +158,27 @@ class Mla(Mixer):
         scaled = self.kv_lora_rank * (1 + 4 / 128) + 2 * self.rope_dim
         return (scaled if width == 1 else self.cache_elements(tp) * width) + self.indexer.key_bytes
 
-    @property
-    def seen(self) -> int | None:
-        """A window."""
-        return self.window
-
 
 @dataclass(frozen=True, slots=True)
 class Compressed(Mixer):
-    """DeepSeek-V4's attention: one shared K = V head, a short window beside entries compressed `ratio` to one.
+    """DeepSeek-V4's attention: one shared K = V head, a short window beside entries compressed to one.
 
-    ratio 0: the window alone. `compress`: hidden → entries and their gates; `indexer` (CSA) picks among the entries.
-    `out_a` is block-diagonal over `groups` of heads.
+    `compress_ratio`: tokens of an entry, 0: the window alone. `compress`: hidden → entries and their gates; `indexer`
+    (CSA) picks among the entries. `out_a` is block-diagonal over `o_groups` of heads.
     """
 
-    cut: ClassVar[Mapping[str, str]] = {**HEADS, "o_groups": "groups"}
+    cut: ClassVar[Mapping[str, str]] = {**HEADS, "o_groups": "o_groups"}
+    matrices: ClassVar[tuple[str, ...]] = (
+        "down", "query", "compress", "indexer_compress", "indexer", "out_a", "out",
+    )  # fmt: skip
     heads: int
     head_dim: int
     q_lora_rank: int
     rope_dim: int
     window: int
-    ratio: int
-    groups: int
-    group_rank: int
+    compress_ratio: int
+    o_groups: int
+    o_lora_rank: int
     down: Linear  # hidden → q latent and the K = V head
     query: Linear
     out_a: Linear
@@ -202,12 +187,6 @@ class Compressed(Mixer):
     compress_params: int = 0
     indexer: Indexer | None = None
     indexer_compress: Linear | None = None
-
-    def linears(self) -> tuple[Linear, ...]:
-        """Matrices of the layer, in the order of their launches."""
-        more = (self.compress, self.indexer_compress)
-        indexing = self.indexer.maps if self.indexer else ()
-        return (self.down, self.query, *(each for each in more if each), *indexing, self.out_a, self.out)
 
     @property
     def extra_params(self) -> int:
@@ -226,9 +205,9 @@ class Compressed(Mixer):
 
     def token_bytes(self, width: int, tp: int = 1) -> float:
         """Bytes of cache that a token takes on a rank."""
-        if not self.ratio:
+        if not self.compress_ratio:
             return 0.0
-        return (self.entry_bytes + (self.indexer.key_bytes if self.indexer else 0)) / self.ratio
+        return (self.entry_bytes + (self.indexer.key_bytes if self.indexer else 0)) / self.compress_ratio
 
     def cache_bytes(self, length: float, width: int, tp: int = 1, chunk: int = 0) -> float:
         """Bytes of cache that a request of so many tokens takes on a rank."""
@@ -240,7 +219,7 @@ class Compressed(Mixer):
         """
         overlap = 2 if self.indexer else 1
         width = self.head_dim + (self.indexer.dim if self.indexer else 0)
-        return overlap * self.ratio * 2 * overlap * width * 4
+        return overlap * self.compress_ratio * 2 * overlap * width * 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +233,7 @@ class Recurrent(Mixer):
     map leaves queries, keys, values and gates of a head side by side, so that they must be parted before the next step.
     """
 
+    matrices: ClassVar[tuple[str, ...]] = ("inputs", "outputs")
     kind: str
     heads: int
     key_heads: int
@@ -268,10 +248,6 @@ class Recurrent(Mixer):
     norm: int = 0
     chunk: int = 64
     interleaved: bool = False
-
-    def linears(self) -> tuple[Linear, ...]:
-        """Matrices of the layer, in the order of their launches."""
-        return (*self.inputs, *self.outputs)
 
     @property
     def extra_params(self) -> int:

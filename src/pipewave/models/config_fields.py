@@ -11,46 +11,35 @@ from typing import Any
 from pipewave.errors import BadInput, MissingField, UnsupportedModel
 from pipewave.files import packaged
 
-# `synonyms`: a field as readers ask for it, and the names that configs use for it, of which the first present decides.
-# `harmless`: fields that change no shape and launch no kernel: identity, training, generation, numerics of kernels.
+# Names that configs and checkpoints use. `synonyms`: a field as readers ask for it, and the names that configs use for
+# it, of which the first present decides. `harmless` and its patterns: fields that change no shape and launch no kernel:
+# identity, training, generation, numerics of kernels. `shapely_patterns`: names that speak of a shape: where such a
+# field is set and no part explains it, the model is not known well enough. `unit_patterns`: counts whose value 1 says
+# that nothing is repeated, skipped or grouped. `modules`: of one matrix, or of the fused map that holds it.
 FILE = packaged.ROOT / "data" / "config_fields.json"
-# More names of that kind.
-HARMLESS_PATTERN = re.compile(
-    r"(_ids?$|_token_index$|_index$|token$|dropout|_pdrop$|_loss|loss_|_coef$|_eps$|epsilon|_std$|initializer|"
-    r"rope|rotary|_theta$|theta$|yarn|mrope|scaling|_scale$|_scale_|_multiplier$|jitter|_prob$|seq_aux|aux_|router_|"
-    r"topk_method|scoring|score_|_func$|_activation|^output_|^return_|^use_cache|tokenizer|^generation|^gradient_|"
-    r"chat_template|pruned|prune_heads|torchscript|fp16|bf16|bfloat16|label|_impl$|_implementation$|^use_flash|"
-    r"^log_|name$|_type$|_version$|_method$|_mode$|_format$|decay|_init$|_init_|^init_|_alpha$|_beta$|_bound$|"
-    r"_temp|temperature|attn_scale|floor_scale|time_step|_limits?$|^mtp_|_mtp_|nextn|_multipliers?$|_alpha_factor|_beta_factor|_tokens_per_image|_soft_tokens|placeholder|_style$|_dtype$|dtype$|_plan$|logit_scale|"
-    r"_norm_type$|z_loss|balanc|load_|train|_seed$|checkpoint|^is_|deterministic|_padding_idx$|mask_|"
-    r"extrapolat|longrope|^quantization|kv_cache_scheme)"
-)
-# Counts whose value 1 says that nothing is repeated, skipped or grouped.
-UNIT = re.compile(r"(every|interval|freq|period|step|group|stride|expan|merge|_tp$|_mult$|ratio)")
-# Names that speak of a shape: where such a field is set and no part explains it, the model is not known well enough.
-SHAPELY = re.compile(
-    r"(size|dims?($|_)|^d_|^n_|^num_|_num$|num_|head|layer|expert|kernel|state|window|width|depth|rank|group|block|"
-    r"conv|chunk|latent|hidden|inter|ffn|mlp|stride|ratio|pattern|topk|top_k|freq|interval|memory|adapter|lora|"
-    r"config$|vocab|embed|expan|bottleneck)"
-)
 LARGEST = 2**31 - 1
 _MISSING: Any = object()
 
 
 @cache
-def _words() -> dict[str, Any]:
-    words: dict[str, Any] = packaged.document(FILE)
-    return words
+def words(section: str) -> Any:
+    """A section of the file of names."""
+    return packaged.document(FILE)[section]
+
+
+@cache
+def _pattern(section: str) -> re.Pattern[str]:
+    return re.compile("|".join(words(section)))
 
 
 @cache
 def _synonyms() -> dict[str, tuple[str, ...]]:
-    return {name: tuple(names) for name, names in _words()["synonyms"].items()}
+    return {name: tuple(names) for name, names in words("synonyms").items()}
 
 
 @cache
 def _harmless() -> frozenset[str]:
-    return frozenset(_words()["harmless"])
+    return frozenset(words("harmless"))
 
 
 @cache
@@ -189,7 +178,7 @@ class Fields:
         """Fields that were neither read nor are known to be harmless. Raises UnsupportedModel for one with a shape."""
         for name, value in self.raw.items():
             known = name in self.seen or name in _harmless() or name in ignore or name.startswith("_")
-            if known or is_off(value) or HARMLESS_PATTERN.search(name):
+            if known or is_off(value) or _pattern("harmless_patterns").search(name):
                 continue
             if _has_shape(name, value):
                 raise UnsupportedModel(
@@ -205,7 +194,8 @@ def _has_shape(name: str, value: Any) -> bool:
     if isinstance(value, Mapping) and any(_has_shape(str(inner), each) for inner, each in value.items()):
         return True
     counts = isinstance(value, (int, list, Mapping)) and not isinstance(value, bool)
-    return counts and SHAPELY.search(name) is not None and not (value == 1 and UNIT.search(name))
+    once = value == 1 and _pattern("unit_patterns").search(name) is not None
+    return counts and not once and _pattern("shapely_patterns").search(name) is not None
 
 
 def short(value: Any) -> str:

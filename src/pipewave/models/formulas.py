@@ -2,7 +2,7 @@
 
 A formula is arithmetic in Python's words. A name in it is what the reader knows (`hidden`), else a term of the row or
 of its section's `common` row, else a field of the config, of the type of the default that `fields` gives it (null: it
-must be there); fields in `outer` are those of the config around it.
+must be there), counts within `ranges`; fields in `outer` are those of the config around it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class Part(Terms):
         self.row: Mapping[str, Any] = rows.get(kind, {})
         self.fields, self.outer = fields, outer or Fields({})
         self.defaults: Mapping[str, Any] = {**common["fields"], **self.row.get("fields", {})}
+        self.ranges: Mapping[str, Any] = {**common.get("ranges", {}), **self.row.get("ranges", {})}
         functions = dict(FUNCTIONS, given=self.given, raw=fields.get, inside=self.inside)
+        functions |= {"has": fields.has, "optional": fields.optional, "positive": fields.number}
         super().__init__({**common["terms"], **self.row.get("terms", {})}, **functions, **known)
 
     def __missing__(self, name: str) -> Any:
@@ -45,7 +47,7 @@ class Part(Terms):
             return super().__missing__(name)
         around = self.row.get("outer", {})
         fields, default = (self.outer, around[name]) if name in around else (self.fields, self.defaults[name])
-        self[name] = _read(fields, name, self.of(default))
+        self[name] = _read(fields, name, self.of(default), *self.ranges.get(name, ()))
         return self[name]
 
     def given(self, name: str) -> bool:
@@ -68,8 +70,8 @@ def kinds(section: str) -> tuple[str, ...]:
     return tuple(_section(section)[1])
 
 
-def _read(fields: Fields, name: str, default: Any) -> Any:
-    """A field of the type that its default has."""
+def _read(fields: Fields, name: str, default: Any, low: int = 1, high: int = WIDEST) -> Any:
+    """A field of the type that its default has; counts in a range."""
     if isinstance(default, bool):
         return fields.flag(name, default)
     if isinstance(default, float):
@@ -78,4 +80,4 @@ def _read(fields: Fields, name: str, default: Any) -> Any:
         return fields.text(name, default)
     if isinstance(default, list):
         return fields.ints(name)
-    return fields.integer(name, *([] if default is None else [default]), high=WIDEST)
+    return fields.integer(name, *([] if default is None else [default]), low=low, high=high)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pipewave.calls.families import Attention, Call, FusedMoe, Gemm, SiluAndMul, all_gather, all_reduce, send_recv
+from pipewave.calls.families import Attention, Call, FusedMoe, Gemm, SiluAndMul, all_gather, send_recv
 from pipewave.calls.operators import HyperConnection
 from pipewave.errors import BadInput
 from pipewave.models.attention_kernels import steps
@@ -246,7 +246,7 @@ def _tower_layer(stage: Stage, tower: Tower, images: int, tp: int) -> Iterator[U
         "tower_attention", Attention(lens, lens, heads, heads, width // tower.heads, causal=False, dtype=stage.dtype)
     )
     yield _tower_product(stage, "tower_out", rows, width, width // tp)
-    yield from _tower_reduce(stage, size, tp)
+    yield from stage.reduce("tower_all_reduce", size) if tp > 1 else ()
     yield stage.norm("tower_norm", width, rows, fused_add=True)
     yield _tower_product(stage, "tower_up", rows, inter * (2 if tower.gated else 1), width)
     if tower.gated:
@@ -254,9 +254,4 @@ def _tower_layer(stage: Stage, tower: Tower, images: int, tp: int) -> Iterator[U
     else:
         yield stage.streaming("tower_activation", rows * inter * ACT, rows * inter * ACT)
     yield _tower_product(stage, "tower_down", rows, width, inter)
-    yield from _tower_reduce(stage, size, tp)
-
-
-def _tower_reduce(stage: Stage, size: int, tp: int) -> Iterator[Use]:
-    if tp > 1:
-        yield Use("tower_all_reduce", all_reduce(size, tp, nodes=stage.layout.nodes, dtype=stage.dtype))
+    yield from stage.reduce("tower_all_reduce", size) if tp > 1 else ()

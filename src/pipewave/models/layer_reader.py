@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from pipewave.errors import BadInput, UnsupportedModel
-from pipewave.models.config_fields import Fields
+from pipewave.models.config_fields import Fields, words
 from pipewave.models.families import Family, FlagOrField
 from pipewave.models.formulas import Part, kinds
 from pipewave.models.layer_plan import LayerKind
@@ -17,20 +17,6 @@ from pipewave.models.spec import Bypass, Mlp, Moe
 
 # What a config states for one layer alone, or separately for sliding and for full attention.
 
-_SLIDING = (
-    ("num_attention_heads", "swa_num_attention_heads"),
-    ("num_attention_heads", "num_sliding_attention_heads"),
-    ("num_key_value_heads", "swa_num_key_value_heads"),
-    ("head_dim", "swa_head_dim"),
-    ("v_head_dim", "swa_v_head_dim"),
-    ("use_sinks", "add_swa_attention_sink_bias"),
-)
-_GLOBAL = (
-    ("head_dim", "global_head_dim"),
-    ("num_key_value_heads", "num_global_key_value_heads"),
-    ("use_sinks", "add_full_attention_sink_bias"),
-    ("keys_are_values", "attention_k_eq_v"),
-)
 _ATTENTION = ("num_attention_heads", "num_key_value_heads")
 _ANYWHERE = ("intermediate_size", "moe_inter", "topk", "shared_count", "ngrams")
 
@@ -54,7 +40,7 @@ def with_layer_values(fields: Fields, kinds: Sequence[LayerKind]) -> list[LayerK
 def _sliding_or_full(fields: Fields, kind: LayerKind) -> Mapping[str, Any]:
     if "attention" not in kind.mixers:
         return {}
-    values = {name: fields.get(source) for name, source in (_GLOBAL if kind.full else _SLIDING)}
+    values = {name: fields.get(source) for name, source in words(f"of_{'full' if kind.full else 'sliding'}_layers")}
     given = {name: value for name, value in values.items() if value is not None}
     if kind.full:
         return given
@@ -98,18 +84,6 @@ def _choices(fields: Fields, count: int) -> Iterator[tuple[str, list[Any]]]:
 ATTENTION = ("self_attn", "attn", "attention", "mixer")
 RECURRENT = ("linear_attn", "mamba", "mixer", "self_attn", "attn", "conv", "attention")
 FFN = ("mlp", "feed_forward", "ffn", "block_sparse_moe", "mixer", "moe")
-# Names of one matrix, or of the fused map that holds it.
-LEAVES = {
-    "q_proj": ("q_proj", "qkv_proj", "query_key_value", "Wqkv", "wqkv", "c_attn"),
-    "o_proj": ("o_proj", "out_proj", "dense", "wo"),
-    "gate_proj": ("gate_proj", "gate_up_proj", "w1"),
-    "up_proj": ("up_proj", "fc1", "w1"),
-    "down_proj": ("down_proj", "fc2", "w2"),
-    "kv_a_proj_with_mqa": ("kv_a_proj_with_mqa", "q_a_proj", "fused_qkv_a_proj_with_mqa"),
-    "in_proj_qkv": ("in_proj_qkv", "in_proj_qkvz", "in_proj_z"),
-    "in_proj_b": ("in_proj_b", "in_proj_a", "in_proj_ba"),
-    "experts.0.gate_proj": ("experts.0.gate_proj", "experts.0.up_proj", "experts.0.w1", "experts.gate_up_proj"),
-}
 SHARED = ("shared_experts", "shared_expert", "share_expert", "shared_mlp")
 
 
@@ -135,7 +109,7 @@ class LayerReader:
 
     def precision(self, places: Sequence[str], module: str) -> Precision:
         """Precision of a module that lies in one of several places."""
-        leaves = LEAVES.get(module, (module,))
+        leaves = words("modules").get(module, (module,))
         whole = [".".join(filter(None, (f"layers.{self.index}", p, leaf))) for p in places for leaf in leaves]
         return self.quantisation.of(whole, self.base)
 
@@ -147,37 +121,33 @@ class LayerReader:
         return Linear(name, out, inp, split, precision=self.precision(places, module), **more)
 
     def part(self, section: str, kind: str, **known: Any) -> Part:
-        """A part as a row of formulas says."""
+        """A part as a row of formulas says; its `reads` change nothing."""
         known |= {"hidden": self.hidden, "family": partial(getattr, self.family), "setting": self.setting}
-        return Part(section, kind, self.fields, **known)
+        part = Part(section, kind, self.fields, layer=self.kind, **known)
+        for name in part.row.get("reads", ()):
+            self.fields.get(name)
+        return part
 
-    def maps(self, part: Part, which: str, places: Sequence[str]) -> tuple[Linear, ...]:
-        """The matrices that a row lists, in its own places or these."""
-        return tuple(
-            self.linear(
-                row["name"], part.of(row["out"]), part.of(row["inp"]), row["module"], row["split"],
-                places=row.get("places", places), bias=part.of(row.get("bias", "False")),
-            )
-            for row in part.row[which]
-            if part.of(row.get("when", "True"))
-        )  # fmt: skip
-
-
-GATED = frozenset(
-    {"silu", "swish", "swiglu", "swigluoai", "situ", "gelu", "gelu_fast", "gelu_tanh", "gelu_pytorch_tanh", "geglu"}
-)
-PLAIN = frozenset({"relu2", "gelu_new", "quick_gelu", "relu", "squared_relu", "relu_squared", "xielu", "gelu_10"})
+    def maps(self, part: Part, which: str, places: Sequence[str]) -> Iterator[tuple[str, Linear]]:
+        """The matrices that a row lists, by what the model calls them, in the row's own places or these."""
+        for row in part.row[which]:
+            if part.of(row.get("when", "True")):
+                more = {name: part.of(row[name]) for name in ("bias", "cache", "pair", "groups") if name in row}
+                sizes, where = (part.of(row["out"]), part.of(row["inp"])), row.get("places", places)
+                made = self.linear(row["name"], *sizes, row["module"], row["split"], places=where, **more)
+                yield row.get("as", ""), made
 
 
 def gated(reader: LayerReader) -> bool:
     """Whether blocks multiply two maps: the family says, else the activation."""
     activation = reader.fields.get("hidden_act", "silu")
-    if not isinstance(activation, str) or activation not in GATED | PLAIN:
+    known = words("gated_activations")
+    if activation not in known + words("plain_activations"):
         raise UnsupportedModel(
             f"{reader.fields.named('hidden_act')} = {activation!r}: not modelled",
             field=reader.fields.named("hidden_act"),
         )
-    return activation in GATED if reader.family.gated is None else reader.family.gated
+    return activation in known if reader.family.gated is None else reader.family.gated
 
 
 def dense(reader: LayerReader) -> Mlp:
@@ -274,8 +244,8 @@ def small_parts(reader: LayerReader) -> Iterator[Bypass]:
     routed = "moe" in (reader.kind.ffns or ())
     for field in kinds("beside"):
         if size := reader.fields.integer(field, 0, low=0):
-            part = reader.part("beside", field, size=size, window=reader.kind.window, routed=routed)
-            maps = reader.maps(part, "maps", ATTENTION) * part.of(part.row.get("times", "1"))
+            part = reader.part("beside", field, size=size, routed=routed)
+            maps = tuple(one for _, one in reader.maps(part, "maps", ATTENTION)) * part.of(part.row.get("times", "1"))
             params = part.of(part.row.get("params", "0"))
             yield Bypass(part.row["name"], maps, params=params, norms=part.row.get("norms", 0))
 

@@ -96,14 +96,19 @@ class Linear:
 class LayerPart:
     """What attention, recurrences and feed-forward blocks share; by default a part is nothing but its matrices.
 
-    `cut`: field of each count that the tensor-parallel degree must divide, by the name a user knows.
+    `cut`: field of each count that the tensor-parallel degree must divide, by the name a user knows. `matrices`: fields
+    that hold a matrix, several, a part that has some, or None, in the order they run.
     """
 
     cut: ClassVar[Mapping[str, str]] = {}
+    matrices: ClassVar[tuple[str, ...]] = ()
 
     def linears(self) -> tuple[Linear, ...]:
-        """The weight matrices, in the order they run."""
-        return ()
+        """The weight matrices that every token meets, in the order they run."""
+        found: list[Linear] = []
+        for held in (getattr(self, name) for name in self.matrices):
+            found += held.linears() if isinstance(held, LayerPart) else held if isinstance(held, tuple) else (held,)
+        return tuple(each for each in found if each is not None)
 
     @property
     def extra_params(self) -> int:

@@ -127,7 +127,7 @@ def kind_of(mixer: Mixer) -> str:
     if isinstance(mixer, Recurrent):
         return RECURRENCES[mixer.kind]
     if isinstance(mixer, Compressed):
-        return "sliding attention" if not mixer.ratio else "compressed attention"
+        return "sliding attention" if not mixer.compress_ratio else "compressed attention"
     latent = "latent " if isinstance(mixer, Mla) else ""
     return ("sparse " if getattr(mixer, "indexer", None) else "") + latent + "attention"
 
@@ -161,8 +161,8 @@ def facts_of(mixer: Mixer) -> list[str]:
         facts += [] if mixer.rope else ["no RoPE"]
         facts += ["gated"] if mixer.gate else []
         facts += ["K and V of an earlier layer"] if mixer.borrowed else []
-    if isinstance(mixer, Compressed) and mixer.ratio:
-        facts += [f"{mixer.ratio} tokens an entry"]
+    if isinstance(mixer, Compressed) and mixer.compress_ratio:
+        facts += [f"{mixer.compress_ratio} tokens an entry"]
     if isinstance(mixer, Recurrent) and mixer.channels:
         facts += [f"convolution {mixer.kernel} wide over {mixer.channels} channels"]
     if indexer:

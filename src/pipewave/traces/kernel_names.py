@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pipewave.kernels import registered, revision
-from pipewave.kernels.family_metadata import KernelName
+from pipewave.kernels.family_metadata import names_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,25 +24,13 @@ class Kind:
     joins: str = ""
 
 
-# Kernels that nothing here predicts; their ranks are explained with `KernelName`.
-UNPREDICTED = (
-    KernelName(31, r"nccl", "collective"),
-    # Layers with a state instead of a cache.
-    KernelName(
-        40,
-        r"causal_conv1d|selective_(scan|state)|chunk_(scan|state|fwd|cumsum)|state_passing|delta_rule|wkv",
-        "state_space",
-    ),
-    KernelName(110, r"Memcpy (HtoD|DtoH|HtoH|PtoP)", "host_copy"),
-    KernelName(110, r"spin_kernel", "spin"),
-)
 UNKNOWN = Kind("", "unknown", None)
 
 
 def kinds() -> tuple[Kind, ...]:
     """Every pattern of every registered family, and of what none predicts, in the order in which they are tried."""
     named = [(name, family.name) for family in registered() for name in family.profile.names]
-    found = [*named, *((name, None) for name in UNPREDICTED)]
+    found = [*named, *((name, None) for name in names_of(None))]
     return tuple(
         Kind(name.pattern, name.role, family, name.impl, name.joins)
         for name, family in sorted(found, key=lambda pair: pair[0].rank)

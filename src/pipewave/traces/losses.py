@@ -8,11 +8,13 @@ loses most against its ceiling.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from pipewave.calls.families import Collective, Gemm
+from pipewave.files import packaged
 from pipewave.gpus import GPU
 from pipewave.kernels import family_of
 from pipewave.kernels.profiler import Shaped, Step
@@ -24,39 +26,7 @@ from pipewave.traces.kernel_names import kind_of
 from pipewave.traces.trace import Kernel, Trace
 
 # By cause: what the time went to, and what wins it back.
-ACTIONS = {
-    "input": ("the GPU waited for input data", "more loader workers, pinned memory, batches prefetched"),
-    "host": (
-        "the GPU waited while the host ran code that launches nothing",
-        "move it to other threads or processes, or run it beside the previous step (asynchronous scheduling)",
-    ),
-    "launches": (
-        "host-bound launches: kernels end before the host has launched the next",
-        "capture CUDA graphs (vLLM: without enforce_eager; torch.compile(mode='reduce-overhead')), or a larger batch",
-    ),
-    "replays": (
-        "the host prepared each step while the GPU waited",
-        "asynchronous scheduling, a larger batch, or more steps a launch",
-    ),
-    "sync": (
-        "the host waited for the GPU and only then launched on",
-        "keep values on the GPU (no .item(), .cpu(), .tolist()), copy without blocking",
-    ),
-    "device": ("queued kernels waited for one another", "fuse small kernels, fewer events between streams"),
-    "unknown": ("idle, no launches were recorded", "profile the host too (ProfilerActivity.CPU; nsys --trace=cuda)"),
-    "communication": (
-        "collectives ran while nothing else did",
-        "overlap them with kernels, fuse or quantise them, or split over fewer GPUs",
-    ),
-    "copies": (
-        "copies between host and GPU ran while nothing else did",
-        "keep the data on the GPU, or copy from pinned memory without blocking on a stream of its own",
-    ),
-    "padding": ("kernels worked on padding", "pack requests without padding, sort by length, or capture more sizes"),
-    "batch": ("weights are read for few tokens", "a larger batch: it takes hardly longer"),
-    "clock": ("all kernels are slow alike", "look for a low clock, a power limit or heat: nvidia-smi -q"),
-    "kernel": ("one call is far above its ceiling", "another implementation or configuration of it"),
-}  # fmt: skip
+ACTIONS: Mapping[str, Mapping[str, str]] = packaged.document(Path(__file__).with_name("losses.json"))
 MATTERS = 0.1  # of the wall clock: smaller losses are not told first
 FEW_TOKENS, LARGER = 16, 4  # tokens of a product that waste a read of the weights; how much larger a batch is weighed
 HOST_COPY = "host_copy"
@@ -95,7 +65,7 @@ def losses(
     found = _idle(trace, waits) | _exposed(trace.kernels)
     special = {"padding": _padding(trace.steps, groups, shapes, gpu, trace.protocol), "batch": _small_batch(entries)}
     clock = _clock(entries, trace.gpu_us)
-    said = {name: (us, ACTIONS[name][0]) for name, us in (found | special).items() if us}
+    said = {name: (us, ACTIONS[name]["what"]) for name, us in (found | special).items() if us}
     if clock:
         factor, us = clock
         said["clock"] = (us, f"kernels take {factor:.2f} times what they take at the usual clock, all alike")
@@ -103,10 +73,10 @@ def losses(
         worst = max(slow, key=lambda one: one.total_recoverable_us)
         each = f"{worst.measured_us:,.4g} µs where {worst.ceiling_us:,.4g} are reached"
         said["kernel"] = (worst.total_recoverable_us, f"{worst.name} ×{worst.count} takes {each}")
-    made = [Loss(name, us, us / waits.span_us, what, ACTIONS[name][1]) for name, (us, what) in said.items()]
+    made = [Loss(name, us, us / waits.span_us, what, ACTIONS[name]["action"]) for name, (us, what) in said.items()]
     if "padding" not in said and (masked := _masked(groups)):
         what = f"attention runs under a mask over a batch of {masked}: it was padded"
-        made.append(Loss("padding", 0.0, 0.0, what, ACTIONS["padding"][1]))
+        made.append(Loss("padding", 0.0, 0.0, what, ACTIONS["padding"]["action"]))
     return tuple(sorted(made, key=lambda one: -one.us))
 
 

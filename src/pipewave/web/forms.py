@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pipewave.calls.dtypes import cache_type
 from pipewave.calls.families import KV_DTYPES
 from pipewave.errors import BadFile, BadInput, UnknownField, UnknownGPU, UnknownModel, did_you_mean
+from pipewave.files import packaged
 from pipewave.gpus import GPU, find, userfile
 from pipewave.gpus.shipped import stem_of
 from pipewave.models import ModelSpec, load, names
@@ -140,32 +141,10 @@ def line(words: Sequence[str], options: Mapping[str, Any]) -> str:
     return shlex.join([*words, *(word for pair in texts.items() for word in pair)])
 
 
-# What the page calls an option of the commands.
-LABELS = {
-    "--gpu": "GPU",
-    "--model": "Model",
-    "--tp": "TP",
-    "--pp": "PP",
-    "--ep": "EP",
-    "--q-lens": "New tokens",
-    "--kv-lens": "Cache lengths",
-    "--kv-cache-dtype": "KV cache",
-    "--engine": "Engine",
-    "--protocol": "Protocol",
-    "--price": "Own prices",
-    "--max-num-seqs": "Requests at once",
-    "--max-num-batched-tokens": "Tokens a step",
-    "--concurrency": "Concurrency",
-    "--request-rate": "Requests a second",
-}
-PHRASES = (
-    (re.compile(r"\bpass (?=--)"), "fill in "),
-    (re.compile(r"pass a spec file \(\.yaml or \.json\)"), "open its spec file under “Own files”"),
-    (re.compile(r"pass (a|the content of its) config\.json\b.*$"), "open its config.json under “Own files”"),
-    (re.compile(r"`pipewave gpus`( lists)?"), "the list of GPUs"),
-    (re.compile(r"`pipewave model`( lists)?"), "the list of models"),
-    (re.compile(r"ignore it explicitly if it does not"), "take it out of the file if it does not"),
-)
+# What the page calls an option of the commands, and says in place of phrases that speak of commands.
+WORDS = packaged.document(Path(__file__).with_name("words.json"))
+LABELS: Mapping[str, str] = WORDS["labels"]
+PHRASES = tuple((re.compile(pattern), said) for pattern, said in WORDS["phrases"])
 OPTION = re.compile(r"--[a-z][a-z-]*")
 
 

@@ -14,9 +14,8 @@ from pipewave.kernels.attention_module import parts as projections
 from pipewave.kernels.attention_module.cores import Cores, padded
 from pipewave.kernels.attention_module.parts import counts, module
 from pipewave.kernels.base import Analysis, Columns, Context
-from pipewave.kernels.stages import UNTOLD, Stage, Stages, in_units_of
+from pipewave.kernels.stages import UNTOLD, Stage, Stages, features_of, in_units_of
 from pipewave.kernels.streaming.stream import Stream
-from pipewave.physics.arith import log2
 from pipewave.physics.demand import Array
 
 # Layers that choose nothing: every net of a kind sees the same features.
@@ -137,29 +136,11 @@ def _attention_flops(cores: Cores) -> Array:
 
 
 def _features(cores: Cores) -> dict[str, Any]:
-    dims, seen, gpu = cores.dims, cores.seen, cores.ctx.gpu
-    mean = seen.context / seen.batch
+    dims, seen = cores.dims, cores.seen
     # Entries over those kept; where all are, over `EVERY_KEY`: nets know that up to the longest context of rows.
     entries = seen.deepest / dims.ratio
     few = np.clip(entries / np.clip(dims.kept, 1.0, EVERY_KEY), 0.0, 4.0)
     most = np.minimum(entries, LONGEST_KEPT[cores.decode]) / EVERY_KEY
-    return {
-        "log_batch": np.minimum(log2(seen.batch), 14.0),
-        "log_tokens": np.minimum(log2(seen.tokens), 22.0),
-        "log_longest": np.minimum(log2(seen.longest), 18.0),
-        "log_mean_kv": np.minimum(log2(mean), 21.0),
-        "log_deepest": np.minimum(log2(seen.deepest), 21.0),
-        "log_heads": np.minimum(log2(dims.heads), 8.0),
-        "log_hidden": np.clip(log2(dims.hidden), 8.0, 15.0),
-        "log_index_heads": np.minimum(log2(np.maximum(dims.index_heads, 1.0)), 8.0),
-        "log_kept": np.clip(log2(np.minimum(dims.kept, seen.deepest) + 1.0), 0.0, 18.0),
-        "chosen_share": np.minimum(seen.chosen / np.maximum(seen.causal, 1.0), 2.0),
-        "past_topk": np.where(np.isfinite(dims.kept), few, most),
-        "log_padded": np.clip(log2(padded(seen, dims) / np.maximum(seen.chosen, 1.0)), 0.0, 12.0),
-        "log_tokens_per_sm": np.clip(log2(seen.tokens / gpu.sms), -8.0, 16.0),
-        "log_ratio": np.minimum(log2(dims.ratio), 8.0),
-        "expands": expands(cores).astype(float),
-        "shared_index": float(bool(cores.ctx.option("share_index", False))),
-        "fp8_cache": float(dims.cached_bytes == 1.0),
-        "log_cache": np.clip(log2(seen.entries * dims.entry_bytes / (gpu.l2_mb * 2.0**20)), -12.0, 10.0),
-    }
+    past_topk, told = np.where(np.isfinite(dims.kept), few, most), {"dims": dims, "seen": seen}
+    told |= {"past_topk": past_topk, "padded": padded(seen, dims), "expands": expands(cores)}
+    return features_of(cores.ctx, "attention_module", **told)
