@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,9 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from unittest.mock import patch
 
+import pytest
+
+from pipewave.cli import main
 from pipewave.cli.command import Command, Group
 from pipewave.errors import PipewaveError
 
@@ -50,3 +54,15 @@ class CliRunner:
                     raise
                 code, problem = 2, raised
         return Result(code, out.getvalue(), err.getvalue(), problem)
+
+
+def as_a_process(*words: str, encoding: str = "utf-8", env: Mapping[str, str] | None = None) -> Result:
+    """What `pipewave WORDS` prints and exits with: errors as people see them, letters as `encoding` has them."""
+    out, err = io.TextIOWrapper(io.BytesIO(), encoding), io.StringIO()
+    collected_after = gc.get_threshold()
+    patches = patch("sys.argv", ["pipewave", *words]), patch.dict(os.environ, env or {})
+    with redirect_stdout(out), redirect_stderr(err), patches[0], patches[1], pytest.raises(SystemExit) as ended:
+        main()
+    gc.set_threshold(*collected_after)
+    out.flush()
+    return Result(ended.value.code, out.buffer.getvalue().decode(encoding), err.getvalue())

@@ -15,8 +15,10 @@ from hypothesis import HealthCheck, settings
 
 CORPUS = Path(os.environ.get("PIPEWAVE_DATA", Path(__file__).parent.parent.parent / "shared" / "data"))
 
-# The same examples every time, so that a red run means a change. For new ones: pytest --hypothesis-profile search
+# The same examples every time, so that a red run means a change; `make test` draws fewer of them.
+# For new ones: pytest --hypothesis-profile search
 settings.register_profile("default", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("default"), max_examples=30)
 settings.register_profile("search", deadline=None, max_examples=1_000, suppress_health_check=list(HealthCheck))
 settings.load_profile("default")
 

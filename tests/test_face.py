@@ -16,6 +16,7 @@ import pytest
 import pipewave as pw
 from pipewave.cli import build
 from pipewave.cli.command import first_line, read
+from tests.command_line import as_a_process
 
 TRACE = Path(__file__).parents[1] / "data/measured/h200/traces/trace-Llama-3.1-8B-tp1-4layers-eager-decode.json.gz"
 
@@ -96,8 +97,7 @@ def test_a_trace_is_explained_from_the_top() -> None:
     "words", [["gpus", "--json"], ["gpus", "--format", "json"], ["predict", "gemm", "8", "512", "512", "--json"]]
 )
 def test_json_is_asked_for_in_one_way(words: list[str]) -> None:
-    done = subprocess.run([sys.executable, "-m", "pipewave", *words], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout)
+    assert json.loads(as_a_process(*words).stdout)
 
 
 def test_commands_that_only_know_json_take_the_format_too() -> None:

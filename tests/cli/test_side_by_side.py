@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -14,7 +11,7 @@ from pipewave.cli import build
 from pipewave.errors import BadInput, UnknownGPU, UnknownKernel, UnsupportedDtype
 from pipewave.gpus import find, names
 from pipewave.prediction.notes import compared
-from tests.command_line import CliRunner
+from tests.command_line import CliRunner, as_a_process
 
 GEMM = ["predict", "gemm", "64", "4096", "4096", "--gpu"]
 
@@ -107,10 +104,9 @@ def test_all_gpus_are_compared_in_the_order_of_their_list() -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
 def test_a_table_is_shown_where_letters_are_few(encoding: str) -> None:
-    words = [sys.executable, "-m", "pipewave", "predict", "gemm", "64", "64", "64"]
-    found = subprocess.run(words, capture_output=True, env=os.environ | {"PYTHONIOENCODING": encoding})
-    assert (found.returncode, found.stderr) == (0, b"")
-    assert "H200" in found.stdout.decode(encoding)
+    found = as_a_process("predict", "gemm", "64", "64", "64", encoding=encoding)
+    assert (found.exit_code, found.stderr) == (0, "")
+    assert "H200" in found.stdout
 
 
 def test_an_unknown_kernel_is_told_the_nearest_one() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from pipewave.errors import BadFile, BadInput, MissingField, PipewaveError, UnknownField, UnknownGPU
@@ -20,6 +20,7 @@ from pipewave.gpus import all_gpus, find
 from pipewave.gpus.shipped import REQUIRED
 from pipewave.gpus.spec import LIMITS, VALUE_FIELDS
 from pipewave.gpus.userfile import RATIOS
+from tests.sampled import examples
 
 MINIMAL: dict[str, Any] = {
     "name": "My H100",
@@ -91,7 +92,7 @@ BAD = st.one_of(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(sorted(set(LIMITS) - {"compute_capability"})), BAD, st.booleans())
 def test_bad_values_name_file_field_and_range(tmp_path: Path, field: str, value: object, with_base: bool) -> None:
     if value is None and LIMITS[field].optional:

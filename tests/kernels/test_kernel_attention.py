@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import pipewave as pw
@@ -20,6 +20,7 @@ from pipewave.kernels.attention.tasks import requests_of, uniform
 from pipewave.kernels.base import Context
 from pipewave.measure.row_files import rows
 from pipewave.prediction.columns import columns, group_key, options_of
+from tests.sampled import examples
 
 FAMILY = family_of("attention")
 
@@ -78,7 +79,7 @@ def test_a_batch_answers_like_its_calls_one_by_one() -> None:
     assert together.floor_us == pytest.approx([each.floor_us for each in alone], rel=1e-9)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(
     st.lists(st.tuples(st.integers(1, 4000), st.integers(0, 30_000)), min_size=1, max_size=8),
     st.sampled_from([(8, 1), (32, 8), (5, 5)]),

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import pipewave as pw
 from pipewave.kernels.attention.prefill import NARROW, SEGMENTS, WIDE, walked
 from pipewave.kernels.attention.tasks import Heads, requests_of_one, shape_of
+from tests.sampled import examples
 
 
 def walk(kv_lens: list[int], kv_heads: float = 2.0, window: float | None = None, dim: float = 512.0) -> Any:
@@ -32,7 +33,7 @@ def test_few_heads_walk_sixteenths_of_the_cache_and_many_all_of_it() -> None:
 
 
 @given(st.integers(64, 60_000), st.integers(16, 4096))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_window_leaves_blocks_no_more_than_they_had(kv: int, window: int) -> None:
     whole, seen = walk([kv]), walk([kv], window=float(window))
     assert seen.longest <= whole.longest

@@ -54,6 +54,7 @@ def test_the_engine_waits_for_its_turn(drawn: list[str], tmp_path: Path, monkeyp
     assert not waiting.is_alive() and drawn == ["packed"]
 
 
+@pytest.mark.slow  # imports torch
 def test_bytes_are_drawn_and_scales_are_alike() -> None:
     torch: Any = pytest.importorskip("torch")
     zeros = {name: torch.zeros(64, 64, dtype=torch.uint8) for name in ("w13_weight", "w13_weight_scale")}

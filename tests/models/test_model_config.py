@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from model_families import LLAMA
 
@@ -16,6 +16,7 @@ from pipewave.models import Mla, Moe, load
 from pipewave.models.config import parse
 from pipewave.models.load import config_name
 from pipewave.models.shard import ALONE, parameters, weight_bytes
+from tests.sampled import examples
 
 SMALL = {
     "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -100,7 +101,7 @@ def test_bad_configs_name_the_field(change: dict[str, object], error: type[Pipew
     assert caught.value.field in (next(iter(change)), "quantization_config")
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     st.dictionaries(
         st.sampled_from([*LLAMA, "head_dim", "quantization_config", "sliding_window", "layer_types", "rope_scaling"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from model_families import FAMILIES, expand
 
@@ -14,6 +14,7 @@ from pipewave.models.config import parse
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import parameters, weight_bytes
 from pipewave.models.summary import blocks
+from tests.sampled import examples
 
 CONFIGS = {name: expand(case["config"]) for name, case in FAMILIES.items()}
 NAMES = sorted({field for config in CONFIGS.values() for field in config} | {
@@ -53,13 +54,13 @@ def check(config: dict[str, Any]) -> None:
     assert calls
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(name=st.sampled_from(sorted(CONFIGS)), change=st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=3))
 def test_changed_fields(name: str, change: dict[str, Any]) -> None:
     check(CONFIGS[name] | change)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(name=st.sampled_from(sorted(CONFIGS)), data=st.data())
 def test_dropped_fields(name: str, data: st.DataObject) -> None:
     config = CONFIGS[name]
@@ -67,7 +68,7 @@ def test_dropped_fields(name: str, data: st.DataObject) -> None:
     check({field: value for field, value in config.items() if field not in gone})
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(names=st.tuples(*[st.sampled_from(sorted(CONFIGS))] * 2))
 def test_one_family_under_the_name_of_another(names: tuple[str, str]) -> None:
     config = json.loads(json.dumps(CONFIGS[names[0]])) | {"model_type": CONFIGS[names[1]].get("model_type", names[1])}

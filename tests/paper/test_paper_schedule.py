@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import paper
 from paper import fa2, fa3
+from tests.sampled import examples
 
 COSTS = st.lists(st.integers(0, 40), min_size=1, max_size=120)
 SMS = st.integers(1, 9)
@@ -54,7 +55,7 @@ def test_fa3_heap_is_a_search_for_the_least_loaded(costs: list[int], sms: int) -
 
 
 @given(COSTS, SMS)
-@settings(max_examples=60)
+@examples(60)
 def test_fa2_slots_free_as_in_a_tick_by_tick_simulation(iterations: list[int], sms: int) -> None:
     placed = fa2.place(np.array(iterations), sms, "work_conserving").tolist()
     assert placed == step_by_step(iterations, sms)

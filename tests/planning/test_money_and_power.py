@@ -17,7 +17,7 @@ from tests.command_line import CliRunner
 
 BOUGHT = "H100=25000,usd=30000,years=4,usd_per_kwh=0.1,pue=1.25,utilisation=0.5"
 ASKED: dict[str, Any] = {"input_len": 500, "output_len": 40, "tpot_ms": 40, "tps": (1,), "engines": ("vllm",),
-                         "disaggregated": False, "rate": 10.0, "grid_g_per_kwh": 400.0}  # fmt: skip
+                         "disaggregated": False, "budgets": (8192,), "rate": 10.0, "grid_g_per_kwh": 400.0}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def test_nothing_beats_a_design_of_the_front_in_cost_energy_and_speed(capped: Pl
 
 def test_the_command_plans_as_python_does_and_serve_answers_alike(capped: Plan) -> None:
     words = ["plan", "--model", "Llama-3.1-8B", "--gpus", "H100", "--isl", "500", "--osl", "40", "--tpot", "40", "--tp",
-             "1", "--engine", "vllm", "--no-disaggregated", "--rate", "10", "--grid", "400", "--owned", BOUGHT,
+             "1", "--engine", "vllm", "--no-disaggregated", "--max-num-batched-tokens", "8192", "--rate", "10", "--grid", "400", "--owned", BOUGHT,
              "--power-limit", "700,400"]  # fmt: skip
     found, same = run(*words), capped.to_dict(12)
     assert found["rows"] == json.loads(json.dumps(same["rows"])) and found["least_energy"] == same["least_energy"]

@@ -229,10 +229,11 @@ def test_prefix_caching_is_asked_alike_by_command_and_by_python() -> None:
         "--engine",
     ]
     words += ["vllm", "--ttft", "900", "--no-disaggregated", "--prefix-share", "0.5", "--json"]
+    words += ["--max-num-seqs", "64", "--max-num-batched-tokens", "8192"]
     done = CliRunner().invoke(build(), words, catch_exceptions=False)
     cached, plain = (
         pw.plan("Llama-3.1-8B", "H100", input_len=2000, output_len=20, tps=(1,), engines=("vllm",), ttft_ms=900,
-                disaggregated=False, prefix_share=share) for share in (0.5, 0.0))  # fmt: skip
+                disaggregated=False, batches=(64,), budgets=(8192,), prefix_share=share) for share in (0.5, 0.0))  # fmt: skip
     assert cached.winner is not None and plain.winner is not None
     assert json.loads(done.stdout)["winner"] == cached.to_dict()["winner"]
     assert cached.winner.fleet.peak > 1.2 * plain.winner.fleet.peak

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import os
 import random
 import subprocess
 import sys
@@ -13,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import pipewave as pw
 from pipewave.prediction import jsonl as cases
 from pipewave.prediction.answers import Prediction
+from tests.command_line import as_a_process
+from tests.sampled import examples
 
 GOOD: list[dict[str, Any]] = [
     {"id": "a", "kernel": "gemm", "m": 16, "n": 4096, "k": 4096, "gpu": "H200"},
@@ -88,7 +89,7 @@ def test_a_bad_line_is_an_error_in_its_place(line: str, field: str | None) -> No
     assert answers[1]["error"]["code"]
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(st.randoms(use_true_random=False))
 def test_an_answer_does_not_depend_on_its_neighbours(rng: random.Random) -> None:
     lines = [json.dumps(case) for case in GOOD] + [line for line, _ in BAD]
@@ -119,53 +120,49 @@ def test_a_line_beyond_all_measure_says_so() -> None:
     assert (counts.answered, counts.failed) == (1, 1)
 
 
-def command(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "pipewave", "predict", *words], capture_output=True, text=True)
-
-
 def test_a_file_may_begin_with_a_mark_of_byte_order(tmp_path: Path) -> None:
     file = tmp_path / "cases.jsonl"
     file.write_text(json.dumps(GOOD[0]) + "\n", encoding="utf-8-sig")
-    done = command("--cases", str(file))
-    assert done.returncode == 0 and json.loads(done.stdout)["id"] == "a"
+    done = as_a_process("predict", "--cases", str(file))
+    assert done.exit_code == 0 and json.loads(done.stdout)["id"] == "a"
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_refused_cases_are_counted_where_a_person_reads(tmp_path: Path) -> None:
     cases, out = tmp_path / "cases.jsonl", tmp_path / "out.jsonl"
     lines = [{"kernel": "gemm", "m": 4, "n": 64, "k": 64, "gpu": gpu} for gpu in ("H200", "x" * 400, "nope")]
     cases.write_text("\n".join(map(json.dumps, lines)))
-    command = [sys.executable, "-m", "pipewave", "predict", "--cases", str(cases), "--out", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (1, "")
+    done = as_a_process("predict", "--cases", str(cases), "--out", str(out))
+    assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr == "refused cases: 2; each says why in `error` of its answer\n"
     assert sum("error" in json.loads(line) for line in out.read_text().splitlines()) == 2
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_a_full_disk_is_an_error_of_the_command(tmp_path: Path) -> None:
     file = tmp_path / "cases.jsonl"
     file.write_text(json.dumps(GOOD[0]) + "\n")
-    done = command("--cases", str(file), "--out", "/dev/full")
+    words = [sys.executable, "-m", "pipewave", "predict", "--cases", str(file), "--out", "/dev/full"]
+    done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 2 and "Traceback" not in done.stderr
 
 
 def test_a_compressed_file_is_refused_once_and_not_line_by_line(tmp_path: Path) -> None:
     file = tmp_path / "cases.jsonl.gz"
     file.write_bytes(gzip.compress(json.dumps(GOOD[0]).encode()))
-    found = command("--cases", str(file), "--gpu", "H200")
-    assert found.returncode == 2 and found.stdout == "" and "gunzip" in found.stderr
+    found = as_a_process("predict", "--cases", str(file), "--gpu", "H200")
+    assert found.exit_code == 2 and found.stdout == "" and "gunzip" in found.stderr
 
 
 @pytest.mark.parametrize("m", ["nan", "1e12", "4.5", "0", "-1", str(2**31)])
 def test_a_size_that_is_none_is_named_with_its_value(m: str) -> None:
-    found = command("gemm", m, "64", "64")
-    assert found.returncode == 2 and "m = " in found.stderr and m in found.stderr
+    found = as_a_process("predict", "gemm", m, "64", "64")
+    assert found.exit_code == 2 and "m = " in found.stderr and m in found.stderr
 
 
 @pytest.mark.parametrize("lens", ["1*99999999", "1*-2", "a", ""])
 def test_no_list_of_lengths_is_made_that_no_call_takes(lens: str) -> None:
-    found = command("attention", lens, lens, "8", "8", "128")
-    assert found.returncode == 2 and found.stderr.startswith("error")
+    found = as_a_process("predict", "attention", lens, lens, "8", "8", "128")
+    assert found.exit_code == 2 and found.stderr.startswith("error")
 
 
 def test_without_a_standard_output_the_command_says_so() -> None:
@@ -175,7 +172,6 @@ def test_without_a_standard_output_the_command_says_so() -> None:
 
 
 def test_a_narrow_terminal_keeps_the_figures_whole() -> None:
-    words = [sys.executable, "-m", "pipewave", "predict", "gemm", "4096", "4096", "4096"]
-    shown = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "COLUMNS": "60"}).stdout
+    shown = as_a_process("predict", "gemm", "4096", "4096", "4096", env={"COLUMNS": "60"}).stdout
     head = next(line for line in shown.splitlines() if "latency" in line)
     assert "90 % interval" in head and "stack" not in head

@@ -14,11 +14,12 @@ from pipewave.errors import BadInput, NotFinite, PipewaveError
 from pipewave.kernels import families
 from pipewave.prediction import api, jsonl
 from pipewave.prediction.answers import LONGEST_S
+from tests.sampled import drawn
 
 GPUS = ("H200", "B300", "L40S", "T4", "MI300X", "RTX 5090")
 PROTOCOLS = ("cold", "graph", "profiler_warm", "serving")
 POISON = {"kernel": "attention_module", "kind": "mla", "q_lens": [1], "kv_lens": [5001], "heads": 16}
-TRIES = 60
+TRIES = drawn(60)
 
 
 def hostile(pick: random.Random, name: str) -> dict[str, Any]:

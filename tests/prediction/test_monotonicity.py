@@ -1,11 +1,12 @@
 """More work takes no less time, a faster GPU no more: nets learned the first, what-ifs are answered so that the second
 holds."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import pipewave as pw
@@ -14,6 +15,7 @@ from pipewave.kernels import family_of
 from pipewave.prediction.columns import columns, group_key
 from pipewave.prediction.kernel_latency import answer
 from qa import monotone
+from tests.sampled import examples, sampled
 
 GPUS = ("H200", "A10", "L4", "B300", "RTX 4090", "H20")
 CASES: dict[str, dict[str, Any]] = {
@@ -38,7 +40,7 @@ def latency(case: dict[str, Any], gpu: Any) -> float:
 
 @given(st.sampled_from(sorted(CASES)), st.sampled_from(GPUS),
        st.sampled_from(("dram_gbps", "boost_clock_mhz", "link_gbps", "l2_gbps")), st.floats(1.05, 3.0))  # fmt: skip
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_card_with_one_rate_raised_is_never_slower(family: str, name: str, rate: str, factor: float) -> None:
     card, case = find(name), CASES[family]
     base = latency(case, card)
@@ -108,8 +110,10 @@ def test_a_gpu_of_the_generation_is_as_far_out_of_order_as_the_measured_one(gpu:
 EXTRA_ON = ("H200", "B200", "B300", "L40S", "RTX PRO 6000 Server", "RTX 4090", "MI300X")
 
 
-@pytest.mark.parametrize("dtype", ["fp8", "fp8_block", "int8", "nvfp4"])
-@pytest.mark.parametrize("protocol", ["cold", "graph", "serving"])
+@pytest.mark.parametrize(
+    ("dtype", "protocol"),
+    sampled(product(("fp8", "fp8_block", "int8", "nvfp4"), ("cold", "graph", "serving")), 4),
+)
 def test_no_product_is_slower_than_with_quantising_its_input(dtype: str, protocol: str) -> None:
     rng = np.random.default_rng(5)
     sizes = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import pipewave as pw
@@ -14,6 +14,7 @@ from pipewave.kernels import family_of
 from pipewave.physics.arith import SCALAR
 from pipewave.prediction.kernel_latency import OWN_REPLAYED, REPLAYED, write_back_s
 from pipewave.software.rules import constant
+from tests.sampled import examples
 
 STREAMING = (pw.gemm(1, 14336, 4096), pw.fused_moe(32, 128, 8, 2048, 768), pw.attention((1,) * 8, (16384,) * 8, 32, 8))
 
@@ -33,7 +34,7 @@ def test_a_large_product_is_spared_next_to_nothing() -> None:
 
 
 @given(busy=st.floats(0.0, 1.0), size=st.floats(0.0, 1e12), family=st.sampled_from(["gemm", "attention", "rmsnorm"]))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_write_back_is_bounded_by_the_cache(busy: float, size: float, family: str) -> None:
     gpu = find("H200")
     spared = write_back_s(busy, size, family_of(family), gpu, SCALAR)

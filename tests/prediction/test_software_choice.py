@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import product
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pipewave as pw
 from pipewave.calls.families import Call, from_dict
 from pipewave.errors import UnsupportedDtype
 from pipewave.prediction.kernel_latency import BEYOND
+from tests.sampled import sampled
 
 
 def test_an_implementation_without_rows_is_named() -> None:
@@ -269,10 +271,13 @@ SIXTEEN_BITS = (
 )
 
 
-@pytest.mark.parametrize("case", SIXTEEN_BITS, ids=lambda case: f"{case['kernel']}-{list(case.values())[1]}"[:24])
-@pytest.mark.parametrize("gpu", ["H100", "A100", "L40S", "H20"])
-@pytest.mark.parametrize("protocol", ["graph", "serving"])
-@pytest.mark.parametrize("stack", [None, "vllm-0.24.0", "sglang-0.5.14", "trtllm-1.3.0rc20"])
+SIXTEEN_BIT_STACKS = (None, "vllm-0.24.0", "sglang-0.5.14", "trtllm-1.3.0rc20")
+
+
+@pytest.mark.parametrize(
+    ("case", "gpu", "protocol", "stack"),
+    sampled(product(SIXTEEN_BITS, ("H100", "A100", "L40S", "H20"), ("graph", "serving"), SIXTEEN_BIT_STACKS), 45),
+)
 def test_sixteen_bit_types_take_the_same_time(case: dict[str, Any], gpu: str, protocol: str, stack: str | None) -> None:
     """The same kernels run both at one rate: where rows are of one alone, they answer for the other."""
     one, other = (
@@ -286,16 +291,18 @@ HEADS = ({"heads": 32, "kv_heads": 8}, {"heads": 64, "kv_heads": 8, "head_dim": 
 LENGTHS = {"decode": ([1] * 32, [8192] * 32), "prefill": ([2048] * 4, [2048] * 4)}
 
 
-@pytest.mark.parametrize(("gpu", "twin"), [("B300", "B200"), ("GB300", "GB200"), ("H20", "H200"), ("L4", "L40S")])
-@pytest.mark.parametrize("stack", ["sglang-0.5.8", "sglang-0.5.10", "sglang-0.5.14", "vllm-0.20.0", "vllm-0.22.1"])
-@pytest.mark.parametrize("lengths", sorted(LENGTHS))
+TWINS = (("B300", "B200"), ("GB300", "GB200"), ("H20", "H200"), ("L4", "L40S"))
+VERSIONS = ("sglang-0.5.8", "sglang-0.5.10", "sglang-0.5.14", "vllm-0.20.0", "vllm-0.22.1")
+
+
+@pytest.mark.parametrize(("twins", "stack", "lengths"), sampled(product(TWINS, VERSIONS, sorted(LENGTHS)), 14))
 def test_a_gpu_without_rows_runs_what_its_generation_was_measured_with(
-    gpu: str, twin: str, stack: str, lengths: str
+    twins: tuple[str, str], stack: str, lengths: str
 ) -> None:
     """Rows of a version on a GPU of the generation come before a rule of what its code takes by default."""
     for heads in HEADS:
         call = pw.attention(*LENGTHS[lengths], **heads)
-        own, measured = (pw.predict(call, name, protocol="graph", stack=stack) for name in (gpu, twin))
+        own, measured = (pw.predict(call, name, protocol="graph", stack=stack) for name in twins)
         assert (own.stack, own.impl) == (measured.stack, measured.impl)
 
 

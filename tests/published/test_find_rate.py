@@ -13,7 +13,7 @@ from pipewave.published.find_rate import NEAR, FoundRate
 from pipewave.simulate.report import Limit
 from tests.command_line import CliRunner
 
-CASE = {"input_len": 256, "output_len": 32, "max_num_seqs": 8, "spread": 0.2}
+CASE = {"input_len": 256, "output_len": 8, "max_num_seqs": 8, "spread": 0.2}
 
 
 def found(**limits: float | str) -> FoundRate:
@@ -75,7 +75,7 @@ def test_load_that_has_no_rate() -> None:
 
 @pytest.mark.slow
 def test_command_says_what_python_says(mean: FoundRate) -> None:
-    words = ["serve", "--model", "Llama-3.1-8B", "--gpu", "H200", "--isl", "256", "--osl", "32", "--spread", "0.2"]
+    words = ["serve", "--model", "Llama-3.1-8B", "--gpu", "H200", "--isl", "256", "--osl", "8", "--spread", "0.2"]
     words += ["--max-num-seqs", "8", "--find-rate", "--tpot", "6"]
     told, shown = (CliRunner().invoke(build(), [*words, *more]).output for more in (["--json"], []))
     assert json.loads(told)["rate_per_s"] == pytest.approx(mean.rate_per_s, rel=1e-3)

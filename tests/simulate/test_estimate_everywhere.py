@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pipewave.errors import CannotShard, DoesNotFit, PipewaveError, UnsupportedDtype
 from pipewave.models.load import names
 from pipewave.simulate import estimate
 from pipewave.simulate.estimate import Estimate
+from tests.sampled import examples
 
 GPUS = ("H200", "A100", "L40S", "B200", "RTX 4090")
 TIMES = ("prefill_ms", "tpot_ms", "e2e_ms")
@@ -36,7 +37,7 @@ def answer(model: str, gpu: str, tp: int, engine: str, batch: int, input_len: in
 
 
 @given(**PLACES)
-@settings(max_examples=8, deadline=None)
+@examples(8)
 def test_more_work_never_takes_less(model: str, gpu: str, tp: int, engine: str) -> None:
     for grid in ([(1, 300), (8, 300), (64, 300)], [(4, 64), (4, 700), (4, 3000)]):
         found = [one for one in (answer(model, gpu, tp, engine, *point) for point in grid) if one]
@@ -49,7 +50,7 @@ def test_more_work_never_takes_less(model: str, gpu: str, tp: int, engine: str) 
 
 
 @given(**PLACES)
-@settings(max_examples=8, deadline=None)
+@examples(8)
 def test_ranks_share_the_work_but_not_more_than_all_of_it(model: str, gpu: str, tp: int, engine: str) -> None:
     one, two = (answer(model, gpu, ranks, engine, 4, 1000) for ranks in (tp, 2 * tp))
     if one and two:
@@ -62,7 +63,7 @@ def test_ranks_share_the_work_but_not_more_than_all_of_it(model: str, gpu: str, 
     field=st.sampled_from(["batch", "input_len", "output_len", "tp", "pp", "ep", "max_num_batched_tokens"]),
     value=st.one_of(st.integers(-5, 0), st.sampled_from([1 << 40, 3.5, "8", None, True, float("nan")])),
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_what_is_no_size_is_refused_by_name(field: str, value: object) -> None:
     assume((field, value) != ("output_len", 0))  # asks for hidden states, as of an embedding model
     sizes: dict[str, object] = {"batch": 4, "input_len": 64, "output_len": 8} | {field: value}

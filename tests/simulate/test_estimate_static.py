@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipewave.errors import BadInput, CannotShard, DoesNotFit, PipewaveError, UnknownGPU
@@ -13,6 +13,7 @@ from pipewave.simulate import estimate
 from pipewave.simulate.kv_budget import KvBudget
 from pipewave.simulate.policies import VllmPolicy
 from pipewave.simulate.static_batch import Schedule, StaticBatch, sample
+from tests.sampled import examples
 
 BASE: dict[str, Any] = {"model": "Llama-3.1-8B", "gpu": "H200", "batch": 8, "input_len": 512, "output_len": 64}
 
@@ -92,7 +93,7 @@ schedules = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(schedules)
 def test_a_schedule_serves_every_token_once(plan: Schedule) -> None:
     prompt = tokens = 0
@@ -108,7 +109,7 @@ def test_a_schedule_serves_every_token_once(plan: Schedule) -> None:
     assert tokens == run.requests * (run.output_len - 1)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(schedules)
 def test_every_prompt_step_but_the_last_is_full(plan: Schedule) -> None:
     for step in range(plan.prompt_steps - 1):

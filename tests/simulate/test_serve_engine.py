@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipewave.errors import DoesNotFit
@@ -19,6 +19,7 @@ from pipewave.simulate.report import Sla, summary
 from pipewave.simulate.simulation import Pool, Record, Simulation
 from pipewave.simulate.traffic import Traffic
 from pipewave.software.front import Front
+from tests.sampled import examples
 
 
 class Single:
@@ -135,7 +136,7 @@ def simulate(traffic: Traffic, limit: Limits, **more: Any) -> tuple[Simulation, 
     return simulation, simulation.run()
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(requests, st.integers(16, 60))
 def test_same_times_as_the_plain_scheduler(drawn: list[tuple[int, int, int]], pages: int) -> None:
     # Arrivals off the step grid, so that "at the same instant" has one meaning.
@@ -146,7 +147,7 @@ def test_same_times_as_the_plain_scheduler(drawn: list[tuple[int, int, int]], pa
     assert record.done_s == pytest.approx(done, rel=1e-9)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(requests, st.integers(16, 60), st.booleans(), st.booleans(), st.integers(1, 4), st.integers(0, 3))
 def test_stretches_of_steps_are_the_steps_one_by_one(
     drawn: list[tuple[int, int, int]], pages: int, mixed: bool, overlaps: bool, interval: int, flight: int
@@ -169,7 +170,7 @@ def test_stretches_of_steps_are_the_steps_one_by_one(
         assert replace(stretched, start_s=0.0, seconds=0.0) == replace(single, start_s=0.0, seconds=0.0)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(requests, st.integers(16, 60), st.booleans(), st.integers(1, 8))
 def test_everything_is_served_and_given_back(
     drawn: list[tuple[int, int, int]], pages: int, mixed: bool, page_size: int
@@ -193,7 +194,7 @@ def test_everything_is_served_and_given_back(
     )
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(requests)
 def test_disaggregated_engines_serve_everything(drawn: list[tuple[int, int, int]]) -> None:
     traffic = traffic_of(drawn)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipewave.errors import BadFile
@@ -25,6 +25,7 @@ from pipewave.simulate.simulation import Pool, Record, Simulation
 from pipewave.simulate.traffic import Traffic, synthetic
 from pipewave.software.engine_parts import DeploymentFacts
 from pipewave.software.front import INSIDE, Front
+from tests.sampled import examples
 
 SLOW = Front(request_us=50_000.0, stream_us=0.0, variation=0.0)
 
@@ -254,7 +255,7 @@ def test_releases_are_listed_in_their_order() -> None:
         assert len(days) > 3 and days == sorted(days)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.integers(2, 12), st.integers(0, 30), st.floats(0.0, 1.0))
 def test_prompts_that_wait_for_company_come_later_and_all_come(flight: int, steps: int, share: float) -> None:
     traffic = synthetic(4 * flight, input_len=10, output_len=20, concurrency=flight, spread=0.3)

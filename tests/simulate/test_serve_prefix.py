@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipewave.errors import BadInput
@@ -21,6 +21,7 @@ from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.shared_tokens import of_hashes
 from pipewave.simulate.traffic import Traffic
+from tests.sampled import examples
 from tests.simulate.serving import serve
 
 
@@ -92,7 +93,7 @@ def _plain(prompts: list[list[int]], pages: int) -> list[int]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=6), min_size=1, max_size=25),
     st.sampled_from([9, 1 << 10]),
@@ -111,7 +112,7 @@ def test_one_at_a_time_is_a_plain_lru(prompts: list[list[int]], pages: int) -> N
     assert found == _plain(prompts, pages)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=5, unique=True), min_size=1, max_size=20),
     st.integers(7, 20), st.integers(1, 40),

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipewave.errors import BadInput
@@ -23,6 +23,7 @@ from pipewave.simulate.shared_tokens import of_hashes
 from pipewave.simulate.speculative import of as speculative_of
 from pipewave.simulate.traffic import Traffic, synthetic
 from pipewave.step.memory import GIB
+from tests.sampled import examples, sampled
 from tests.simulate.serving import serve
 
 BLOCK = 16  # tokens of a hashed block here
@@ -90,7 +91,7 @@ def _plain(prompts: list[Path], keeps: str, grain: int, budget: int) -> list[int
 paths = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=7).map(tuple), min_size=1, max_size=14)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(paths, st.sampled_from(MODES), st.sampled_from([16, 32, 48]), st.sampled_from([48, 64, 112]))
 def test_hits_are_a_plain_simulators(prompts: list[Path], keeps: str, grain: int, budget: int) -> None:
     """Prompts that end with blocks, where a trace says all that tokens do."""
@@ -98,7 +99,7 @@ def test_hits_are_a_plain_simulators(prompts: list[Path], keeps: str, grain: int
     assert _found(_traffic(prompts), kept, budget) == _plain(prompts, keeps, grain, budget)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(paths, st.sampled_from(MODES), st.integers(0, 40), st.booleans())
 def test_a_hit_never_exceeds_that_of_keys_and_values(prompts: list[Path], keeps: str, room: int, own: bool) -> None:
     """Nor does it with little room, for pages or for states."""
@@ -110,7 +111,7 @@ def test_a_hit_never_exceeds_that_of_keys_and_values(prompts: list[Path], keeps:
     assert _found(traffic, None, 64, caches=False) == [0] * len(prompts)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(paths, st.sampled_from(MODES), st.integers(1, 3), st.integers(0, 30), st.integers(1, 40))
 def test_pages_of_states_are_neither_lost_nor_made(
     prompts: list[Path], keeps: str, each: int, more: int, output: int
@@ -193,18 +194,21 @@ def test_a_block_of_attention_holds_a_state(model: str, tp: int, tokens: int) ->
 
 @pytest.mark.parametrize(
     ("model", "engine", "asked", "keeps"),
-    [
-        ("Qwen3-Next-80B-A3B", "vllm:0.22.1", None, None),
-        ("Qwen3-Next-80B-A3B", "vllm:0.22.1", True, "steps"),
-        ("Qwen3-Next-80B-A3B", "vllm:0.12.0", True, None),
-        ("Nemotron-H-56B", "vllm:0.12.0", True, "blocks"),
-        ("Nemotron-H-56B", "vllm:0.11.0", True, None),
-        ("Qwen3-Next-80B-A3B", "sglang:0.5.9", None, "ends"),
-        ("Qwen3-Next-80B-A3B", "sglang:0.5.14", None, "branches"),
-        ("Qwen3-Next-80B-A3B", "sglang:0.5.14", False, None),
-        ("Qwen3-Next-80B-A3B", "trtllm:1.2.0", True, None),
-        ("Qwen3-Next-80B-A3B", "trtllm:1.3.0", None, "blocks"),
-    ],
+    sampled(
+        [
+            ("Qwen3-Next-80B-A3B", "vllm:0.22.1", None, None),
+            ("Qwen3-Next-80B-A3B", "vllm:0.22.1", True, "steps"),
+            ("Qwen3-Next-80B-A3B", "vllm:0.12.0", True, None),
+            ("Nemotron-H-56B", "vllm:0.12.0", True, "blocks"),
+            ("Nemotron-H-56B", "vllm:0.11.0", True, None),
+            ("Qwen3-Next-80B-A3B", "sglang:0.5.9", None, "ends"),
+            ("Qwen3-Next-80B-A3B", "sglang:0.5.14", None, "branches"),
+            ("Qwen3-Next-80B-A3B", "sglang:0.5.14", False, None),
+            ("Qwen3-Next-80B-A3B", "trtllm:1.2.0", True, None),
+            ("Qwen3-Next-80B-A3B", "trtllm:1.3.0", None, "blocks"),
+        ],
+        5,
+    ),
 )
 def test_versions_keep_states_as_their_sources_say(
     model: str, engine: str, asked: bool | None, keeps: str | None

@@ -35,11 +35,11 @@ def answered(prompt: int) -> list[str]:
 
 
 def planned(prompt: int) -> list[str]:
-    space = Space((GPU,), tps=(1,), engines=("vllm",), disaggregated=False)
+    space = Space((GPU,), tps=(1,), engines=("vllm",), disaggregated=False, batches=(1,), budgets=(8192,))
     return plan(load(MODEL), Question(prompt, OUTPUT, spread=0.0), space).notes()
 
 
-@pytest.mark.parametrize("notes", [estimated, served, answered, planned])
+@pytest.mark.parametrize("notes", [estimated, served, answered, pytest.param(planned, marks=pytest.mark.slow)])
 def test_what_is_too_long_for_the_model_is_told(notes) -> None:  # type: ignore[no-untyped-def]
     assert not any("exceed" in note for note in notes(LONGEST - OUTPUT))
     told = [note for note in notes(LONGEST - OUTPUT + 1) if "exceed" in note]

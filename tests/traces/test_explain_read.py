@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipewave.errors import BadFile, PipewaveError
 from pipewave.traces import chrome, explain_trace
 from pipewave.traces.reader import parse, read
+from tests.sampled import examples
 
 ROOT = Path(__file__).parents[1]
 TRACES = ROOT.parent / "data" / "measured" / "h200" / "traces"
@@ -143,14 +144,14 @@ def test_a_missing_file_is_a_bad_file(tmp_path: Path) -> None:
 
 
 @given(st.integers(0, len(DATA) - 1))
-@settings(max_examples=30)
+@examples(30)
 def test_no_truncated_gzip_is_taken_for_a_trace(length: int) -> None:
     with pytest.raises(BadFile):
         parse(DATA[:length], "x")
 
 
 @given(st.integers(0, len(PLAIN.rstrip()) - 1))
-@settings(max_examples=20)
+@examples(20)
 def test_truncation_is_told_near_the_byte_where_the_file_ends(length: int) -> None:
     with pytest.raises(BadFile) as caught:
         parse(PLAIN[:length], "x")
@@ -183,7 +184,7 @@ FIELDS = st.fixed_dictionaries(
 
 
 @given(st.lists(FIELDS, max_size=6) | VALUES)
-@settings(max_examples=150)
+@examples(150)
 def test_random_documents_raise_only_typed_errors(events: Any) -> None:
     document = {"deviceProperties": [{"name": "NVIDIA H200"}], "traceEvents": events}
     try:
