@@ -13,7 +13,7 @@ HEAD_DIMS = (64, 128)  # that the attention kernel is written for
 
 def matmul(case: Case, pools: Pools) -> Prepared:
     """`kernels.triton.gemm`; bf16 and fp16 operands."""
-    from pipewave.triton_kernels import gemm
+    from lab.own_kernels.kernels import gemm
 
     m, n, k, dtype = case["m"], case["n"], case["k"], case.get("dtype", "bf16")
     if dtype not in ("bf16", "fp16"):
@@ -28,7 +28,7 @@ def matmul(case: Case, pools: Pools) -> Prepared:
 
 def attention(case: Case, pools: Pools) -> Prepared:
     """`kernels.triton.prefill`: whole prompts of equal length."""
-    from pipewave.triton_kernels import prefill
+    from lab.own_kernels.kernels import prefill
 
     q_lens, kv_lens, width, dtype = case["q_lens"], case["kv_lens"], case["head_dim"], case.get("dtype", "bf16")
     if len(set(q_lens)) > 1 or list(q_lens) != list(kv_lens) or width not in HEAD_DIMS:

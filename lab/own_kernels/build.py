@@ -16,9 +16,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from lab.own_kernels.kernels import decode, grouped
+from lab.own_kernels.kernels import decode, gemm, grouped, prefill
 from lab.own_kernels.space import Config, space
-from pipewave.triton_kernels import gemm, moe_experts, prefill
+from pipewave.triton_kernels import moe_experts
 from pipewave.tune.rank import resources
 from pipewave.tune.shipped_kernels import family
 

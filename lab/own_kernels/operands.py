@@ -13,10 +13,9 @@ from typing import Any
 import torch
 
 from lab.own_kernels import build
-from lab.own_kernels.kernels import decode, grouped
+from lab.own_kernels.kernels import decode, gemm, grouped
 from lab.own_kernels.shapes import Shape, lengths
 from pipewave.errors import BadInput
-from pipewave.triton_kernels import gemm
 from pipewave.tune.shipped_kernels import family, is_up
 
 Call = Callable[[], Any]

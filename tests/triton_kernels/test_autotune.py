@@ -34,7 +34,7 @@ def test_a_kernel_that_is_called_gemm_is_measured_as_any_other() -> None:
 
 
 def test_our_own_shipped_kernel_is_any_other_kernel_here() -> None:
-    from pipewave.triton_kernels import gemm as ours
+    from lab.own_kernels.kernels import gemm as ours
 
     configs = [triton.Config({"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_M": 1}) for _ in range(2)]
     assert isinstance(autotune(configs, ["M", "N", "K"], cache=False)(ours.gemm), TunedKernel)

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
 
-from pipewave.triton_kernels import gemm, prefill  # noqa: E402
+from lab.own_kernels.kernels import gemm, prefill  # noqa: E402
 from pipewave.tune.shipped_kernels import stated  # noqa: E402
 from pipewave.tune.source.formula import Formula, constants_of, follows, formula, inputs_of, values_of  # noqa: E402
 from pipewave.tune.source.inspect import Shaped  # noqa: E402

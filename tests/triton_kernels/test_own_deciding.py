@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-from pipewave.triton_kernels import gemm, prefill  # noqa: E402
+from lab.own_kernels.kernels import gemm, prefill  # noqa: E402
 from pipewave.tune import compiled_chooser as deciding  # noqa: E402
 from pipewave.tune.chooser import Chooser  # noqa: E402
 from pipewave.tune.compiled_chooser import (  # noqa: E402

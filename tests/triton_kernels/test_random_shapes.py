@@ -11,8 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from lab.own_kernels.kernels import decode, grouped  # noqa: E402
-from pipewave.triton_kernels import gemm, prefill  # noqa: E402
+from lab.own_kernels.kernels import decode, gemm, grouped, prefill  # noqa: E402  # noqa: E402
 
 # The interpreter multiplies bf16 as raw integers; fp16 takes the same path through the kernels.
 DTYPE = torch.float16

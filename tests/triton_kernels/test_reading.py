@@ -12,9 +12,12 @@ pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
 
-from lab.own_kernels.kernels import grouped  # noqa: E402
+from lab.own_kernels.kernels import (  # noqa: E402
+    gemm,
+    grouped,
+    prefill,
+)
 from pipewave.errors import BadInput  # noqa: E402
-from pipewave.triton_kernels import gemm, prefill  # noqa: E402
 from pipewave.tune import shipped_kernels as mapping  # noqa: E402
 from tests.triton_kernels.block_by_block import count  # noqa: E402
 

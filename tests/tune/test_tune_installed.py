@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipewave.tune.engine.gpu import INSTALLED, KEYS, replaced
-from pipewave.tune.engine.lookups import ENGINES, Lookup, second_file
+from pipewave.tune.engine.lookups import ENGINES, Lookup
 
 SHIPPED = {16: {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1}}
 RULE = {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 8, "num_warps": 8}
@@ -85,7 +85,3 @@ def test_a_replaced_function_comes_back_after_an_error() -> None:
     with pytest.raises(ZeroDivisionError), replaced(module, "f", max):
         raise ZeroDivisionError
     assert module.f is len
-
-
-def test_only_sglang_looks_a_second_file_up() -> None:
-    assert {name: second_file(experts(name)) for name in ENGINES} == {"vllm": False, "sglang": True}

@@ -1,1 +1,1 @@
-"""Our kernels of grouped experts and of decode, which the shipped tables of these names were recorded with."""
+"""Our kernels that shipped tables were recorded with, apart from those of the fused MoE layer."""

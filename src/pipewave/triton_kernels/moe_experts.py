@@ -18,11 +18,19 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from pipewave.triton_kernels.gemm import block_of
 from pipewave.triton_kernels.moe_sort import Blocks, Sorted
 
 UP, DOWN = 0, 1  # the two tables of blocks
 WIDTH = 1024  # columns that a program of `total` sums
+
+
+@triton.jit
+def block_of(pid, rows, cols, group):
+    """Walk the rows × cols grid of blocks in bands of `group` rows, so that neighbours share operands in L2."""
+    band = group * cols
+    first = pid // band * group
+    height = min(rows - first, group)
+    return first + pid % band % height, pid % band // height
 
 
 @triton.jit(do_not_specialize=["top_k", "GROUP_M"])

@@ -8,7 +8,7 @@ their sum; SGLang may use another configuration for the second one, with the sam
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,7 @@ from pipewave.tune.engine.lookups import Lookup, file_name
 from pipewave.tune.tables import KernelTable
 
 Floats = NDArray[np.float64]
-NAMES = {"BLOCK_M": "BLOCK_SIZE_M", "BLOCK_N": "BLOCK_SIZE_N", "BLOCK_K": "BLOCK_SIZE_K", "GROUP_M": "GROUP_SIZE_M",
-         "num_warps": "num_warps", "num_stages": "num_stages"}  # fmt: skip
+NAMES = {"BLOCK_M": "BLOCK_SIZE_M", "BLOCK_N": "BLOCK_SIZE_N", "BLOCK_K": "BLOCK_SIZE_K", "GROUP_M": "GROUP_SIZE_M"}
 GRANULE, FREE = 16, 64  # above FREE rows, M is looked at in multiples of GRANULE: no block is smaller
 SLACK = 0.02  # a configuration is kept while within this of the best: fewer switches, no noise followed
 
@@ -85,13 +84,13 @@ def both(up: KernelTable, down: KernelTable, layer: Layer, most: int) -> tuple[N
 
 
 def entries(
-    m: NDArray[np.int64], picked: list[tuple[int, int, int]], config: Mapping[str, NDArray[np.int64]], least: int = 1
+    m: NDArray[np.int64], picked: Sequence[tuple[int, int, int]], configs: Sequence[Mapping[str, int]]
 ) -> dict[str, dict[str, int]]:
     """Return the body of a file: two keys a switch point, so that the nearest key is always of M's own run."""
     body: dict[str, dict[str, int]] = {}
     for first, last, column in picked:
-        values = {NAMES[name]: int(each[column]) for name, each in config.items()}
-        low = int(m[first - 1]) + 1 if first else least  # M counts in granules: a run starts where the last one ended
+        values = {NAMES.get(name, name): value for name, value in configs[column].items()}
+        low = int(m[first - 1]) + 1 if first else 1  # M counts in granules: a run starts where the last one ended
         body[str(low)] = values
         body[str(int(m[last]))] = values
     return body
@@ -100,7 +99,7 @@ def entries(
 def vllm(up: KernelTable, down: KernelTable, layer: Layer, most: int = 8192) -> dict[str, Any]:
     """Return the body of vLLM's file for a layer."""
     m, first, second = both(up, down, layer, most)
-    return {"triton_version": up.meta["env"]["triton"], **entries(m, steady(first + second), up.config)}
+    return {"triton_version": up.meta["env"]["triton"], **entries(m, steady(first + second), up.configs)}
 
 
 def sglang(up: KernelTable, down: KernelTable, layer: Layer, most: int = 8192) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -113,7 +112,7 @@ def sglang(up: KernelTable, down: KernelTable, layer: Layer, most: int = 8192) -
     follow = [
         (a, b, int(np.where(block == block[c], second[a : b + 1].sum(axis=0), np.inf).argmin())) for a, b, c in picked
     ]
-    return entries(m, picked, up.config), entries(m, follow, down.config)
+    return entries(m, picked, up.configs), entries(m, follow, down.configs)
 
 
 def write(body: Mapping[str, Any], path: Path) -> Path:

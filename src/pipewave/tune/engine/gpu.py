@@ -153,7 +153,7 @@ class GpuTimer:
         """What the engine runs as it is installed: of the file that it ships, else by its rule."""
         return self._engine.default(of, m)
 
-    def time(self, of: Lookup, m: int, configs: Sequence[Mapping[str, int]]) -> list[tuple[float, ...]]:
+    def time(self, of: Lookup, m: int, configs: Sequence[Mapping[str, int]]) -> list[float]:
         """µs of each configuration in this order, NaN where it does not run."""
         call = self._call(of, m)
         launches = {_values(config): partial(_under, self._engine.override(of, m, dict(config)), call)
@@ -165,7 +165,7 @@ class GpuTimer:
         running = [i for i, replay in enumerate(timed) if replay is not None]
         us = self._timer([[replay] for replay in timed if replay is not None])
         found = dict(zip(running, us, strict=True))
-        return [(found.get(i, float("nan")),) for i in range(len(configs))]
+        return [found.get(i, float("nan")) for i in range(len(configs))]
 
     def _recorded(self, launch: Callable[[], Any]) -> Callable[[], Any] | None:
         """A call as a CUDA graph, None where it does not run: an engine's Python around a kernel takes longer than a

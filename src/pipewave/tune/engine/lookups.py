@@ -67,21 +67,16 @@ def file_name(of: Lookup, device: str, *, down: bool = False) -> str:
                                    blocks=f",block_shape={blocks}" if blocks else ""))  # fmt: skip
 
 
-def second_file(of: Lookup) -> bool:
-    """Whether the second product of routed experts may have a file of its own."""
-    return "{down}" in rules()[of.engine][of.kind]["name"]
-
-
 def device_name(device: str, rule: Mapping[str, Any]) -> str:
     """A GPU as the engine spells it in file names."""
     spelled = device.replace(" ", "_")
     return next((name for word, name in rule["device_family"].items() if word in spelled.split("_")), spelled)
 
 
-def path_of(of: Lookup, device: str, triton: str, *, down: bool = False) -> Path:
+def path_of(of: Lookup, device: str, triton: str) -> Path:
     """Where the file stands below the folder that is written to."""
     folder = str(rules()[of.engine][of.kind]["folder"]).format(triton=re.sub(r"\.", "_", triton))
-    return Path(of.engine) / of.kind / folder / file_name(of, device, down=down)
+    return Path(of.engine) / of.kind / folder / file_name(of, device)
 
 
 def lookups(model: ModelSpec, tp: int, engine: str, ep: int = 1) -> list[Lookup]:

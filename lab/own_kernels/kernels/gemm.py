@@ -7,14 +7,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def block_of(pid, rows, cols, group):
-    """Walk the rows × cols grid of blocks in bands of `group` rows, so that neighbours share operands in L2."""
-    band = group * cols
-    first = pid // band * group
-    height = min(rows - first, group)
-    return first + pid % band % height, pid % band // height
+from pipewave.triton_kernels.moe_experts import block_of
 
 
 @triton.jit
