@@ -152,8 +152,8 @@ def _decision(kernel: Any, call: Call) -> tuple[float, float] | None:
     if state is None or state.chooser is None:
         return None
     numbers = inputs_of(grid, named, kernel.of.constants)
-    key = tuple(numbers[name] for name in state.chooser.inputs)
-    return _ns(lambda: state.chooser.choose(key), 1), _ns(lambda: state.chooser.choose(key), 100)
+    chooser, key = state.chooser, tuple(numbers[name] for name in state.chooser.inputs)
+    return _ns(lambda: chooser.remember(key, chooser.decide(key)), 1), _ns(lambda: chooser.memo[key], 100)
 
 
 def _whole(kernel: Any, call: Call) -> tuple[float, float, float]:

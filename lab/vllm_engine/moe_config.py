@@ -24,7 +24,7 @@ from lab.vllm_engine import launch
 from lab.vllm_engine.drive import Driver
 from lab.vllm_engine.launch import Setup
 from lab.vllm_engine.timing import random_prompts
-from pipewave.tune.export import Layer, vllm_name
+from pipewave.tune.export import Layer
 
 TOKENS = (1, 4, 8, 16, 32, 40, 64, 80, 128, 160, 256, 320, 512, 640, 1024, 1280, 2048, 2560, 4096, 5120, 8192, 10240,
           16384)  # fmt: skip
@@ -55,7 +55,7 @@ def binary(e: int, top_k: int, m: int, block: int) -> tuple[Any, ...]:
 
 def variants(files: Path, layer: Layer) -> dict[str, Path | None]:
     """Folder of each variant; None is none: vLLM's own file, which `own` needs."""
-    file = vllm_name(layer, DEVICE)
+    file = layer.file("vllm", DEVICE)
     found: dict[str, Path | None] = {name: files / name for name in VARIANTS if (files / name / file).exists()}
     return found | ({"own": None} if layer == LAYERS[FRAME] else {})
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from lab.any_kernel import spaces
 from pipewave.files.whole import write as replace
-from pipewave.tune.law.model import carried, fit
+from pipewave.tune.law.model import fit, moved
 from studies import rounded
 from studies.any_kernel.selectors import SELECTORS, Pipewave, SpaceSelector, peaks_of_space, score
 
@@ -48,7 +48,7 @@ def transfer(source: spaces.Space, target: spaces.Space) -> SpaceSelector:
     """Ours with the source card's model as prior."""
     every = np.flatnonzero(~np.array(source.is_test))
     model = fit(source.anchors(every), peaks_of_space(source))
-    return Pipewave(carried(model, peaks_of_space(target)))
+    return Pipewave(moved(model, peaks_of_space(target)))
 
 
 def table(found: dict[str, Any]) -> str:

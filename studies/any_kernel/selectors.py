@@ -13,7 +13,7 @@ import numpy as np
 
 from lab.any_kernel.spaces import Space
 from pipewave.tune.law.anchors import Anchors, Floats, Ints, Peaks, peaks_of
-from pipewave.tune.law.model import Model, Prior, fit
+from pipewave.tune.law.model import Model, fit
 from studies.tune_evaluate import regrets, summary
 
 SLOWER = 0.02
@@ -38,15 +38,15 @@ class Pipewave(SpaceSelector):
 
     name = "pipewave"
 
-    def __init__(self, prior: Prior | None = None) -> None:
-        self.prior = prior
+    def __init__(self, there: Model | None = None) -> None:
+        self.there = there
         self.model: Model | None = None
         self.held: dict[tuple[float, ...], Ints] = {}  # resident blocks [c] of a launch's binaries, by its sizes
 
     def fit(self, anchors: Anchors, of: Space) -> None:
         """Fit the laws; launches to rest on are the anchors' own, and so is what the author would choose there."""
         self.usable = np.isfinite(anchors.us).any(axis=0)
-        self.model = fit(anchors, peaks_of_space(of), None, self.prior, _default_at(of, anchors))
+        self.model = fit(anchors, peaks_of_space(of), None, self.there, _default_at(of, anchors))
         self.held = {tuple(at): held for at, held in zip(of.at().tolist(), of.held(), strict=True)}
 
     def choose(self, at: Floats, counts: Floats, default: int) -> int:
@@ -96,7 +96,7 @@ class OneForAll(SpaceSelector):
         self._best = int(np.log(us / us.min(axis=1, keepdims=True)).mean(axis=0).argmin())
 
     def choose(self, at: Floats, counts: Floats, default: int) -> int:
-        """FixedChoice the same."""
+        """Always the same."""
         return self._best
 
 

@@ -71,10 +71,10 @@ def test_a_call_without_kernels_has_no_latency() -> None:
 
 def test_a_collective_lasts_as_long_as_its_slowest_rank() -> None:
     def rank(*latencies: float) -> list[Bracket]:
-        return [Bracket((Event("all_reduce", 0.0, us),), 20.0, 20.0) for us in latencies]
+        return [Bracket((Event("all_reduce", 0.0, us),), 20.0) for us in latencies]
 
     timing, fastest_us = across_ranks([rank(5.0, 9.0, 6.0), rank(7.0, 5.5, 50.0)])
     assert (timing.latency_us, timing.min_us, timing.max_us, timing.n) == (9.0, 7.0, 50.0, 3)
     assert fastest_us == 5.5
     with pytest.raises(ValueError, match="no kernel"):
-        across_ranks([rank(5.0), [Bracket((), 20.0, 20.0)]])
+        across_ranks([rank(5.0), [Bracket((), 20.0)]])

@@ -21,7 +21,7 @@ from pipewave.tune.chooser import Chooser  # noqa: E402
 from pipewave.tune.compiled_chooser import (  # noqa: E402
     CELL_BITS,
     Candidate,
-    CompiledChooser,
+    compiled_chooser,
     factors_at,
     law_function,
     short,
@@ -63,7 +63,7 @@ def chooser(every: Sequence[Candidate], by: Sequence[float]) -> tuple[tuple[str,
     """The inputs of a key, and a function of keys: all launches lie in one cell, whose list has all candidates."""
     inputs = tuple(dict.fromkeys(name for one in every for name in one.counted.inputs))
     lists = {0: short(np.arange(len(every)), np.array([by]))}
-    return inputs, CompiledChooser(every, inputs, (), (1,), SMS).chooser((lists,))
+    return inputs, compiled_chooser(every, inputs, (), {1: lists}, SMS)
 
 
 @needs_compiler
@@ -111,7 +111,7 @@ def test_the_narrowest_cell_that_has_a_list_answers() -> None:
     inputs = every[0].counted.inputs
     at = [inputs.index(name) for name in ("grid:m", "K")]
     cells: tuple[dict[int, bytes], ...] = ({}, {}, {})
-    choose = CompiledChooser(every, inputs, at, (1, 2, 4), SMS).chooser(cells)
+    choose = compiled_chooser(every, inputs, at, dict(zip((1, 2, 4), cells, strict=True)), SMS)
 
     def chosen(m: int, k: int) -> Any:
         return choose(tuple(m if name == "grid:m" else k if name == "K" else 4096 for name in inputs))
@@ -135,7 +135,7 @@ def test_factors_are_those_of_the_nearest_launches_in_c_as_in_python() -> None:
     at = [inputs.index(name) for name in ("grid:m", "K")]
     logs = np.log([[pick.randint(65, 128), pick.randint(513, 1024)] for _ in range(9)])
     listed = short(np.arange(3), np.array([[pick.uniform(0.5, 2.0) for _ in range(3)] for _ in logs]), logs)
-    choose = CompiledChooser(every, inputs, at, (1,), SMS).chooser(({7 << CELL_BITS | 10: listed},))
+    choose = compiled_chooser(every, inputs, at, {1: {7 << CELL_BITS | 10: listed}}, SMS)
     for _ in range(50):
         m, k = pick.randint(65, 128), pick.randint(513, 1024)
         _, factors = factors_at(listed, np.log([m, k]))

@@ -80,7 +80,9 @@ def test_laws_are_fitted_where_launches_have_doubled_and_once_more_when_the_budg
 ) -> None:
     fits: list[int] = []
     fitted = KindState.fit
-    monkeypatch.setattr(KindState, "fit", lambda state, peaks: (fits.append(len(state.us)), fitted(state, peaks))[1])
+    monkeypatch.setattr(
+        KindState, "fit", lambda state, peaks: (fits.append(len(state.measured)), fitted(state, peaks))[1]
+    )
     kernel = tuned(Device(), budget_s=1e9)
     for i in range(20):
         at_size(kernel, 32 + 16 * i, 256, 64 + 32 * i)
@@ -88,7 +90,7 @@ def test_laws_are_fitted_where_launches_have_doubled_and_once_more_when_the_budg
     kernel.options = replace(kernel.options, budget_s=0.0)
     (state,) = kernel.kinds.values()
     known = at_size(kernel, 48, 256, 96)  # measured, and known without another fit
-    assert known == int(state.us[1].argmin())
+    assert known == int(state.measured[1].timed.us.argmin())
     kernel.options = replace(kernel.options, budget_s=kernel.spent_s + 1e-12)
     at_size(kernel, 999, 256, 999)
     assert fits[-1] == 21

@@ -66,7 +66,7 @@ def test_a_table_made_ahead_is_resumed_pinned_and_checked(tmp_path: Path) -> Non
     path = offline.measure_all(again, offline.from_shapes(shapes), device, made)
     assert path is not None
     assert path.is_file()
-    assert sum(len(state.us) for state in again.kinds.values()) == 30
+    assert sum(len(state.measured) for state in again.kinds.values()) == 30
     assert len(device.timed) > 0
     assert some > 0
     pinned = TunedKernel(again.upstream, Options(table=path, device=Rows()))

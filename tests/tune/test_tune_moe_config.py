@@ -26,7 +26,7 @@ def test_variants_take_turns_and_are_compared_within_a_round() -> None:
 
 
 def test_only_folders_with_the_layers_file_are_variants(tmp_path: Path) -> None:
-    export.write({}, tmp_path / "default" / export.vllm_name(LAYER, "NVIDIA_H200"))
+    export.write({}, tmp_path / "default" / LAYER.file("vllm", "NVIDIA_H200"))
     assert set(moe_config.variants(tmp_path, LAYER)) == {"default"}
     assert set(moe_config.variants(tmp_path, LAYERS["Qwen3-30B-A3B"])) == {"own"}
 

@@ -14,7 +14,7 @@ from lab.any_kernel import spaces
 from pipewave.errors import BadFile
 from pipewave.tune import store as store
 from pipewave.tune.law.anchors import Anchors, Floats, Peaks, peaks_of
-from pipewave.tune.law.model import carried, fit, moved, ratios
+from pipewave.tune.law.model import fit, moved, ratios
 from pipewave.tune.law.wave import TERMS, terms, work
 from pipewave.tune.store import KindTable
 from pipewave.tune.user_kernels.kernel import KernelDescription
@@ -133,14 +133,14 @@ def test_a_few_launches_on_a_new_card_do_with_another_cards_model() -> None:
     slower = Peaks("half", 66, H200.sm_flops_us / 2, H200.sm_bytes_us, H200.bytes_us / 3)
     target = space(slower, slow=2.0, seed=1)
     source = space()
-    prior = carried(fit(source.anchors(np.arange(1, 80, 2)), H200), slower)
+    prior = moved(fit(source.anchors(np.arange(1, 80, 2)), H200), slower)
     held = [target.anchors(np.flatnonzero(~np.array(target.is_test)))]
     test = np.flatnonzero(target.is_test)
 
     def lost(selector: Pipewave, count: int) -> float:
         selector.usable = np.ones(len(TILES), bool)
         selector.model = fit(
-            held[0].take(np.arange(count)), slower, None if count else target.counts[test], selector.prior
+            held[0].take(np.arange(count)), slower, None if count else target.counts[test], selector.there
         )
         us = target.us()[test]
         chosen = [selector.choose(target.at()[i], target.counts[i], 4) for i in test]
@@ -248,7 +248,7 @@ def test_what_another_card_says_counts_less_the_more_was_measured_and_is_kept_in
 
     def away(count: int) -> float:
         few = made.anchors(np.arange(count))
-        mixed, alone = fit(few, h100, prior=carried(there, h100)), fit(few, h100)
+        mixed, alone = fit(few, h100, there=moved(there, h100)), fit(few, h100)
         expected = moved(there, h100).us(test.counts, test.logs)
         share = 20.0 / (20.0 + count)
         assert mixed.there is not None
@@ -257,7 +257,7 @@ def test_what_another_card_says_counts_less_the_more_was_measured_and_is_kept_in
         return float(np.abs(np.log(mixed.us(test.counts, test.logs) / alone.us(test.counts, test.logs))).mean())
 
     assert away(60) < away(10)
-    model = fit(made.anchors(np.arange(12)), h100, prior=carried(there, h100))
+    model = fit(made.anchors(np.arange(12)), h100, there=moved(there, h100))
     of = KernelDescription(None, "product", made.configs, ("m", "n", "k"), (), (), {}, "0" * 64)
     path = store.write_table(tmp_path / "product", of, {}, {(): KindTable(model, made.shapes[:2], ("m", "n", "k"))})
     read = store.read_table(path, of)[1][()].model

@@ -18,7 +18,7 @@ from pipewave.errors import BadFile, BadInput, MissingField, PipewaveError, Unkn
 from pipewave.files import sealed
 from pipewave.tune import load_table, store
 from pipewave.tune.explain import explain, reachable, smallest_set
-from pipewave.tune.export import NAMES, SLACK, Layer, both, entries, sglang, sglang_name, steady, vllm, vllm_name
+from pipewave.tune.export import NAMES, SLACK, Layer, both, entries, sglang, steady, vllm
 from pipewave.tune.shipped_kernels import SHAPE_FIELDS, defaults, family
 from pipewave.tune.store import TableMismatch, check_environment, locate, read_table, write_table
 from pipewave.tune.tables import SHAPE, description
@@ -264,15 +264,12 @@ LAYER = Layer(e=64, top_k=6, hidden=2048, inter=1408)
 
 
 def test_file_names_are_those_the_engines_look_for() -> None:
-    assert vllm_name(LAYER, "NVIDIA H200") == "E=64,N=1408,device_name=NVIDIA_H200.json"
+    assert LAYER.file("vllm", "NVIDIA H200") == "E=64,N=1408,device_name=NVIDIA_H200.json"
     assert (
-        vllm_name(LAYER, "NVIDIA A100-SXM4-80GB", "fp8")
+        LAYER.file("vllm", "NVIDIA A100-SXM4-80GB", "fp8")
         == "E=64,N=1408,device_name=NVIDIA_A100-SXM4-80GB,dtype=fp8_w8a8.json"
     )
-    assert (
-        sglang_name(LAYER, "NVIDIA H200", "3.6.0", down=True)
-        == "triton_3_6_0/E=64,N=1408,device_name=NVIDIA_H200_down.json"
-    )
+    assert LAYER.file("sglang", "NVIDIA H200", down=True) == "E=64,N=1408,device_name=NVIDIA_H200_down.json"
 
 
 def test_nearest_key_lookup_is_right_at_every_m() -> None:

@@ -149,10 +149,11 @@ def export(
     layer = exporting.Layer(experts, top_k, hidden, inter)
     device, triton = up.meta["env"]["gpu"], up.meta["env"]["triton"]
     if vllm:
-        print(exporting.write(exporting.vllm(up, down, layer, most), out / exporting.vllm_name(layer, device)))
+        print(exporting.write(exporting.vllm(up, down, layer, most), out / layer.file("vllm", device)))
     if sglang:
+        folder = out / f"triton_{triton.replace('.', '_')}"
         for body, is_down in zip(exporting.sglang(up, down, layer, most), (False, True), strict=True):
-            print(exporting.write(body, out / exporting.sglang_name(layer, device, triton, down=is_down)))
+            print(exporting.write(body, folder / layer.file("sglang", device, down=is_down)))
 
 
 def engine(

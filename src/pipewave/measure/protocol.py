@@ -38,10 +38,9 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Bracket:
-    """What ran between one pair of spins, and how long those spins took."""
+    """What ran between one pair of spins, and how long the closing one took."""
 
     events: tuple[Event, ...]
-    open_spin_us: float
     close_spin_us: float
 
     @property
@@ -75,7 +74,7 @@ def brackets(events: Iterable[Event]) -> list[Bracket]:
         if is_spin and opened is None:
             opened, inside = event, []
         elif is_spin and opened is not None:
-            out.append(Bracket(tuple(inside), opened.duration_us, event.duration_us))
+            out.append(Bracket(tuple(inside), event.duration_us))
             opened = None
         else:
             inside.append(event)

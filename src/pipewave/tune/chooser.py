@@ -20,8 +20,9 @@ from pipewave.tune.compiled_chooser import (
     CELL_BITS,
     IDLE,
     Candidate,
-    CompiledChooser,
+    Key,
     Short,
+    compiled_chooser,
     factors_at,
     law_function,
     short,
@@ -42,7 +43,6 @@ KEEP_DEFAULT = 1.1  # the default stays a candidate wherever it is predicted wit
 BOUNDED = 32  # candidates more, that would win if they filled every SM alike
 CELLED = 8  # leading sizes that cells are distinguished by
 MEMO = 1 << 16
-Key = tuple[Any, ...]
 Lists = tuple[dict[int, Short], ...]  # of cells, by `WIDTHS`
 Default = Callable[[Mapping[str, Floats]], Ints]  # numbers of launches as columns → the default of each
 
@@ -63,29 +63,13 @@ class Held:
         return np.asarray(self.resident[np.abs(logs[:, None] - self.at[None]).sum(axis=2).argmin(axis=1)])
 
 
-class Memo(dict[Key, int]):
-    """What was chosen for keys; a new one is decided on and kept."""
-
-    def __init__(self, decide: Callable[[Key], int]) -> None:
-        super().__init__()
-        self._decide = decide
-
-    def __missing__(self, key: Key) -> int:
-        if len(self) >= MEMO:
-            self.clear()
-        found = self[key] = self._decide(key)
-        return found
-
-
 def first_configuration(numbers: Mapping[str, Floats]) -> Ints:
     """The default of launches whose author names none: the first configuration."""
     return np.zeros(len(next(iter(numbers.values()))), np.int64)
 
 
 class Chooser:
-    """`inputs`: the numbers of a launch that a key holds, in order; `memo`: what was chosen for keys; `choose`: the
-    number of the configuration for the inputs of a launch.
-    """  # fmt: skip
+    """`inputs`: the numbers of a launch that a key holds, in order; `memo`: what was chosen for keys."""
 
     def __init__(self, formulas: LaunchFormulas, sizes: Sizes, model: Model, usable: Ints, seen: Floats,
                  best: Ints | None = None, default: Default = first_configuration, lists: Lists | None = None,
@@ -93,8 +77,7 @@ class Chooser:
         self.formulas, self.sizes, self.model, self.usable, self.default = formulas, sizes, model, usable, default
         self.inputs = tuple(dict.fromkeys((*sizes.names, *formulas.inputs)))
         self._size_at = tuple(self.inputs.index(name) for name in sizes.names)
-        self.memo = Memo(self.decide)
-        self.choose: Callable[[Key], int] = self.memo.__getitem__
+        self.memo: dict[Key, int] = {}
         self.lists: Lists = lists or tuple({} for _ in WIDTHS)
         self._compiled: Callable[[Key], int | None] | None = None
         self._seen: Floats = seen
@@ -108,6 +91,8 @@ class Chooser:
 
     def remember(self, key: Key, config: int) -> int:
         """Keep a choice."""
+        if len(self.memo) >= MEMO:
+            self.memo.clear()
         self.memo[key] = config
         return config
 
@@ -149,8 +134,8 @@ class Chooser:
         if self._compiled is None and "triton" in sys.modules:
             every = [Candidate(i, self._formula(i), self.model.law[i], int(self.model.resident[i]))
                      for i in self.usable.tolist()]  # fmt: skip
-            made = CompiledChooser(every, self.inputs, self._size_at[:CELLED], WIDTHS, self.model.peaks.sms)
-            self._compiled = made.chooser(self.lists)
+            cells = dict(zip(WIDTHS, self.lists, strict=True))
+            self._compiled = compiled_chooser(every, self.inputs, self._size_at[:CELLED], cells, self.model.peaks.sms)
 
     def _formula(self, index: int) -> Any:
         return self.formulas.formulas[int(self.formulas.group[index])][0]
@@ -192,24 +177,24 @@ class Chooser:
 
     def _whole(self, key: Key) -> int:
         """Choose by the whole model, for a launch that nobody foresaw."""
-        ranked, _ = self._judged_at(key)
+        ranked, _ = self._judged(self.counts(key)[None], self._logs(key), self._columns(key))
         return int(self.usable[ranked[0, self.usable].argmin()])
 
-    def _judged_at(self, key: Key) -> tuple[Floats, Floats]:
-        """As `_judged`, of one launch."""
-        numbers = dict(zip(self.inputs, key, strict=True))
-        columns = {name: np.array([value], float) for name, value in numbers.items()}
-        return self._judged(self.formulas.counts(numbers)[None], self._logs(key), columns)
+    def counts(self, key: Key) -> Floats:
+        """Counts [c, 6] of a launch."""
+        return self.formulas.counts(dict(zip(self.inputs, key, strict=True)))
+
+    def _columns(self, key: Key) -> dict[str, Floats]:
+        return {name: np.array([value], float) for name, value in zip(self.inputs, key, strict=True)}
 
     def _logs(self, key: Key) -> Floats:
         return np.log(np.maximum([[float(key[at]) for at in self._size_at]], 1.0))
 
     def _new(self, key: Key) -> Short:
         """The short list of a cell that no sample fell into, by its first launch."""
-        numbers = dict(zip(self.inputs, key, strict=True))
-        ranked, factor = self._judged_at(key)
-        default = self.default({name: np.array([value], float) for name, value in numbers.items()})
-        listed = self._short(ranked, self.formulas.counts(numbers)[None], default)
+        counts, columns = self.counts(key)[None], self._columns(key)
+        ranked, factor = self._judged(counts, self._logs(key), columns)
+        listed = self._short(ranked, counts, self.default(columns))
         return short(listed, np.exp(factor[:, listed]))
 
     def sample(self, numbers: Mapping[str, Floats], at: Floats, bounded: int = BOUNDED, kept: int = KEPT) -> None:
@@ -250,7 +235,7 @@ class Chooser:
         only = ranked[:, self.usable]
         position = np.minimum(np.searchsorted(self.usable, default), len(self.usable) - 1)
         lost = only - only.min(axis=1, keepdims=True)
-        chosen = self.usable[shortlist(lost, position, MOST)].tolist()
+        chosen = self.usable[shortlist(lost, position)].tolist()
         more = [one for one in self._bounded(lost, counts[:, self.usable, 0]) if one not in chosen]
         return np.array([*chosen, *more[:bounded]], np.int64)
 
@@ -266,21 +251,20 @@ class Chooser:
 
     def expected_us(self, key: Key) -> Floats:
         """Predicted µs [c] of every configuration at a launch."""
-        counts = self.formulas.counts(dict(zip(self.inputs, key, strict=True)))[None]
-        return np.asarray(self.model.us(counts, self._logs(key))[0])
+        return np.asarray(self.model.us(self.counts(key)[None], self._logs(key))[0])
 
 
-def shortlist(lost: Floats, default: Ints, most: int, keep_default: float = KEEP_DEFAULT) -> Ints:
+def shortlist(lost: Floats, default: Ints) -> Ints:
     """Pick configurations greedily until their best loses little anywhere (`lost` [s, c] = log µs over the best's).
 
     The default keeps a place where it is predicted near the best.
     """
-    near = [int(d) for d, row in zip(default, lost, strict=True) if row[d] < np.log(keep_default)]
+    near = [int(d) for d, row in zip(default, lost, strict=True) if row[d] < np.log(KEEP_DEFAULT)]
     kept = sorted(set(near))[:1]
     chosen: list[int] = []
     left = np.full(len(lost), np.inf)
     least = 1 if len(lost) >= FEW else 2  # few samples do not tell that one is enough
-    while len({*chosen, *kept}) < most and (len(chosen) < least or left.mean() > ENOUGH or left.max() > WORST):
+    while len({*chosen, *kept}) < MOST and (len(chosen) < least or left.mean() > ENOUGH or left.max() > WORST):
         score = (np.minimum(left[:, None], lost) + 1e-6 * lost).sum(axis=0)
         score[chosen] = np.inf
         chosen.append(int(score.argmin()))
@@ -301,24 +285,3 @@ def _grouped(names: Ints) -> Iterator[tuple[int, Ints]]:
     order = np.argsort(names, kind="stable")
     distinct, start = np.unique(names[order], return_index=True)
     yield from zip(distinct.tolist(), np.split(order, start[1:]), strict=True)
-
-
-class FixedChoice:
-    """The one choice for a kind of launch that nothing is known of and nothing will be measured of."""
-
-    inputs: tuple[str, ...] = ()
-    is_ready = True
-
-    def __init__(self) -> None:
-        self.memo: dict[Key, int] = {}
-
-    def remember(self, key: Key, config: int) -> int:
-        """Keep the choice."""
-        self.memo[key] = config
-        return config
-
-    def decide(self, key: Key) -> int:
-        """The choice that was kept."""
-        return self.memo[()]
-
-    meanwhile = decide

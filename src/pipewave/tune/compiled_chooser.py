@@ -98,36 +98,34 @@ class Candidate:
         return counted(trace, [*outputs[: IDLE - 1], outputs[IDLE] if len(outputs) > IDLE else 0.0], known)
 
 
-class CompiledChooser:
-    """The C function of a kernel's configurations. `celled`: places among the inputs of the sizes that cells are told
-    by, in order; cells take sizes in so many `octaves`.
+def compiled_chooser(
+    candidates: Sequence[Candidate], inputs: Sequence[str], celled: Sequence[int],
+    cells: Mapping[int, Mapping[int, Short]], sms: int,
+) -> Callable[[Key], int | None] | None:  # fmt: skip
+    """A C function of a key: the fastest on the short list of its cell, the first of those that have one; None where
+    none has, or for a launch that takes turns which were not read. No function where nothing can be compiled.
+
+    `celled`: places among the inputs of the sizes that cells are told by, in order; `cells`: short lists by how many
+    octaves of sizes a cell takes.
     """
-
-    def __init__(self, candidates: Sequence[Candidate], inputs: Sequence[str], celled: Sequence[int],
-                 octaves: Sequence[int], sms: int) -> None:  # fmt: skip
-        functions, parts = _functions(candidates, inputs)
-        width = 3 + len(wave.TERMS) + max(len(tile) for _, tile in parts.values())
-        sizes = {"INPUTS": len(inputs), "LEVELS": len(octaves), "LAW": len(wave.TERMS), "RECORD": width,
-                 "SIZES": len(celled), "NEAREST": NEAREST, "AWAY": AWAY}  # fmt: skip
-        names = ", ".join(f"counts_{at}" for at in range(len(functions)))
-        self._source = "\n".join([
-            HEAD, *(f"#define {name} {value}" for name, value in sizes.items()), _law_text(sms),
-            *functions, f"static int (*const counts[])(const double *, const double *, double *) = {{{names}}};",
-            f"static const int octaves[] = {{{', '.join(map(str, octaves))}}};", _cell_text(celled), CHOOSE,
-        ])  # fmt: skip
-        records, tiles = np.zeros((max(one.index for one in candidates) + 1, width)), dict[Any, int]()
-        for one in candidates:
-            at, tile = parts[one.index]
-            row = [at, tiles.setdefault((at, tile), len(tiles)), one.resident, *one.law, *tile]
-            records[one.index, : len(row)] = row
-        self._records = records.tobytes()
-
-    def chooser(self, cells: tuple[Mapping[int, Short], ...]) -> Any:
-        """A function of a key: the fastest on the short list of its cell, the first of those that have one; None where
-        none has, or for a launch that takes turns which were not read. No function where nothing can be compiled.
-        """
-        made = module(self._source)
-        return None if made is None else partial(made.choose, cells, self._records)
+    functions, parts = _functions(candidates, inputs)
+    width = 3 + len(wave.TERMS) + max(len(tile) for _, tile in parts.values())
+    sizes = {"INPUTS": len(inputs), "LEVELS": len(cells), "LAW": len(wave.TERMS), "RECORD": width,
+             "SIZES": len(celled), "NEAREST": NEAREST, "AWAY": AWAY}  # fmt: skip
+    names = ", ".join(f"counts_{at}" for at in range(len(functions)))
+    made = module("\n".join([
+        HEAD, *(f"#define {name} {value}" for name, value in sizes.items()), _law_text(sms),
+        *functions, f"static int (*const counts[])(const double *, const double *, double *) = {{{names}}};",
+        f"static const int octaves[] = {{{', '.join(map(str, cells))}}};", _cell_text(celled), CHOOSE,
+    ]))  # fmt: skip
+    if made is None:
+        return None
+    records, tiles = np.zeros((max(one.index for one in candidates) + 1, width)), dict[Any, int]()
+    for one in candidates:
+        at, tile = parts[one.index]
+        row = [at, tiles.setdefault((at, tile), len(tiles)), one.resident, *one.law, *tile]
+        records[one.index, : len(row)] = row
+    return partial(made.choose, tuple(cells.values()), records.tobytes())
 
 
 def short(listed: Ints, factors: Floats, logs: Floats | None = None) -> Short:

@@ -33,7 +33,7 @@ def explain(table: KernelTable, shape: dict[str, int], rows: int = 8) -> dict[st
     chosen, default = table.configs.index(config), int(defaults(table.kernel, table.config, columns)[0])
     order = [chosen, *(i for i in np.argsort(us, kind="stable").tolist() if i != chosen)][:rows]
     order += [default] if default not in order else []
-    counts, model = chooser.formulas.counts(dict(zip(chooser.inputs, key, strict=True)))[None], chooser.model
+    counts, model = chooser.counts(key)[None], chooser.model
     parts = design(counts, model.peaks.sms, model.resident)[0] * model.law
     share = parts / np.maximum(parts.sum(axis=1, keepdims=True), 1e-9)
     said = {default: "default", chosen: "chosen"}

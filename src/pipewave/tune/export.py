@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipewave.errors import BadInput
 from pipewave.files import whole
 from pipewave.tune.engine.lookups import Lookup, file_name
+from pipewave.tune.law.anchors import Floats, Ints
 from pipewave.tune.tables import KernelTable
 
-Floats = NDArray[np.float64]
 NAMES = {"BLOCK_M": "BLOCK_SIZE_M", "BLOCK_N": "BLOCK_SIZE_N", "BLOCK_K": "BLOCK_SIZE_K", "GROUP_M": "GROUP_SIZE_M"}
 GRANULE, FREE = 16, 64  # above FREE rows, M is looked at in multiples of GRANULE: no block is smaller
 SLACK = 0.02  # a configuration is kept while within this of the best: fewer switches, no noise followed
@@ -36,22 +35,12 @@ class Layer:
     hidden: int
     inter: int
 
-
-def vllm_name(layer: Layer, device: str, dtype: str = "bf16") -> str:
-    """Return vLLM's file name."""
-    return file_name(_lookup(layer, "vllm", dtype), device)
-
-
-def sglang_name(layer: Layer, device: str, triton: str, dtype: str = "bf16", *, down: bool = False) -> str:
-    """Return SGLang's file name below its configs folder, which names the Triton version."""
-    return f"triton_{triton.replace('.', '_')}/{file_name(_lookup(layer, 'sglang', dtype), device, down=down)}"
+    def file(self, engine: str, device: str, dtype: str = "bf16", *, down: bool = False) -> str:
+        """Name of the file that an engine looks up."""
+        return file_name(Lookup(engine, "moe", self.inter, self.hidden, dtype, self.e, self.top_k), device, down=down)
 
 
-def _lookup(layer: Layer, engine: str, dtype: str) -> Lookup:
-    return Lookup(engine, "moe", layer.inter, layer.hidden, dtype, layer.e, layer.top_k)
-
-
-def tokens(most: int) -> NDArray[np.int64]:
+def tokens(most: int) -> Ints:
     """Return the M at which anything can change, in ascending order."""
     return np.array([*range(1, FREE + 1), *range(FREE + GRANULE, most + 1, GRANULE)])
 
@@ -70,7 +59,7 @@ def steady(us: Floats, slack: float = SLACK) -> list[tuple[int, int, int]]:
     return found
 
 
-def both(up: KernelTable, down: KernelTable, layer: Layer, most: int) -> tuple[NDArray[np.int64], Floats, Floats]:
+def both(up: KernelTable, down: KernelTable, layer: Layer, most: int) -> tuple[Ints, Floats, Floats]:
     """Return (M, µs of w13 [M, c], µs of w2 [M, c]).
 
     Raises:
@@ -84,7 +73,7 @@ def both(up: KernelTable, down: KernelTable, layer: Layer, most: int) -> tuple[N
 
 
 def entries(
-    m: NDArray[np.int64], picked: Sequence[tuple[int, int, int]], configs: Sequence[Mapping[str, int]]
+    m: Ints, picked: Sequence[tuple[int, int, int]], configs: Sequence[Mapping[str, int]]
 ) -> dict[str, dict[str, int]]:
     """Return the body of a file: two keys a switch point, so that the nearest key is always of M's own run."""
     body: dict[str, dict[str, int]] = {}

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipewave.errors import MissingField, UnknownField, did_you_mean
+from pipewave.tune.law.anchors import Ints
 from pipewave.tune.law.wave import LaunchCounts
 from pipewave.tune.source.traced import greatest, least
 
@@ -154,7 +154,6 @@ def flops(kernel: str, c: Numbers, counts: LaunchCounts) -> Any:
     return per_row * c.get("BLOCK_M", 16) * c["BLOCK_N"] * counts.blocks * counts.trips
 
 
-Ints = NDArray[np.int64]
 Shape = Mapping[str, int]
 Values = tuple[int, ...]  # in the order of a kernel's parameters
 MOE_CROWDED = 128  # tokens for each expert there is, from where on it walks tiles in bands

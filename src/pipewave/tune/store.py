@@ -27,6 +27,7 @@ from pipewave.tune.law.margin import Base
 from pipewave.tune.law.model import Model, Pooled, PooledPrediction
 from pipewave.tune.user_kernels.device import Built, flat
 from pipewave.tune.user_kernels.kernel import KernelDescription, Kind, config_hash
+from pipewave.tune.user_kernels.measuring import Timed
 
 LAUNCHES, TABLE = 1, 8  # schemas
 NOT_BUILT = 2  # in place of an error
@@ -59,16 +60,12 @@ class KindTable:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A launch that was measured: `counts` [c, 6]; `us` [c], NaN where not timed; `built`: what the compiler said of
-    the configurations that were compiled by then; `seconds` of timing.
-    """
+    """A launch that was measured: its numbers, counts [c, 6] and times."""
 
     kind: Kind
     numbers: Mapping[str, Any]
     counts: Floats
-    us: Floats
-    built: Mapping[int, Built]
-    seconds: float
+    timed: Timed
 
 
 Kinds = Mapping[Kind, KindTable]
@@ -100,13 +97,14 @@ def locate(kernel: str, gpu: str) -> Path:
                   "`load_table(..., transfer=True)`", field="gpu")  # fmt: skip
 
 
-def append(path: Path, of: KernelDescription, env: Mapping[str, Any], kind: Kind, numbers: Mapping[str, Any],
-           counts: Floats, us: Floats, built: Sequence[Sequence[int]], seconds: float) -> None:  # fmt: skip
+def append(path: Path, of: KernelDescription, env: Mapping[str, Any], one: Measured) -> None:
     """Add a measured launch. OSError where the disk is full."""
+    built = [one.timed.built.get(i) for i in range(len(of.configs))]
     record = {"t": "launch", "schema": LAUNCHES, "configs": config_hash(of.configs), "env": _environment(env),
-              "kind": [list(pair) for pair in kind], "numbers": dict(numbers), "counts": counts.tolist(),
-              "us": [None if np.isnan(value) else float(value) for value in us], "built": [list(one) for one in built],
-              "seconds": seconds}  # fmt: skip
+              "kind": [list(pair) for pair in one.kind], "numbers": dict(one.numbers), "counts": one.counts.tolist(),
+              "us": [None if np.isnan(value) else float(value) for value in one.timed.us],
+              "built": [[each.smem_bytes, each.registers, int(bool(each.error))] if each else [0, 0, NOT_BUILT]
+                        for each in built], "seconds": one.timed.seconds}  # fmt: skip
     with Store(path.with_suffix(".launches")) as store:
         store.append(record)
 
@@ -124,8 +122,8 @@ def launches(path: Path, of: KernelDescription, env: Mapping[str, Any]) -> list[
             us = np.array([np.nan if value is None else value for value in one["us"]], float)
             built = {i: Built(smem, registers, errors[error]) for i, (smem, registers, error) in enumerate(one["built"])
                      if error < NOT_BUILT}  # fmt: skip
-            counts = np.array(one["counts"], float)
-            found.append(Measured(_kind(one), one["numbers"], counts, us, built, float(one["seconds"])))
+            counts, timed = np.array(one["counts"], float), Timed(us, built, float(one["seconds"]))
+            found.append(Measured(_kind(one), one["numbers"], counts, timed))
     return found
 
 

@@ -18,7 +18,8 @@ import numpy as np
 from pipewave.errors import BadFile, BadInput, UnknownKernel, did_you_mean
 from pipewave.gpus import find
 from pipewave.tune import store
-from pipewave.tune.chooser import MEMO, Chooser, Key
+from pipewave.tune.chooser import MEMO, Chooser
+from pipewave.tune.compiled_chooser import Key
 from pipewave.tune.law.anchors import Floats, Ints, columns, peaks_of
 from pipewave.tune.law.model import moved
 from pipewave.tune.shipped_kernels import (
@@ -155,7 +156,7 @@ class KernelTable:
             chooser, key = self.key(shape)
             if len(self._memo) >= MEMO:
                 self._memo = {}
-            found = self._memo[asked] = self.configs[chooser.choose(key)]
+            found = self._memo[asked] = self.configs[chooser.decide(key)]
         return found
 
     def _check(self, shape: Mapping[str, Any]) -> None:

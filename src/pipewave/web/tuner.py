@@ -87,5 +87,4 @@ def _waves(found: Any, shape: Shape, config: Any) -> float:
     """Thread blocks of a launch over the places its residency gives."""
     chooser, key = found.key(shape)
     index = found.configs.index(config)
-    blocks = chooser.formulas.counts(dict(zip(chooser.inputs, key, strict=True)))[index, 0]
-    return float(blocks) / float(chooser.model.peaks.sms * chooser.model.resident[index])
+    return float(chooser.counts(key)[index, 0]) / float(chooser.model.peaks.sms * chooser.model.resident[index])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from pipewave.measure.impls import Pools, Prepared, Skip
 from pipewave.measure.plan import Case
 
@@ -16,17 +18,8 @@ def linear(case: Case, pools: Pools) -> Prepared:
     return Prepared(lambda: call(x, w))
 
 
-def scaled_mm(case: Case, pools: Pools) -> Prepared:
-    """`torch._scaled_mm` with one scale a tensor and fast accumulation, bf16 out."""
-    return _scaled(case, pools, rowwise=False)
-
-
-def scaled_mm_rowwise(case: Case, pools: Pools) -> Prepared:
-    """`torch._scaled_mm` with a scale a token and a scale an output channel."""
-    return _scaled(case, pools, rowwise=True)
-
-
-def _scaled(case: Case, pools: Pools, *, rowwise: bool) -> Prepared:
+def scaled_mm(case: Case, pools: Pools, *, rowwise: bool = False) -> Prepared:
+    """`torch._scaled_mm` with fast accumulation, bf16 out: one scale a tensor, or one a token and output channel."""
     import torch
 
     m, n, k = case["m"], case["n"], case["k"]
@@ -41,17 +34,11 @@ def _scaled(case: Case, pools: Pools, *, rowwise: bool) -> Prepared:
     return Prepared(call)
 
 
-def flash(case: Case, pools: Pools) -> Prepared:
-    """The FlashAttention-2 backend."""
-    return _forced(case, pools, "FLASH_ATTENTION")
+scaled_mm_rowwise = partial(scaled_mm, rowwise=True)
 
 
-def cudnn(case: Case, pools: Pools) -> Prepared:
-    """The cuDNN backend."""
-    return _forced(case, pools, "CUDNN_ATTENTION")
-
-
-def _forced(case: Case, pools: Pools, backend: str) -> Prepared:
+def sdpa(case: Case, pools: Pools, *, backend: str) -> Prepared:
+    """Attention by one backend of PyTorch, whole prompts of equal length."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
@@ -71,3 +58,7 @@ def _forced(case: Case, pools: Pools, backend: str) -> Prepared:
             return scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
 
     return Prepared(call)
+
+
+flash = partial(sdpa, backend="FLASH_ATTENTION")
+cudnn = partial(sdpa, backend="CUDNN_ATTENTION")

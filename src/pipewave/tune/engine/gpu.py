@@ -18,9 +18,7 @@ from typing import Any
 
 from pipewave.errors import MissingExtra
 from pipewave.tune.engine.lookups import BLOCK, Lookup
-from pipewave.tune.law.anchors import peaks_of
-from pipewave.tune.user_kernels.device import this_machine
-from pipewave.tune.user_kernels.gpu import FEW, ColdTimer, async_mode
+from pipewave.tune.user_kernels.gpu import FEW, ColdTimer, Gpu, async_mode
 
 KEYS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
 USUAL = {"num_warps": 4, "num_stages": 3, "GROUP_SIZE_M": 1}  # where an engine's rule leaves them to Triton
@@ -137,11 +135,9 @@ class GpuTimer:
             raise MissingExtra(f"{problem.name} is not installed: profiling runs the engine's own kernels",
                                field="engine") from None  # fmt: skip
         self._torch, self._engine = torch, INSTALLED[engine]
-        torch.cuda.init()
+        gpu = Gpu()
         self._engine.prepare()
-        self.env: Mapping[str, Any] = this_machine()
-        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        self.peaks = peaks_of(properties.name, properties.multi_processor_count)
+        self.env, self.peaks = gpu.env, gpu.peaks
         self._timer, self._made = ColdTimer(queued=FEW), dict[Any, Callable[[], Any]]()
         self._runs = dict[tuple[int, ...], Callable[[], Any] | None]()  # by configuration, of the call that is made
         self._pool, self._uncaptured = torch.cuda.graph_pool_handle(), 0

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipewave.tune.engine.lookups import Lookup, path_of, rules
 from pipewave.tune.export import entries, steady, tokens, write
-from pipewave.tune.law.anchors import Anchors, Floats, Peaks, columns
+from pipewave.tune.law.anchors import Anchors, Floats, Ints, Peaks, columns
 from pipewave.tune.law.model import fit
 from pipewave.tune.tables import description, formulas
 from pipewave.tune.user_kernels.measuring import HICCUP, staged
@@ -48,7 +47,7 @@ class Profiled:
     anchors: tuple[int, ...]
     configs: tuple[Config, ...]
     us: Floats
-    default: NDArray[np.int64]
+    default: Ints
     body: Mapping[str, Any]
 
     def timed_us(self) -> tuple[Floats, Floats]:
@@ -97,7 +96,7 @@ def _timed(of: Lookup, m: int, configs: Sequence[Config], timer: Timer, default:
     return out
 
 
-def counts(of: Lookup, m: NDArray[np.int64], configs: Sequence[Config]) -> Floats:
+def counts(of: Lookup, m: Ints, configs: Sequence[Config]) -> Floats:
     """Counts [m, c, 7] at numbers of tokens, as those of a shipped kernel that is alike. Routed experts are as their
     first product with the bytes and FLOPs of both.
     """
@@ -117,7 +116,7 @@ def counts(of: Lookup, m: NDArray[np.int64], configs: Sequence[Config]) -> Float
 
 
 def _predicted(of: Lookup, anchors: Sequence[int], configs: Sequence[Config], us: Floats, peaks: Peaks,
-               m: NDArray[np.int64]) -> Floats:  # fmt: skip
+               m: Ints) -> Floats:  # fmt: skip
     """Predict a kernel at all numbers of tokens, one sigma up: [m, c] µs, inf where it cannot run."""
     at, config, there = np.array(anchors, np.int64), columns(configs), counts(of, m, configs)
     # Engines' launchers do not state it; laws bend to what is measured.
@@ -128,8 +127,8 @@ def _predicted(of: Lookup, anchors: Sequence[int], configs: Sequence[Config], us
     return np.asarray(np.where(np.isfinite(us).all(axis=0), predicted, np.inf))
 
 
-def _body(m: NDArray[np.int64], predicted: Floats, configs: Sequence[Config], us: Floats,
-          default: NDArray[np.int64], anchors: Sequence[int]) -> dict[str, Any]:  # fmt: skip
+def _body(m: Ints, predicted: Floats, configs: Sequence[Config], us: Floats,
+          default: Ints, anchors: Sequence[int]) -> dict[str, Any]:  # fmt: skip
     """File contents; where a choice would be slower than the default at a launch measured, it is taken out there."""
     total = predicted.copy()
     region = np.abs(np.log(m[:, None]) - np.log(anchors)).argmin(axis=1)

@@ -18,19 +18,30 @@ as often, at the same sizes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, product
+from itertools import product, starmap
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.tune.law.anchors import Anchors, Floats, Ints, Peaks
 
-LENGTHS, NOISES = (1.0, 1.5, 2.0, 3.0), (0.3, 1.0, 3.0)  # tried; leave-one-out regret over anchors chooses
-ALIKE = ((1.5, 0.5, 0.2), (1.5, 0.5, 0.02), (0.8, 0.5, 0.1), (1.5, 0.2, 0.2), (3.0, 1.0, 0.1))  # likewise
+ALIKE = ((1.5, 0.5, 0.2), (1.5, 0.5, 0.02), (0.8, 0.5, 0.1), (1.5, 0.2, 0.2), (3.0, 1.0, 0.1))  # of `alike`
 SOFT = 0.015  # log µs: configurations predicted this near the best share the choice when fits are compared
-NEAR = 1.5  # what lies within this factor of the best decides the choice; the rest does not matter
+
+
+class Setting(NamedTuple):
+    """How residuals are smoothed: a row of `ALIKE`, then as `smoother` has it."""
+
+    alike: int
+    length: float
+    noise: float
+
+
+USUAL = (Setting(0, 1.5, 1.0),)
+EVERY = tuple(starmap(Setting, product(range(len(ALIKE)), (1.0, 1.5, 2.0, 3.0), (0.3, 1.0, 3.0))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,26 +107,15 @@ def soft_regret(us: Floats, log_off: Floats) -> float:
 
 
 def smoothed(
-    at: Floats, us: Floats, config: Mapping[str, NDArray[np.int64]], residual: Floats, known: Mapping[str, float]
-) -> tuple[Smoother, Floats, dict[str, float]]:
+    at: Floats, us: Floats, config: Mapping[str, NDArray[np.int64]], residual: Floats, settings: Sequence[Setting]
+) -> tuple[Smoother, Floats, Setting]:
     """Smooth log residuals [s, c] at log coordinates [s, d], as left-out regret says it is done best.
 
     Returns the smoother, what is left of anchors left out, and how it was done.
     """
-    shared = float(residual.mean())
-    tried: Iterable[tuple[float, float, float]] = product(range(len(ALIKE)), LENGTHS, NOISES)
-    if "alike" in known:
-        tried = [(known["alike"], known["length"], known["noise"])]
-    best: tuple[float, Smoother, Floats, dict[str, float]] | None = None
-    for number, every in groupby(tried, key=lambda one: one[0]):
-        of = alike(config, *ALIKE[int(number)])
-        for _, length, noise in every:
-            made, left = smoother(at, residual - shared, length, noise, of)
-            score = soft_regret(us, left)
-            if best is None or score < best[0]:
-                best = score, made, left, {"length": length, "noise": noise, "alike": float(number), "shared": shared}
-    assert best is not None
-    return best[1:]
+    likeness = {number: alike(config, *ALIKE[number]) for number in {each.alike for each in settings}}
+    tried = ((*smoother(at, residual, each.length, each.noise, likeness[each.alike]), each) for each in settings)
+    return min(tried, key=lambda one: soft_regret(us, one[1]))
 
 
 def spread(us: Floats, left: Floats) -> Floats:
@@ -129,7 +129,7 @@ def spread(us: Floats, left: Floats) -> Floats:
     return np.asarray(np.sqrt((np.nansum(off**2, axis=0) + 10 * every**2) / (number + 10)))
 
 
-NEAR = 2.0  # times the fastest up to which a configuration is learned from, and corrected
+NEAR = 2.0  # times the fastest up to which a configuration is learned from, and corrected; the rest decides nothing
 LEADING = 12  # configurations that are corrected at most
 LENGTH, MARK_LENGTH = 1.5, 2.0  # in spreads of log sizes; in marks, which are about octaves
 NOISE = 0.1  # against a variance of one for each of both covariances
@@ -195,8 +195,7 @@ def learned(anchors: Anchors, peaks: Peaks, law_us: Floats, scale: Smoother) -> 
     another correction found best.
     """
     mean, spread = scale.mean, scale.spread
-    at = np.stack([np.log2(np.maximum(values, 0.5)) for values in anchors.config.values()], axis=1)
-    alike = 1.0 + NEIGHBOURS * kernel(at, at, REACH) + OWN * np.eye(len(at))
+    like = alike(anchors.config, REACH, NEIGHBOURS, OWN).matrix
     launch, config = rows_of(anchors.us, law_us * np.exp(scale.log_factor(anchors.logs)))
     left = np.log(anchors.us[launch, config] / np.maximum(law_us[launch, config], 1e-3))
     level = float(left.mean())
@@ -205,14 +204,14 @@ def learned(anchors: Anchors, peaks: Peaks, law_us: Floats, scale: Smoother) -> 
     for twos in (np.zeros(0), _twos(anchors.logs).min(axis=0)):
         of = sizes, np.concatenate([seen, divided(anchors.logs[launch], twos)], axis=1), config
         both = kernel(of[0], of[0], LENGTH) + kernel(of[1], of[1], MARK_LENGTH)
-        covariance = both * alike[config[:, None], config] + NOISE * np.eye(len(left))
+        covariance = both * like[config[:, None], config] + NOISE * np.eye(len(left))
         inverse: Floats = np.linalg.inv(covariance).astype(np.float64)
         weights = np.asarray(inverse @ (left - level))
         square = 0.0  # of the error at each launch by all others
         for one in np.unique(launch).tolist():
             mine = np.flatnonzero(launch == one)
             square += float(np.sum(np.linalg.solve(inverse[np.ix_(mine, mine)], weights[mine]) ** 2))
-        tried.append((square, GpCorrection(mean, spread, alike, *of, weights, level, twos)))
+        tried.append((square, GpCorrection(mean, spread, like, *of, weights, level, twos)))
     return tried[tried[1][0] < HELPS * tried[0][0]][1]
 
 

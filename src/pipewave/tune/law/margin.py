@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from pipewave.tune.law.anchors import Floats, Ints
+
 FOLDS = 5  # parts of the anchors, each left out once
 MARGINS = tuple(step / 100 for step in range(2, 21))  # tried, of log µs; usually the first
 ALWAYS = 3.0  # a margin that no prediction exceeds

@@ -13,19 +13,19 @@ launches on, laws and their smoothing alone predict best.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 
-from pipewave.tune.law import wave
+from pipewave.tune.law import corrections, wave
 from pipewave.tune.law.anchors import Anchors, Floats, Ints, Peaks
 from pipewave.tune.law.corrections import (
     ALIKE,
     LEADING,
     NEAR,
     GpCorrection,
+    Setting,
     Smoother,
     alike,
     learned,
@@ -49,7 +49,6 @@ STRETCHES = (2.0, 4.0, 8.0)  # how much shorter the length of the smoothing may 
 UNTIMED = 1e2  # log µs of what was not timed: only a base that has to be chosen is
 UNJUDGED = 0.05  # margin where too few launches were measured to find one
 SIGMA = 0.1  # relative error to expect of a law that nothing was measured for
-Times = Callable[[Floats, Ints], Floats]  # counts [s, c, 6], resident [c] or [s, c] → µs [s, c]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +170,6 @@ def pooled_terms(counts: Floats, resident: Ints, peaks: Peaks) -> Floats:
 USUAL = np.array([2.5, 0.25, 0.1, 1.2, 0.3, 0.2, 0.1, 1.15])
 
 
-def physics(peaks: Peaks, configurations: int) -> Pooled:
-    """The law of a GPU before anything was measured on it."""
-    return Pooled(peaks, USUAL, np.zeros(configurations))
-
-
 def physics_us(counts: Floats, resident: Ints, peaks: Peaks) -> Floats:
     """µs [s, c] of launches [s, c, 6] on a GPU that nothing was measured on."""
     return np.asarray(pooled_terms(counts, resident, peaks) @ USUAL)
@@ -186,46 +180,33 @@ def pooled(anchors: Anchors, peaks: Peaks) -> Pooled:
     terms = pooled_terms(anchors.counts, anchors.resident, peaks)
     timed = np.isfinite(anchors.us)
     x, us = terms[timed][:, None, :], anchors.us[timed][:, None]
-    physics = (terms[timed] @ USUAL)[:, None], np.sqrt(PHYSICS)
-    sums = [wave.moments(x, us), wave.moments(x, *physics)]
-    gram, right = (np.sum([pair[i] for pair in sums], axis=0) for i in (0, 1))
-    law = wave.nonnegative(gram, right)[0]
+    law = wave.fit([(x, us, 1.0), (x, (terms[timed] @ USUAL)[:, None], np.sqrt(PHYSICS))])[0]
     off = np.where(timed, np.log(np.where(timed, anchors.us, 1.0) / np.maximum(terms @ law, 1e-3)), 0.0)
     return Pooled(peaks, law, off.sum(axis=0) / (timed.sum(axis=0) + SHRINK))
 
 
-@dataclass(frozen=True, slots=True)
-class Prior:
-    """What is known of a kernel before it is measured: times by the laws alone; corrections over sizes, which
-    predictions keep; and the whole model of another GPU, as it is expected here.
-    """
-
-    us: Times
-    smooth: tuple[Smoother, ...] = ()
-    there: Model | None = None
-
-
 def fit(
-    anchors: Anchors, peaks: Peaks, elsewhere: Floats | None = None, prior: Prior | None = None,
+    anchors: Anchors, peaks: Peaks, elsewhere: Floats | None = None, there: Model | None = None,
     default: Ints | None = None,
 ) -> Model:  # fmt: skip
     """Fit everything.
 
     Args:
-        anchors: launches measured; may be none, with a prior.
+        anchors: launches measured; may be none, with the model of another GPU.
         peaks: where they were measured.
         elsewhere: counts [v, c, 6] of launches like those to choose for; default: the anchors'.
-        prior: what to expect there; default: the pooled law of the anchors.
+        there: the model of another GPU as it is expected here, whose laws are the prior and whose corrections over
+            sizes are kept; default: the pooled law of the anchors is the prior.
         default: the choice [s] to beat at each launch; default: the first configuration.
     """
-    made = _without_margin(anchors, peaks, elsewhere, prior)
+    made = _without_margin(anchors, peaks, elsewhere, there)
     if len(anchors.us) < JUDGED:
         return made
     default = np.zeros(len(anchors.us), np.int64) if default is None else default
     predicted, others = np.empty_like(anchors.us), np.zeros((2, len(anchors.us)), np.int64)
     for out, rest in folds(len(anchors.us)):
         known, test = anchors.take(rest), anchors.take(out)
-        fitted = _without_margin(known, peaks, elsewhere, prior)
+        fitted = _without_margin(known, peaks, elsewhere, there)
         predicted[out] = np.log(fitted.us(test.counts, test.logs, test.resident)) + fitted.sigma
         others[:, out] = [base.of(test.logs) for base in bases(known.logs, known.us)]
     predicted = np.where(np.isfinite(anchors.us), predicted, UNTIMED)
@@ -233,23 +214,22 @@ def fit(
     return replace(made, margin=by, base=(None, *bases(anchors.logs, anchors.us))[number])
 
 
-def _without_margin(anchors: Anchors, peaks: Peaks, elsewhere: Floats | None, prior: Prior | None) -> Model:
-    known = Prior(pooled(anchors, peaks).us) if prior is None else prior
-    there, held = anchors.counts, anchors.resident
+def _without_margin(anchors: Anchors, peaks: Peaks, elsewhere: Floats | None, there: Model | None) -> Model:
+    prior, smooth = (pooled(anchors, peaks).us, ()) if there is None else (there.law_us, there.smooth)
+    like, held = anchors.counts, anchors.resident
     if elsewhere is not None and len(elsewhere):
-        there, held = elsewhere, anchors.usual
+        like, held = elsewhere, anchors.usual
     shift = 0.0  # by which all launches measured are off the prior: clocks, mostly
     if len(anchors.us):
-        prior_us = np.maximum(known.us(anchors.counts, anchors.resident), 1e-3)
+        prior_us = np.maximum(prior(anchors.counts, anchors.resident), 1e-3)
         shift = float(np.nanmedian(np.log(anchors.us / prior_us)))
-    expected = known.us(there, held) * np.exp(shift)
-    parts = [(wave.design(there, peaks.sms, held), expected, np.sqrt(PRIOR_LAUNCHES / len(there)))]
-    us = anchors.us / np.exp(sum(each.log_factor(anchors.logs) for each in known.smooth))
+    expected = prior(like, held) * np.exp(shift)
+    parts = [(wave.design(like, peaks.sms, held), expected, np.sqrt(PRIOR_LAUNCHES / len(like)))]
+    us = anchors.us / np.exp(sum(each.log_factor(anchors.logs) for each in smooth))
     if len(anchors.us):
         parts.append((wave.design(anchors.counts, peaks.sms, anchors.resident), us, 1.0))
     law = wave.fit(parts)
-    made = Model(peaks, anchors.usual, law, known.smooth, np.full(len(law), SIGMA), UNJUDGED, len(anchors.us),
-                 there=known.there)  # fmt: skip
+    made = Model(peaks, anchors.usual, law, smooth, np.full(len(law), SIGMA), UNJUDGED, len(anchors.us), there=there)
     return _corrected(made, anchors, us) if len(anchors.us) >= SMOOTHED else made
 
 
@@ -280,41 +260,33 @@ def _smoothed(anchors: Anchors, us: Floats, predicted: Floats) -> tuple[Smoother
     usual = np.nanmedian(np.where(timed, residual, np.nan), axis=1, keepdims=True)
     residual = np.where(timed, residual, np.nan_to_num(usual))
     filled = np.where(timed, us, 3.0 * np.nanmin(np.where(timed, us, np.inf), axis=1, keepdims=True))
-    known = {} if len(us) >= SEARCHED else {"alike": 0.0, "length": 1.5, "noise": 1.0}
-    smooth, left, found = smoothed(anchors.logs, filled, anchors.config, residual, known)
+    shared = float(residual.mean())
+    residual -= shared
+    settings = corrections.EVERY if len(us) >= SEARCHED else corrections.USUAL
+    smooth, left, found = smoothed(anchors.logs, filled, anchors.config, residual, settings)
     if SEARCHED <= len(us) < MANY:
-        smooth, left = _stretched(anchors, filled, residual - found["shared"], found, (smooth, left))
-    return smooth, found["shared"], spread(filled, left)
+        smooth, left = _stretched(anchors, filled, residual, found, (smooth, left))
+    return smooth, shared, spread(filled, left)
 
 
-def _stretched(anchors: Anchors, us: Floats, residual: Floats, found: Mapping[str, float],
+def _stretched(anchors: Anchors, us: Floats, residual: Floats, found: Setting,
                best: tuple[Smoother, Floats]) -> tuple[Smoother, Floats]:  # fmt: skip
     """Shorten the length in one size where anchors left out gain by it: a row's width acts by its own divisors."""
-    of, every = alike(anchors.config, *ALIKE[int(found["alike"])]), anchors.logs.shape[1]
+    of, every = alike(anchors.config, *ALIKE[found.alike]), anchors.logs.shape[1]
     for size, by in product(range(every), STRETCHES):
         stretch = np.where(np.arange(every) == size, by, 1.0)
-        one = smoother(anchors.logs, residual, found["length"], found["noise"], of, stretch)
+        one = smoother(anchors.logs, residual, found.length, found.noise, of, stretch)
         best = min(best, one, key=lambda each: soft_regret(us, each[1]))
     return best
 
 
-# Terms of a law that scale from GPU to GPU by bandwidths, and those that stay; all others by what one SM can do.
-MEMORY, L2, LAUNCH = (10,), (11,), (0,)  # of `wave.TERMS`
-
-
 def ratios(source: Peaks, target: Peaks) -> Floats:
-    """What each term of a law is multiplied by [terms], from one GPU to another."""
-    out = np.full(len(wave.TERMS), source.sm_flops_us / target.sm_flops_us)
-    out[list(MEMORY)] = source.bytes_us / target.bytes_us
-    out[list(L2)] = (source.sm_bytes_us * source.sms) / (target.sm_bytes_us * target.sms)
-    out[list(LAUNCH)] = 1.0
-    return out
-
-
-def carried(model: Model, target: Peaks) -> Prior:
-    """What a model of one GPU says of another: the prior for `model.fit`."""
-    there = moved(model, target)
-    return Prior(there.law_us, model.smooth, there)
+    """What each term of a law is multiplied by [terms], from one GPU to another: bytes by bandwidths, all but the
+    launch by what one SM can do.
+    """
+    by = {"memory": source.bytes_us / target.bytes_us, "launch": 1.0,
+          "l2": (source.sm_bytes_us * source.sms) / (target.sm_bytes_us * target.sms)}  # fmt: skip
+    return np.array([by.get(term, source.sm_flops_us / target.sm_flops_us) for term in wave.TERMS])
 
 
 def moved(model: Model, target: Peaks) -> Model:

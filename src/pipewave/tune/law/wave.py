@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from pipewave.tune.law.anchors import Floats, Ints
+
 TERMS = (
     "launch", "longest", "waves", "wave_trips", "filled", "busiest", "busiest_trips", "tail", "blocks", "block_trips",
     "memory", "l2", "idle", "uneven", "crowded", "late",
@@ -26,6 +26,7 @@ PARTS = {  # of a time, by what its terms stand for
     "launch": (0,), "waves": (1, 2, 3, 4, 5, 6, 7, 13, 14, 15), "work": (8, 9), "bytes": (10, 11, 12),
 }  # fmt: skip
 COUNTS = 6  # of a launch, idle blocks apart, as `source.formula.OUTPUTS` names them
+SWEEPS = 150  # of the coordinate descent
 MEMORY_US, L2_US = 2.5e-7, 1e-7  # µs that a unit of the terms of bytes stands for, a byte
 
 
@@ -68,26 +69,26 @@ def work(counts: Floats) -> LaunchCounts:
     return LaunchCounts(np.maximum(blocks, 1.0), trips, np.maximum(longest, trips), least_bytes, moved_bytes, idle)
 
 
-def design(counts: Floats, sms: int, resident: NDArray[np.int64]) -> Floats:
+def design(counts: Floats, sms: int, resident: Ints) -> Floats:
     """Stack the terms of shapes × configurations [s, c, 6], `resident` [c] or [s, c]: [s, c, terms]."""
     columns = terms(work(counts), sms, resident)
     size = np.broadcast_shapes(*(np.shape(column) for column in columns), (1, 1), np.shape(resident))
     return np.stack([np.broadcast_to(np.asarray(column, float), size) for column in columns], axis=-1)
 
 
-def moments(x: Floats, us: Floats, weight: Floats | float = 1.0) -> tuple[Floats, Floats]:
+def moments(x: Floats, us: Floats, weight: Floats | float) -> tuple[Floats, Floats]:
     """Normal equations [c, p, p], [c, p] of the relative error Σ (weight · (law/us − 1))²; NaN times are skipped."""
     weight = np.where(np.isfinite(us), weight, 0.0)
     scaled = x * (weight / np.where(np.isfinite(us), us, 1.0))[..., None]
     return np.einsum("scp,scq->cpq", scaled, scaled), np.einsum("scp,sc->cp", scaled, weight)
 
 
-def nonnegative(gram: Floats, right: Floats, sweeps: int = 150) -> Floats:
+def nonnegative(gram: Floats, right: Floats) -> Floats:
     """Solve min θᵀGθ − 2bᵀθ, θ ≥ 0, for many configurations at once, by coordinate descent: [c, p]."""
     scale = np.sqrt(np.einsum("cpp->cp", gram)) + 1e-30
     g, b = gram / scale[:, :, None] / scale[:, None], right / scale
     theta = np.zeros_like(b)
-    for _ in range(sweeps):
+    for _ in range(SWEEPS):
         for j in range(b.shape[1]):
             theta[:, j] = np.maximum(0.0, theta[:, j] + b[:, j] - np.einsum("cp,cp->c", g[:, j], theta))
     return np.asarray(theta / scale)

@@ -35,8 +35,14 @@ class GridDependence:
         for result in results:
             for node, _ in result.terms if isinstance(result, Traced) else ():
                 self._parts(node, parts)
-        seen = [[self._at(result, parts, which) for result in results] for which in range(3)]
-        mean = [_mean(values) for values in zip(*seen, strict=True)]
+        seen = []  # every part at its first, middle and last value
+        for which in range(3):
+            known = {node: (0, extent // 2, extent - 1)[which] for node, extent in parts.items()}
+            seen.append([self._again(each.terms, each.const, known) if isinstance(each, Traced) else each
+                         for each in results])  # fmt: skip
+        mean = [values[0] if all(same(value, values[0]) for value in values)
+                else sum(share * value for share, value in zip(SHARES, values, strict=True))
+                for values in zip(*seen, strict=True)]  # fmt: skip
         return mean, [greatest(*values) for values in zip(*seen, strict=True)]
 
     def _parts(self, node: int, found: dict[int, Any]) -> None:
@@ -65,13 +71,6 @@ class GridDependence:
     def _value(self, side: tuple[Any, ...]) -> Any:
         return side[1] if side[0] == "plain" else made(self.trace, {side[1]: 1}, 0, self.trace.values[side[1]])
 
-    def _at(self, result: Any, parts: Mapping[int, Any], which: int) -> Any:
-        """A result with every part at its first, middle or last value."""
-        if not isinstance(result, Traced):
-            return result
-        known = {node: (0, extent // 2, extent - 1)[which] for node, extent in parts.items()}
-        return self._again(result.terms, result.const, known)
-
     def _again(self, terms: Any, const: Any, known: dict[int, Any]) -> Any:
         total = const
         for node, by in terms:
@@ -94,9 +93,3 @@ class GridDependence:
             found = (CALLS.get(kind) or SYMBOLS[kind])(*sides)
         known[node] = found
         return found
-
-
-def _mean(values: tuple[Any, ...]) -> Any:
-    if all(same(value, values[0]) for value in values):
-        return values[0]
-    return sum(share * value for share, value in zip(SHARES, values, strict=True))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pipewave.tune.chooser import Chooser, FixedChoice
+from pipewave.tune.chooser import Chooser
 from pipewave.tune.source.formula import GRID, NUMEL, SMALLEST_SIZE, is_size, tensor_of
 from pipewave.tune.user_kernels.kernel import KernelDescription
 
@@ -21,7 +21,7 @@ class Place:
 
     `inputs`: the sizes that a choice depends on, the same for all kinds of launches that come by; `pick` gives None for
     a launch of another place; `kinds`: of what is picked, so much tells the kind of a launch, the rest are its sizes;
-    `choosers` of each kind.
+    `choosers` of each kind, None where one configuration serves all of a kind.
     """
 
     __slots__ = ("choosers", "inputs", "kinds", "known", "pick")
@@ -34,7 +34,7 @@ class Place:
         self.kinds = len(parts)
         self.pick = _picker([*parts, *(_input(of, args, grid, name) for name in self.inputs)], args, kwargs, grid)
         self.known: dict[tuple[Any, ...], int] = {}
-        self.choosers: dict[tuple[Any, ...], Chooser | FixedChoice] = {}
+        self.choosers: dict[tuple[Any, ...], Chooser | None] = {}
 
     def picked(self, args: Sequence[Any], kwargs: Any, grid: Any) -> Any:
         """What is picked of a launch; None where it is of another place, or of a kind that none came by of."""
@@ -76,22 +76,24 @@ class CallSites:
                 return place, launch
         return None, None
 
-    def enter(self, chooser: Chooser | FixedChoice, args: Sequence[Any], kwargs: Any, grid: Any, index: int) -> None:
-        """Remember a choice, if it will stay so, and how to come to it fast from this place in the program."""
+    def enter(self, chooser: Chooser | None, args: Sequence[Any], kwargs: Any, grid: Any, index: int) -> None:
+        """Remember a choice, if it will stay so, and how to come to it fast from this place in the program. Without a
+        chooser it is that of all launches of a kind: nothing is known of these, and nothing will be measured.
+        """
         site = _site(args, kwargs, grid)
         if site not in self._places:
             self.of.held.append(getattr(grid, "__code__", None))  # its id names the place: it must live
         places = self._places.setdefault(site, [])
-        place = next((one for one in places if one.inputs == chooser.inputs), None)
+        inputs = () if chooser is None else chooser.inputs
+        place = next((one for one in places if one.inputs == inputs), None)
         if place is None:
-            place = Place(self.of, args, kwargs, grid, chooser.inputs)
+            place = Place(self.of, args, kwargs, grid, inputs)
             places.append(place)
         launch = place.pick(args, kwargs, grid)
         kind, key = launch[: place.kinds], launch[place.kinds :]
         place.choosers[kind] = chooser
-        if chooser.is_ready or key in chooser.memo:
-            chooser.remember(key, index)
-            place.remember(launch, index)
+        if chooser is None or chooser.is_ready or key in chooser.memo:
+            place.remember(launch, index if chooser is None else chooser.remember(key, index))
 
 
 def named(of: KernelDescription, args: Sequence[Any], kwargs: Any) -> dict[str, Any]:

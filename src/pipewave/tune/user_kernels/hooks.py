@@ -19,8 +19,9 @@ from pipewave.errors import BadFile
 from pipewave.tune import store
 from pipewave.tune.law.anchors import Floats
 from pipewave.tune.source.formula import tensor_of
+from pipewave.tune.store import Measured
 from pipewave.tune.user_kernels.device import Built, Device, Launch
-from pipewave.tune.user_kernels.kernel import KernelDescription, Kind
+from pipewave.tune.user_kernels.kernel import KernelDescription
 from pipewave.tune.user_kernels.measuring import Timed
 
 VARIABLE = "PIPEWAVE_TUNE_LOG"
@@ -100,15 +101,13 @@ class Benched:
         return 1e3 * float(found[0] if isinstance(found, list | tuple) else found)
 
 
-def kept(kernel: Any, kind: Kind, numbers: Mapping[str, Any], counts: Floats, timed: Timed) -> None:
+def kept(kernel: Any, one: Measured) -> None:
     """Append a measured launch of a `TunedKernel` to its store; a full disk costs the record, not the launch."""
     path, device = kernel.path(), kernel.device()
     if path is None or device is None:
         return
-    built = [timed.built.get(i) for i in range(len(kernel.configs))]
-    rows = [[one.smem_bytes, one.registers, int(bool(one.error))] if one else [0, 0, store.NOT_BUILT] for one in built]
     try:
-        store.append(path, kernel.of, device.env, kind, numbers, counts, timed.us, rows, timed.seconds)
+        store.append(path, kernel.of, device.env, one)
     except OSError as problem:
         warnings.warn(f"{kernel.of.name}: what was measured is not kept: {problem}", stacklevel=2)
 

@@ -10,8 +10,9 @@ import numpy as np
 
 from pipewave.tune.chooser import Chooser, Held
 from pipewave.tune.law.anchors import Anchors, Floats, Ints, Peaks, columns
-from pipewave.tune.law.model import Model, Prior, fit, physics
+from pipewave.tune.law.model import Model, fit, physics_us
 from pipewave.tune.source.formula import GRID
+from pipewave.tune.store import Measured
 from pipewave.tune.user_kernels import measuring
 from pipewave.tune.user_kernels.device import Built
 from pipewave.tune.user_kernels.kernel import Kind
@@ -23,28 +24,23 @@ ELSEWHERE = 128  # launches drawn that the pooled law is asked for
 
 @dataclass(slots=True)
 class KindState:
-    """`numbers`, `counts`, `us`: launches measured; `built` of each by configuration; `model` and `chooser` once there
-    are; `prior`: the model of another GPU, as it is expected here, and the sizes that it goes by.
+    """Launches `measured`; `model` and `chooser` once there are; `prior`: the model of another GPU, as it is expected
+    here, and the sizes that it goes by.
     """
 
     formulas: LaunchFormulas
     kind: Kind = ()
-    numbers: list[Mapping[str, Any]] = field(default_factory=list)
-    counts: list[Floats] = field(default_factory=list)
-    us: list[Floats] = field(default_factory=list)
-    built: list[Mapping[int, Built]] = field(default_factory=list)
+    measured: list[Measured] = field(default_factory=list)
     model: Model | None = None
     prior: tuple[Model, tuple[str, ...]] | None = None
     chooser: Chooser | None = None
     fitted_to: int = 0  # launches
     refused: str = ""  # why launches of this kind cannot be measured
 
-    def add(self, numbers: Mapping[str, Any], counts: Floats, us: Floats, built: Mapping[int, Built]) -> None:
-        """Take a measured launch in."""
-        self.numbers.append(numbers)
-        self.counts.append(counts)
-        self.us.append(us)
-        self.built.append(built)
+    @property
+    def numbers(self) -> list[Mapping[str, Any]]:
+        """The numbers of launches measured."""
+        return [one.numbers for one in self.measured]
 
     @property
     def is_hidden(self) -> bool:
@@ -59,11 +55,13 @@ class KindState:
         """Everything measured, to fit to."""
         config = columns(self.formulas.of.configs)
         every = range(len(self.formulas.of.configs))
-        known = {i: one for each in self.built for i, one in each.items()}  # of launches that did not compile it
-        rows = [[each.get(i) or known.get(i) or Built() for i in every] for each in self.built]
+        built = [one.timed.built for one in self.measured]
+        known = {i: one for each in built for i, one in each.items()}  # of launches that did not compile it
+        rows = [[each.get(i) or known.get(i) or Built() for i in every] for each in built]
         warps = config.get("num_warps", np.full(len(every), 4))
         resident = np.stack([measuring.resident(row, warps, peaks) for row in rows])
-        return Anchors(of.at(self.numbers), np.stack(self.counts), np.stack(self.us), config, resident)
+        counts, us = [one.counts for one in self.measured], [one.timed.us for one in self.measured]
+        return Anchors(of.at(self.numbers), np.stack(counts), np.stack(us), config, resident)
 
     def fitted(self, peaks: Peaks) -> tuple[Model, Sizes, Anchors]:
         """The model of what was measured, and what it was fitted to."""
@@ -72,33 +70,31 @@ class KindState:
         elsewhere = (
             self.formulas.many(of.numbers(drawn(anchors.at, ELSEWHERE, seed=1))) if self.formulas.formulas else None
         )
-        known = None  # of another GPU's model, where it goes by the same sizes
-        if self.prior is not None and self.prior[1] == of.names:
-            known = Prior(self.prior[0].law_us, self.prior[0].smooth, self.prior[0])
-        return fit(anchors, peaks, elsewhere, known), of, anchors
+        there = self.prior[0] if self.prior is not None and self.prior[1] == of.names else None
+        return fit(anchors, peaks, elsewhere, there), of, anchors
 
     def take(self, peaks: Peaks) -> bool:
         """Fit anew where launches have doubled, and say so; else only remember the last one's fastest."""
-        if self.chooser is None or len(self.us) >= 2 * self.fitted_to:
+        if self.chooser is None or len(self.measured) >= 2 * self.fitted_to:
             self.fit(peaks)
             return True
-        self._remember(self.chooser, self.numbers[-1], self.us[-1])
+        self._remember(self.chooser, self.measured[-1])
         return False
 
     def fit(self, peaks: Peaks) -> None:
         """Fit to what was measured."""
-        self.fitted_to = len(self.us)
+        self.fitted_to = len(self.measured)
         self.model, of, anchors = self.fitted(peaks)
         best, usable = np.nanargmin(anchors.us, axis=1), np.flatnonzero(np.isfinite(anchors.us).any(axis=0))
         self.chooser = Chooser(self.formulas, of, self.model, usable, anchors.at, best,
                                held=self._held(anchors.resident))  # fmt: skip
-        for numbers, us in zip(self.numbers, self.us, strict=True):
-            self._remember(self.chooser, numbers, us)
+        for one in self.measured:
+            self._remember(self.chooser, one)
 
-    def _remember(self, chooser: Chooser, numbers: Mapping[str, Any], us: Floats) -> None:
+    def _remember(self, chooser: Chooser, one: Measured) -> None:
         """What was measured is known, unless the next launch of these sizes may differ."""
         if not self.is_hidden:
-            chooser.remember(tuple(numbers[name] for name in chooser.inputs), int(np.nanargmin(us)))
+            chooser.remember(tuple(one.numbers[name] for name in chooser.inputs), int(np.nanargmin(one.timed.us)))
 
     def _held(self, resident: Ints) -> Held | None:
         """What tells binaries of launches apart, where sizes that are constants of the binary do."""
@@ -135,5 +131,4 @@ class KindState:
         model = self.model or (self.prior and self.prior[0])
         if model is not None:
             return np.asarray(model.law_us(counts[None])[0])
-        of = physics(peaks, len(counts))
-        return np.asarray(of.us(counts[None], np.full(len(counts), 2))[0])
+        return np.asarray(physics_us(counts[None], np.full(len(counts), 2), peaks)[0])

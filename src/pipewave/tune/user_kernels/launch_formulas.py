@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.tune.law.anchors import Floats, Ints
+from pipewave.tune.law.anchors import Floats
 from pipewave.tune.source.emitted import compiled
 from pipewave.tune.source.formula import NUMEL, Formula, follows, formula, values_of
 from pipewave.tune.source.traced import Trace, power_of_2
@@ -78,12 +78,10 @@ class LaunchFormulas:
                 return found
         return None
 
-    def counts(self, numbers: Mapping[str, Any], some: Ints | None = None) -> Floats:
-        """Counts [c, 6] of a launch that was read, of all configurations or of some."""
-        groups, at = np.unique(self.group if some is None else self.group[some], return_inverse=True)
-        every = [self.formulas[group] for group in groups.tolist()]
-        rows = [self._one(made, numbers) or _loose(made[0], numbers) for made in every]
-        return np.asarray(np.array([[float(value) for value in row] for row in rows])[at])
+    def counts(self, numbers: Mapping[str, Any]) -> Floats:
+        """Counts [c, 6] of a launch that was read."""
+        rows = [self._one(made, numbers) or _loose(made[0], numbers) for made in self.formulas]
+        return np.asarray(np.array([[float(value) for value in row] for row in rows])[self.group])
 
     def many(self, numbers: Mapping[str, Floats]) -> Floats:
         """Counts [s, c, 6] of launches given as columns of their inputs, by the first formula of each configuration."""

@@ -22,9 +22,8 @@ from pipewave.tune import store as store
 from pipewave.tune.source.formula import inputs_of
 from pipewave.tune.source.inspect import arguments, expression_grid, tuned
 from pipewave.tune.store import KindTable
-from pipewave.tune.user_kernels import measuring
 from pipewave.tune.user_kernels.device import Device, Launch, Options
-from pipewave.tune.user_kernels.hooks import kept, read_log
+from pipewave.tune.user_kernels.hooks import read_log
 from pipewave.tune.user_kernels.kernel import Kind
 from pipewave.tune.user_kernels.tuned import TunedKernel
 
@@ -123,41 +122,33 @@ def _made(kernel: TunedKernel, one: Noted, make: TensorFactory) -> tuple[dict[st
 
 def _measure(kernel: TunedKernel, one: Noted, device: Device, make: TensorFactory) -> None:
     named, numbers = _made(kernel, one, make)
-    kind = kernel.of.kind(named)
-    state = kernel.state(kind, one.grid, named, inputs_of(one.grid, named, kernel.of.constants))
+    state = kernel.state(kernel.of.kind(named), one.grid, named, inputs_of(one.grid, named, kernel.of.constants))
     if any(dict(known) == numbers for known in state.numbers):
         return
     counts = np.array(one.record["counts"]) if "counts" in one.record else state.formulas.counts(numbers)
-    launch = kernel.launch((), named, one.grid)
-    narrow = any("8" in text for _, text in kind)
-    expected = state.expected_us(counts, device.peaks)
-    timed = measuring.measure(device, launch, range(len(kernel.configs)), counts, expected, narrow)
-    if np.isfinite(timed.us).any():
-        state.add(numbers, counts, timed.us, timed.built)
-        kept(kernel, state.kind, numbers, counts, timed)
+    kernel.timed(state, device, kernel.launch((), named, one.grid), numbers, counts, range(len(kernel.configs)))
 
 
 def write_table(kernel: TunedKernel, device: Device) -> Path | None:
     """Fit every kind that was measured and write the table beside the store."""
     path = kernel.path()
-    states = {kind: state for kind, state in kernel.kinds.items() if state.us}
-    if path is None or not states:
-        return None
     kinds: dict[Kind, KindTable] = {}
-    for kind, state in states.items():
-        model, of, _ = state.fitted(device.peaks)
-        kinds[kind] = KindTable(model, state.numbers, of.names)
+    for kind, state in kernel.kinds.items():
+        if state.measured:
+            model, of, _ = state.fitted(device.peaks)
+            kinds[kind] = KindTable(model, state.numbers, of.names)
+    if path is None or not kinds:
+        return None
     return store.write_table(path, kernel.of, device.env, kinds, list(_canary(kernel)))
 
 
 def _canary(kernel: TunedKernel) -> Iterator[dict[str, Any]]:
     """A few launches, spread over all, with the fastest configuration and its time."""
-    every = [(kind, i) for kind, state in kernel.kinds.items() for i in range(len(state.us))]
-    for kind, i in every[:: max(1, -(-len(every) // CANARY))]:
-        state = kernel.kinds[kind]
-        best = int(np.nanargmin(state.us[i]))
-        yield {"kind": [list(pair) for pair in kind], "numbers": dict(state.numbers[i]), "config": best,
-               "us": float(state.us[i][best])}  # fmt: skip
+    every = [(kind, one) for kind, state in kernel.kinds.items() for one in state.measured]
+    for kind, one in every[:: max(1, -(-len(every) // CANARY))]:
+        best = int(np.nanargmin(one.timed.us))
+        yield {"kind": [list(pair) for pair in kind], "numbers": dict(one.numbers), "config": best,
+               "us": float(one.timed.us[best])}  # fmt: skip
 
 
 def check(kernel: TunedKernel, table: Path, launches: Sequence[Noted], device: Device, make: TensorFactory) -> Verdict:

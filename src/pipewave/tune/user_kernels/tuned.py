@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from pipewave.errors import BadInput
 from pipewave.tune import store as store
-from pipewave.tune.chooser import Chooser, FixedChoice
+from pipewave.tune.chooser import Chooser
 from pipewave.tune.law.anchors import Floats, Peaks
 from pipewave.tune.law.model import moved
 from pipewave.tune.source.formula import GRID, inputs_of
+from pipewave.tune.store import Measured
 from pipewave.tune.user_kernels import hooks, measuring
 from pipewave.tune.user_kernels.aside import ASIDE
 from pipewave.tune.user_kernels.call_sites import CallSites, named
@@ -111,9 +112,10 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
             # Nothing but the model decides where nothing is logged, measured or pruned by the user.
             if found is None and self._log is None and not self._prunes and not self._measures():
                 chooser = place.choosers[launch[: place.kinds]]
-                found = self._counted(chooser, launch[place.kinds :])
-                if chooser.is_ready:
-                    place.remember(launch, found)
+                if chooser is not None:
+                    found = self._counted(chooser, launch[place.kinds :])
+                    if chooser.is_ready:
+                        place.remember(launch, found)
             if found is not None:
                 return found
         with self._lock:
@@ -133,13 +135,13 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
     def _fit_all(self) -> None:
         device = self.device()
         for state in self.kinds.values():
-            if device is not None and state.fitted_to < len(state.us):
+            if device is not None and state.fitted_to < len(state.measured):
                 state.fit(device.peaks)
                 self._sites.forget()
             if state.chooser is not None:
                 state.chooser.begin()
 
-    def _counted(self, chooser: Chooser | FixedChoice, key: tuple[Any, ...]) -> int:
+    def _counted(self, chooser: Chooser, key: tuple[Any, ...]) -> int:
         """A choice by sizes, counted where it is new; not kept while lists are worked out, but into a CUDA graph."""
         found = chooser.memo.get(key)
         if found is None:
@@ -193,7 +195,7 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
             self._sites.enter(state.chooser, args, kwargs, grid, index)
         elif self._log is None and not (self._may_measure() or self._prunes):
             if state.chooser is None:
-                self._sites.enter(FixedChoice(), args, kwargs, grid, index)
+                self._sites.enter(None, args, kwargs, grid, index)
             elif state.chooser.is_ready:
                 self._unfollowed[kind, *numbers.items()] = index
         return index
@@ -232,9 +234,9 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
             return
         for one in store.launches(path, self.of, device.env):
             if one.kind == kind and state.formulas.covers(one.numbers):
-                state.add(one.numbers, one.counts, one.us, one.built)
-                self.spent_s += one.seconds
-        if state.us:
+                state.measured.append(one)
+                self.spent_s += one.timed.seconds
+        if state.measured:
             state.fit(device.peaks)
 
     def path(self) -> Path | None:
@@ -285,28 +287,35 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
         """A launch to measure, with the hooks that upstream runs around each."""
         return hooks.launch_of(self, named(self.of, args, kwargs), args, kwargs, grid)
 
-    def measure(self, state: KindState, device: Device, launch: Launch, numbers: Mapping[str, Any], counts: Floats,
-                allowed: Sequence[int]) -> int | None:  # fmt: skip
-        """Time a launch under the configurations allowed, keep it, fit anew; the fastest, None where none ran.
-
-        BadInput where nothing ran at any launch so far.
-        """
-        by_name = named(self.of, launch.args, launch.kwargs)
-        narrow = any("8" in text for _, text in self.of.kind(by_name))
+    def timed(self, state: KindState, device: Device, launch: Launch, numbers: Mapping[str, Any], counts: Floats,
+              allowed: Sequence[int]) -> measuring.Timed:  # fmt: skip
+        """Time a launch under the configurations allowed, and keep it if any ran."""
+        narrow = any("8" in text for _, text in self.of.kind(named(self.of, launch.args, launch.kwargs)))
         timed = measuring.measure(device, launch, allowed, counts, state.expected_us(counts, device.peaks), narrow,
                                   getattr(device, "clock", time.monotonic),
                                   followed=not state.formulas.unknown)  # fmt: skip
+        self.spent_s += timed.seconds
+        if (timed.us == timed.us).any():
+            state.measured.append(Measured(state.kind, numbers, counts, timed))
+            hooks.kept(self, state.measured[-1])
+        return timed
+
+    def measure(self, state: KindState, device: Device, launch: Launch, numbers: Mapping[str, Any], counts: Floats,
+                allowed: Sequence[int]) -> int | None:  # fmt: skip
+        """As `timed`, then fit anew; the fastest configuration, None where none ran.
+
+        BadInput where nothing ran at any launch so far.
+        """
+        timed = self.timed(state, device, launch, numbers, counts, allowed)
+        by_name = named(self.of, launch.args, launch.kwargs)
         hooks.failures_told(self.upstream, launch, timed)
         self.upstream.pre_hook({**by_name, **self.of.configs[allowed[0]]}, reset_only=True)
-        self.spent_s += timed.seconds
         if not (timed.us == timed.us).any():
             why = next((one.error for one in timed.built.values() if one.error), "nothing could be timed")
-            if not any(each.us for each in self.kinds.values()):
+            if not any(each.measured for each in self.kinds.values()):
                 raise BadInput(f"no configuration ran: {why}", field="configs")
             state.refused = self.reason = f"no configuration ran at one kind of launches: {why}"
             return None
-        state.add(numbers, counts, timed.us, timed.built)
-        hooks.kept(self, state.kind, numbers, counts, timed)
         if state.take(device.peaks):
             self._sites.forget()
         if self.spent_s >= self.options.budget_s:  # from now on the laws choose
