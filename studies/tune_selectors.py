@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.own_kernels.making import numbers_of
+from lab.own_kernels.making import numbers_of, sizes
 from lab.own_kernels.measured import Measured, measured
 from lab.own_kernels.recording import ANCHOR, TEST, Recording
 from lab.own_kernels.space import kernels
@@ -34,7 +34,7 @@ def anchors_of(some: Measured) -> Anchors:
     """Recorded launches with their counts, load known."""
     numbers = numbers_of(some, load=True)
     formulas = tables.formulas(some.kernel, {name: float(values[0]) for name, values in numbers.items()})
-    at = np.stack([numbers[name] for name in tables.sizes(some.kernel)], axis=1)
+    at = np.stack([numbers[name] for name in sizes(some.kernel)], axis=1)
     return Anchors(at, formulas.many(numbers), some.us, some.config, some.resident)
 
 

@@ -47,6 +47,11 @@ def described(kernel: str) -> KernelDescription:
     return replace(tables.description(kernel), source_sha256=source_hash(function(kernel)))
 
 
+def sizes(kernel: str) -> tuple[str, ...]:
+    """The numbers that launches of a shipped kernel are placed by."""
+    return (*SHAPE_FIELDS[family(kernel)], *(("split_lines",) if kernel == "gemm_fp8" else ()))
+
+
 def numbers_of(some: Measured, *, load: bool) -> Columns:
     """The numbers of recorded launches as columns [s], with their load if asked."""
     shape = {name: some.shape[name].astype(float) for name in SHAPE_FIELDS[family(some.kernel)]}
@@ -55,7 +60,7 @@ def numbers_of(some: Measured, *, load: bool) -> Columns:
 
 def _kind(kernel: str, some: Measured, env: Mapping[str, Any], kind: Kind, samples: int) -> KindTable:
     load = kind == tables.LOAD
-    numbers, names = numbers_of(some, load=load), tables.sizes(kernel)
+    numbers, names = numbers_of(some, load=load), sizes(kernel)
     example = {name: float(values[0]) for name, values in numbers.items()}
     formulas, at = tables.formulas(kernel, example), np.stack([numbers[name] for name in names], axis=1)
     peaks = peaks_of(str(env["gpu"]), int(env["sm_count"]))

@@ -109,8 +109,7 @@ class Patch:
 
     def undo(self) -> None:
         """Triton's own `run` again, for kernels met already too."""
-        if _ACTIVE:
-            _ACTIVE.clear()
+        _ACTIVE.clear()
         self._of.run = self._upstream
         atexit.unregister(self.say)
 

@@ -109,11 +109,6 @@ def formulas(kernel: str, numbers: Mapping[str, Any], of: KernelDescription | No
     return made
 
 
-def sizes(kernel: str) -> tuple[str, ...]:
-    """The numbers that launches of a shipped kernel are placed by."""
-    return (*SHAPE_FIELDS[family(kernel)], *(("split_lines",) if kernel == "gemm_fp8" else ()))
-
-
 def with_derived(kernel: str, shape: Mapping[str, Any]) -> dict[str, Any]:
     """Shape fields, numbers or columns, with what follows from them: whether rows of fp8 start inside cache lines."""
     return {**shape, "split_lines": 1 + (shape["k"] % LINE > 0)} if kernel == "gemm_fp8" else dict(shape)
