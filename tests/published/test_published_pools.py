@@ -106,13 +106,13 @@ def test_launches_say_how_their_prefill_engines_run() -> None:
     setup = Setup(engine="sglang:0.5.8", gemm_backend="flashinfer_trtllm")
     prefill, decode = _prefill(setup, launch, load("DeepSeek-R1")), _decode(setup, launch, load("DeepSeek-R1"), 1024)
     assert (prefill.exchange, decode.exchange, prefill.gemm_backend) == ("allreduce", None, "flashinfer_trtllm")
-    plain = next(one for one in _launches() if one.of.get("plain") and one.prefill.data_parallel)
+    plain = next(one for one in _launches() if one.of.get("plain") and one.prefill.dp > 1)
     assert _prefill(setup, plain, load("DeepSeek-R1")).gemm_backend is None
 
 
 def test_only_those_who_send_in_the_scheduler_wait_for_it() -> None:
     by_gpu = {
-        (one.of["gpu"], one.prefill.data_parallel): send_ms("sglang", *_fabric(one, one.of["gpu"]))
+        (one.of["gpu"], one.prefill.dp > 1): send_ms("sglang", *_fabric(one, one.of["gpu"]))
         for one in _launches()
         if one.of["engine"] == "sglang"
     }

@@ -12,7 +12,7 @@ from pipewave.planning import Question, Space, plan
 from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
 from pipewave.simulate import estimate
-from pipewave.simulate.interval import METRICS, Uncertainty, hull, server_of, sides
+from pipewave.simulate.interval import METRICS, Uncertainty, interval_ends, server_of
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import synthetic
@@ -78,7 +78,7 @@ def test_intervals_widen_with_what_is_not_known(engine: str, metric: str) -> Non
 
 
 def test_ends_are_as_far_on_either_side() -> None:
-    ends = sides({"ttft_ms": 100.0}, Uncertainty(0.1, "vllm", version_given=True))
+    ends = interval_ends({"ttft_ms": 100.0}, Uncertainty(0.1, "vllm", version_given=True))
     assert ends["ttft_ms_low"] * ends["ttft_ms_high"] == pytest.approx(1e4)
 
 
@@ -134,7 +134,9 @@ def test_the_note_names_a_version_that_is_not_given() -> None:
 
 
 def test_queues_widen_the_interval_of_requests_that_come_at_a_rate() -> None:
-    assert hull({"x_low": 1.0, "x_high": 3.0}, {"x": 2.0}, {"x": 9.0}) == {"x_low": 1.0, "x_high": 9.0}
+    uncertain = Uncertainty(0.1, "vllm", version_given=True)
+    held = interval_ends({"ttft_ms": 1.0}, uncertain, {"ttft_ms": 0.9}, {"ttft_ms": 1e3})
+    assert held == interval_ends({"ttft_ms": 1.0}, uncertain) | {"ttft_ms_high": 1e3}
     case = {"model": MODEL, "gpu": GPU, "version": "0.22.1", "isl": 4000, "osl": 20, "requests": 200}
     quiet, busy = (answer(from_dict(case | {"rate": rate})) for rate in (0.5, 12.0))  # 12: near what it can serve
     assert quiet["ttft_ms_high"] / quiet["ttft_ms"] < busy["ttft_ms_high"] / busy["ttft_ms"]

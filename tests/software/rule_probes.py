@@ -14,7 +14,7 @@ from pipewave.errors import PipewaveError
 from pipewave.gpus import GPU, find
 from pipewave.nets.weights_metadata import changes
 from pipewave.physics.arith import SCALAR
-from pipewave.prediction.api import predict_list
+from pipewave.prediction.api import predict
 from pipewave.prediction.kernel_latency import write_back_s
 from pipewave.software.rules import table
 from pipewave.software.stacks import nearest
@@ -280,7 +280,7 @@ def answerable(family: str) -> dict[tuple[str, str], list[dict[str, Any]]]:
         if family == "steps":
             protocol = "serving"
         try:
-            predict_list([from_dict(case)], gpu_of(gpu), protocol)
+            predict([from_dict(case)], gpu_of(gpu), protocol=protocol)
         except PipewaveError:
             continue
         out.setdefault((gpu, protocol), []).append(case)
@@ -307,7 +307,7 @@ def questions(family: str) -> list[Question]:
 
 
 def _answers(gpu: str, protocol: str, cases: list[dict[str, Any]]) -> list[float]:
-    found = predict_list(list(map(from_dict, cases)), gpu_of(gpu), protocol)
+    found = predict(list(map(from_dict, cases)), gpu_of(gpu), protocol=protocol)
     return [*found.latency_us.tolist(), *found.low_us.tolist(), *found.ceiling_us.tolist()]
 
 

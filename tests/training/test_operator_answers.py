@@ -13,7 +13,7 @@ from corpus.sources import data_dir  # noqa: E402
 from pipewave.calls.families import from_dict  # noqa: E402
 from pipewave.gpus import find  # noqa: E402
 from pipewave.kernels.base import family_of  # noqa: E402
-from pipewave.prediction.api import predict_list  # noqa: E402
+from pipewave.prediction.api import predict  # noqa: E402
 from pipewave.prediction.columns import numeric_fields  # noqa: E402
 from train.net import nets  # noqa: E402
 
@@ -61,7 +61,7 @@ def test_rows_never_seen_are_answered_within_the_bar(net: str) -> None:
     frame = frame.sample(min(ROWS, len(frame)), random_state=2)
     errors = []
     for gpu, part in frame.groupby("gpu", observed=True):
-        found = predict_list([from_dict(case) for case in cases(family, part)], find(str(gpu)), "graph")
+        found = predict([from_dict(case) for case in cases(family, part)], find(str(gpu)), protocol="graph")
         assert (found.floor_us <= found.latency_us).all()
         errors.append(np.abs(found.latency_us / part["latency_us"].to_numpy() - 1).mean())
     assert 100 * np.mean(errors) < bar

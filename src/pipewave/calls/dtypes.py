@@ -17,9 +17,6 @@ OPERAND_BYTES = {
     "int4": 0.5 + 2.0 / 128,  # one bf16 scale per 128
 }
 
-# What kernels without weights exist for: 4-bit types are types of weights, and attention has no integer products.
-ATTENTION_DTYPES = ("bf16", "fp16", "fp8", "fp8_block")
-STREAMED_DTYPES = ("bf16", "fp16", "fp8", "fp8_block", "int8", "nvfp4")
 SIXTEEN_BIT = {"bf16": ("fp16",), "fp16": ("bf16",)}  # types that the same kernels take
 FOUR_BIT = ("nvfp4", "mxfp4", "int4")
 # What frameworks call operand types. `float8_e4m3fn` is torch's name, `fp8_e4m3` the engines'.

@@ -9,11 +9,14 @@ from contextlib import ExitStack, contextmanager
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from pipewave.errors import BadFile, BadInput
 from pipewave.files import whole
 from pipewave.files.json_text import dumps
+
+if TYPE_CHECKING:
+    from pipewave.prediction.jsonl import Counts
 
 FORMATS = ("table", "json", "csv")
 GZIP = b"\x1f\x8b"
@@ -21,12 +24,6 @@ ERROR = '"error": {'  # of an answer that is an error
 CLEAR = "\r\033[K"  # to the start of the line, and the rest of it away
 EVERY_S = 0.1  # between two looks of a bar
 WIDTH = 30  # of a bar
-
-
-class Counts(Protocol):
-    """How many lines of a file were in error."""
-
-    failed: int
 
 
 def answer_cases(

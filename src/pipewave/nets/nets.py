@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from importlib import resources
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from pipewave.physics.arith import ARRAY, Arith
 Members = Sequence[float] | NDArray[np.float64]  # of one call, or [member, call]
 
 SCHEMA = 1
+SHIPPED = packaged.ROOT / "data" / "weights"
 UNKNOWN = "?"  # the category of stacks, implementations and types never seen in training
 UNTRAINED_SCALE = 0.35  # interval half-width in log time before any training, divided by the default quantile
 
@@ -202,17 +202,14 @@ class Trained:
     sha256: str = ""  # of the weights
 
 
-def weights_dir() -> Path:
-    """Folder of the shipped weights, or the one that PIPEWAVE_WEIGHTS names: of weights of one's own training."""
-    if named := os.environ.get("PIPEWAVE_WEIGHTS"):
-        return Path(named)
-    return Path(str(resources.files("pipewave") / "data" / "weights"))
-
-
 @cache
 def trained(name: str, folder: Path | None = None) -> Trained | None:
-    """Load the net of that name, or None where none was trained. BadFile when it is corrupted."""
-    path = (folder or weights_dir()) / f"{name}.json"
+    """Load the net of that name, or None where none was trained. BadFile when it is corrupted.
+
+    folder: of its weights; else that which PIPEWAVE_WEIGHTS names, of one's own training, or the shipped ones.
+    """
+    folder = folder or Path(os.environ.get("PIPEWAVE_WEIGHTS") or str(SHIPPED))
+    path = folder / f"{name}.json"
     return load(path) if path.exists() else None
 
 

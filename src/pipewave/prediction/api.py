@@ -155,15 +155,10 @@ def group_on(call: Call, gpu: GPU, stack: str | None = None, impl: str | None = 
     return family, group_key_of(family, call, stack, impl)
 
 
-def predict_list(calls: Sequence[Call], gpu: GPU, protocol: str) -> Predictions:
-    """Predictions for a list of calls on one GPU. BadInput for a call that cannot run."""
-    return predict_grouped(calls, [group_on(call, gpu) for call in calls], gpu, protocol)
-
-
 def predict_grouped(
     calls: Sequence[Call], groups: Sequence[Group], gpu: GPU, protocol: str, *, ceilings: bool = True
 ) -> Predictions:
-    """The same where the group of each call is known. `ceilings`: whether anybody looks at them."""
+    """Predictions for a list of calls, each of a group, on one GPU. `ceilings`: whether anybody looks at them."""
     return joined(_by_group(calls, groups, gpu, protocol, ceilings=ceilings), len(calls))
 
 

@@ -261,12 +261,8 @@ def _plainly_valid(family: Family, key: tuple[Any, ...], cases: Sequence[Case]) 
             allowed[name].check(name, value)
     except PipewaveError:
         return False
-    return _columns_valid(family, cases)
-
-
-def _columns_valid(family: Family, cases: Sequence[Case]) -> bool:
     for name in numeric_fields(family):
-        rule = rules(family.call)[name]
+        rule = allowed[name]
         values = [case[name] for case in cases if name in case]
         if values and not (set(map(type, values)) == {int} and rule.low <= min(values) and max(values) <= rule.high):
             return False

@@ -13,7 +13,7 @@ from pipewave.published.infer_pools import matched
 from pipewave.published.published_pools import launched
 from pipewave.published.unstated import Stated, fill, version_of
 from pipewave.simulate.estimate import STEP_TOKENS, static_estimate
-from pipewave.simulate.interval import hull, interval_ends, sides
+from pipewave.simulate.interval import METRICS, interval_ends
 from pipewave.simulate.kv_budget import traffic_notes
 from pipewave.simulate.pools import Pools
 from pipewave.simulate.power import energy_figures, mean_power_w
@@ -174,7 +174,7 @@ def served(
     if interval:
         scales = engines.uncertain.tried(deployed.traffic.concurrency)
         times = {name: one for name, one in found.items() if name.endswith("_ms")}
-        bounds = interval_ends(found, engines.uncertain, *_tried(deployed, times, scales, most_steps, steady=steady))
+        bounds = interval_ends(times, engines.uncertain, *_tried(deployed, times, scales, most_steps, steady=steady))
     bounds |= deployed.energy(record, found, window)
     if sla == ANY:  # nothing tells good requests from others
         found = {name: one for name, one in found.items() if not name.startswith("good")}
@@ -203,10 +203,9 @@ def answer(case: Case, front: Front | None = None, pace: Pace = AS_PREDICTED) ->
         return _batch(run, traffic) if case.mode == "estimate" else _means(deployed.figures(run, window))
 
     seen = means(record)
-    intervals = sides(seen, uncertain)
-    if case.mode == "serve":
-        tried = uncertain.tried(traffic.concurrency)
-        intervals = hull(intervals, *_tried(deployed, seen, tried, steady=case.steady))
+    tried = uncertain.tried(traffic.concurrency) if case.mode == "serve" else ()
+    others = _tried(deployed, seen, tried, steady=case.steady)
+    intervals = interval_ends({name: seen[name] for name in METRICS if name in seen}, uncertain, *others)
     decode, energy = deployed.engines.decode, deployed.energy(record, seen, window)
     return {
         **{name: round(value, DIGITS) for name, value in (seen | intervals).items()},

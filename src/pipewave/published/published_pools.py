@@ -27,7 +27,7 @@ from pipewave.models.kernels import Deployment
 from pipewave.models.precision import NVFP4
 from pipewave.models.shard import ALONE
 from pipewave.models.spec import Layer
-from pipewave.simulate.pools import Pools, routed
+from pipewave.simulate.pools import Pools, Side, routed
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import of as speculative_of
@@ -48,29 +48,12 @@ SHORT = 0.12  # by which those sent are below nominal ones in public runs
 FARTHEST = 6.0
 
 
-@dataclass(frozen=True, slots=True)
-class Engines:
-    """A pool: `workers` engines of `gpus` GPUs; attention data parallel or tensor parallel, experts whole or cut."""
-
-    workers: int
-    gpus: int
-    data_parallel: bool
-    whole_experts: bool
-
-    @classmethod
-    def read(cls, workers: str, kind: str, gpus: str) -> Engines:
-        """From `2`, `dep` and `8`."""
-        return cls(int(workers), int(gpus), kind in ("dp", "dep"), kind in ("tep", "dep"))
-
-    @property
-    def degrees(self) -> tuple[int, int, int]:
-        """Tensor, expert and attention data parallelism of an engine."""
-        ep = self.gpus if self.whole_experts else 1
-        return (1, ep, self.gpus) if self.data_parallel else (self.gpus, ep, 1)
-
-    def __str__(self) -> str:
-        kind = f"{'dp' if self.data_parallel else 'tp'} {self.gpus}{', whole experts' if self.whole_experts else ''}"
-        return f"{self.workers} engine{'s' * (self.workers > 1)} of {kind}"
+def _side(workers: str, kind: str, gpus: str) -> Side:
+    """A pool, from `2`, `dep` and `8`: attention data parallel (`dp`, `dep`) or tensor parallel, experts whole (`tep`,
+    `dep`) or cut.
+    """
+    ranks = {"dp" if kind in ("dp", "dep") else "tp": int(gpus)}
+    return Side(int(workers), ep=int(gpus) if kind in ("tep", "dep") else 1, **ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +63,8 @@ class Launch:
     and rank (None: the engine's default).
     """
 
-    prefill: Engines
-    decode: Engines
+    prefill: Side
+    decode: Side
     lengths: tuple[int, int]
     flights: tuple[int, ...]
     batch: int | None
@@ -92,14 +75,13 @@ class Launch:
     @property
     def gpus(self) -> int:
         """GPUs of both pools."""
-        return sum(pool.workers * pool.gpus for pool in (self.prefill, self.decode))
+        return self.prefill.gpus + self.decode.gpus
 
     def requests(self, flight: int) -> int | None:
         """Most requests of a decode rank, for so many in flight; a launch for other numbers has room for all."""
         if self.batch is None:
             return None
-        ranks = self.decode.workers * (self.decode.gpus if self.decode.data_parallel else 1)
-        share = math.log2(max(flight / ranks, 1))
+        share = math.log2(max(flight / (self.decode.workers * self.decode.dp), 1))
         if self.batch == 0:
             return 1 << int(share)
         return self.batch if flight in self.flights else max(self.batch, 1 << math.ceil(share))
@@ -162,7 +144,7 @@ def _other_gpus(launch: Launch, gpus: int) -> float:
     """How far GPUs as tables give them are from a launch's: of a decode engine or of all; one GPU is what tables say
     that know of tensor ranks alone, or of nothing.
     """
-    if gpus in (launch.decode.gpus, launch.gpus) or (gpus == 1 and launch.decode.data_parallel):
+    if gpus in (launch.decode.tp * launch.decode.dp, launch.gpus) or (gpus == 1 and launch.decode.dp > 1):
         return 0.0
     return GPUS_UNSAID if gpus == 1 else 1.0
 
@@ -184,12 +166,12 @@ def _launch(line: str, lengths: tuple[int, int], flights: list[int], of: Mapping
     if found is None:
         raise BadInput(f"{FILE.name}: {line!r} is no launch", field="path")
     parts = found.groups()
-    decode = Engines.read(*parts[3:6])
+    decode = _side(*parts[3:6])
     times = decode.workers if of.get("each") else 1
     batch = None if parts[6] is None else 0 if parts[6] == "fill" else int(parts[6])
     meant = tuple(times * flight for flight in flights)
     prompts = int(parts[8]) if parts[8] else of.get("prompt_tokens")
-    return Launch(Engines.read(*parts[:3]), decode, lengths, meant, batch, int(parts[7] or 0), prompts, of)
+    return Launch(_side(*parts[:3]), decode, lengths, meant, batch, int(parts[7] or 0), prompts, of)
 
 
 @cache
@@ -259,7 +241,7 @@ def _pools(launch: Launch, gpu: str | GPU, engine: str, first: Server, then: Ser
 def _fabric(launch: Launch, gpu: str | GPU) -> tuple[str, str]:
     """The fabric that caches cross, and the ranks that send them."""
     fabric = "nvlink" if launch.gpus <= joined(find_gpu(gpu)) else "network"
-    return fabric, "data_parallel" if launch.prefill.data_parallel else "tensor"
+    return fabric, "data_parallel" if launch.prefill.dp > 1 else "tensor"
 
 
 def experts_of(model: ModelSpec) -> int:
@@ -308,28 +290,27 @@ def _decode(setup: Setup, launch: Launch, model: ModelSpec, flight: int) -> Setu
         max_num_seqs=most,
         max_num_batched_tokens=None,
         speculative=drafting,
-        graph_limit=graphs if launch.decode.data_parallel else setup.graph_limit,
-        graph_step=graphs if launch.decode.data_parallel else None,
+        graph_limit=graphs if launch.decode.dp > 1 else setup.graph_limit,
+        graph_step=graphs if launch.decode.dp > 1 else None,
     )
 
 
-def _cut(setup: Setup, launch: Launch, engines: Engines, model: ModelSpec, exchange: str | None) -> Setup:
+def _cut(setup: Setup, launch: Launch, side: Side, model: ModelSpec, exchange: str | None) -> Setup:
     """One engine of a pool. Expert parts that do not divide the experts hold copies of some."""
-    tp, ep, dp = engines.degrees
-    missing = -experts_of(model) % ep
+    missing = -experts_of(model) % side.ep
     return replace(
         setup,
         **BARE,
-        tp=tp,
-        ep=ep,
-        dp=dp,
+        tp=side.tp,
+        ep=side.ep,
+        dp=side.dp,
         replicas=1,
         balance=Balance(missing, "even") if missing else setup.balance,
         kv_dtype=launch.of.get("kv_dtype") or setup.kv_dtype,
         gpu_memory_utilization=launch.of.get("memory_fraction") or setup.gpu_memory_utilization,
         message_tokens=launch.of["stream_interval"],
-        exchange=exchange if dp > 1 else None,
-        gemm_backend=None if dp > 1 and exchange in launch.of.get("plain", ()) else setup.gemm_backend,
+        exchange=exchange if side.dp > 1 else None,
+        gemm_backend=None if side.dp > 1 and exchange in launch.of.get("plain", ()) else setup.gemm_backend,
     )
 
 
@@ -339,5 +320,10 @@ def _note(launch: Launch) -> str:
     flights = " to ".join(map(str, dict.fromkeys((min(launch.flights), max(launch.flights)))))
     return (
         f"disaggregated, pools not given: as launched in public for {launch.of['model']} on {launch.of['gpu']} at "
-        f"{flights} requests in flight: prefill {launch.prefill}, decode {launch.decode}{rank}{drafts}"
+        f"{flights} requests in flight: prefill {_words(launch.prefill)}, decode {_words(launch.decode)}{rank}{drafts}"
     )
+
+
+def _words(side: Side) -> str:
+    kind = f"dp {side.dp}" if side.dp > 1 else f"tp {side.tp}"
+    return f"{side.workers} engine{'s' * (side.workers > 1)} of {kind}{', whole experts' if side.ep > 1 else ''}"

@@ -109,17 +109,15 @@ def options(words: Sequence[str], names: Mapping[str, str]) -> Words:
         if not equals and name.replace("_", "-").startswith(SWITCHES):
             value = SWITCH
         elif not equals:
-            value = rest.pop(0) if rest and not _is_option(rest[0]) else SWITCH
+            after = rest[0] if rest else "--"
+            is_value = after[:1] != "-" or (after[:2] != "--" and after[1:2].isdigit())  # a negative number is one
+            value = rest.pop(0) if is_value else SWITCH
         key = names.get(name) or names.get(name.replace("_", "-"))
         if key is None:
             taken.other.append(name)
         else:
             taken.said[key] = value
     return taken
-
-
-def _is_option(word: str) -> bool:
-    return word.startswith("--") or (word.startswith("-") and not word[1:2].isdigit())
 
 
 @cache

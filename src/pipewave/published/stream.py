@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
 from typing import Any, TextIO
 
 from pipewave.errors import BadInput, MissingExtra, NotFinite, PipewaveError
 from pipewave.files.json_text import dumps
+from pipewave.prediction.jsonl import Counts
 from pipewave.published.answers import answer
 from pipewave.published.cases import Case, parse
 
@@ -26,14 +26,6 @@ CHUNK_LINES = 8192
 WATCH_S = 0.5  # between two looks at whether the process that started a worker is still there
 Ask = Callable[[Case], dict[str, Any]]
 TASK_CASES = 48  # of one deployment, that a worker answers in one go
-
-
-@dataclass(slots=True)
-class Counts:
-    """How many lines were answered and how many were in error."""
-
-    answered: int = 0
-    failed: int = 0
 
 
 def answer_stream(

@@ -101,13 +101,9 @@ def _width(part: str, metric: str) -> float:
 
 def server_of(engine: Engine) -> str:
     """Whose server it is: an engine's, or that of its generation before today's, of which less is known."""
-    return _server_of(engine.name, engine.version)
-
-
-@cache
-def _server_of(name: str, version: str) -> str:
-    older = _table()["older"].get(name)
-    return _old(name) if older and version_of(version) < version_of(older["before"]) else name
+    older = _table()["older"].get(engine.name)
+    is_old = older is not None and version_of(engine.version) < version_of(older["before"])
+    return _old(engine.name) if is_old else engine.name
 
 
 def _old(name: str) -> str:
@@ -118,28 +114,15 @@ def _percent(half: float) -> str:
     return f"± {100 * math.expm1(half):.0f} %"
 
 
-def hull(intervals: Mapping[str, float], *ends: Mapping[str, float]) -> dict[str, float]:
-    """Intervals, as `ttft_ms_low` and `ttft_ms_high`, widened to hold the values of other runs as well."""
-    held = {}
-    for key, value in intervals.items():
-        name, _, side = key.rpartition("_")
-        held[key] = {"low": min, "high": max}[side]([value, *(end[name] for end in ends if name in end)])
-    return held
-
-
-def interval_ends(run: Mapping[str, Any], uncertain: Uncertainty, *ends: Mapping[str, Any]) -> dict[str, float]:
-    """The interval of every time of a run's summary (`ttft_p99_ms`), which holds those of runs at some ends as well."""
-    by_law = {
-        name + side: ms
-        for name in run
-        if name.endswith("_ms")
-        for side, ms in uncertain.ends(f"{name.partition('_')[0]}_ms", run[name]).items()
-    }
-    return hull(by_law, *ends)
-
-
-def sides(means: Mapping[str, float], open_: Uncertainty) -> dict[str, float]:
-    """Both ends of the interval of every mean, under names such as `ttft_ms_low`."""
-    return {
-        name + side: value for name in METRICS if name in means for side, value in open_.ends(name, means[name]).items()
-    }
+def interval_ends(figures: Mapping[str, Any], uncertain: Uncertainty, *others: Mapping[str, Any]) -> dict[str, float]:
+    """Both ends of the interval of every time of a run (`ttft_ms`, `ttft_p99_ms`) and of its rate of tokens, under
+    names such as `ttft_ms_low`. It holds the same figures of other runs as well.
+    """
+    found = {}
+    for name, value in figures.items():
+        if name in METRICS or name.endswith("_ms"):
+            metric = name if name in METRICS else f"{name.partition('_')[0]}_ms"
+            low, high = uncertain.ends(metric, value).values()
+            beside = [other[name] for other in others if name in other]
+            found |= {f"{name}_low": min([low, *beside]), f"{name}_high": max([high, *beside])}
+    return found

@@ -27,11 +27,6 @@ class Pace:
     host: float = 1.0  # what the engine's host does in a step, launches among it
     frontend: float = 1.0  # what a request waits for on its way in, and a token on its way out
 
-    def entrance(self, front: Front) -> Front:
-        """A front end at this pace."""
-        slower = {name: self.frontend * getattr(front, name) for name in ("request_us", "token_us", "transit_us")}
-        return replace(front, **slower)
-
 
 AS_PREDICTED = Pace()
 
@@ -103,8 +98,9 @@ class Setup:
 
     def streaming(self, sent: float) -> Front:
         """The front end, with its time a token shared by those that go out in one message, after `sent` others."""
-        front = self.pace.entrance(self.front_end)
-        return replace(front, stream_us=(front.stream_us + front.copied_us * sent / 1000) / self.together)
+        front = self.front_end
+        way_in = {name: self.pace.frontend * getattr(front, name) for name in ("request_us", "token_us", "transit_us")}
+        return replace(front, **way_in, stream_us=(front.stream_us + front.copied_us * sent / 1000) / self.together)
 
     def hosted(self, engine: Engine) -> Engine:
         """The engine on the host behind this front end."""

@@ -175,39 +175,34 @@ class StepTable:
         return known(cached / decoding if decoding else 0.0)
 
     def group_seconds(self, ranks: Sequence[RankBatch]) -> float:
-        """Seconds of a step of data-parallel ranks."""
-        return _group_seconds(self, ranks)
+        """Seconds of a step of data-parallel ranks in lock step.
 
+            step = longest of the ranks' own kernels + experts and exchange at the mean of their rows + gaps
 
-def _group_seconds(table: StepTable, ranks: Sequence[RankBatch]) -> float:
-    """Seconds of a step of data-parallel ranks in lock step.
-
-        step = longest of the ranks' own kernels + experts and exchange at the mean of their rows + gaps
-
-    Decode steps replay graphs, padded to the size that the fullest rank needs (experts that tokens are sent to see no
-    padding where the engine masks it); others are not padded. Where two-batch overlap cuts a step, its exchanges hide
-    behind kernels.
-    """
-    engine, verify, overlap = table.engine, table.verify, table.two_batch
-    most, prompts = max(decoding for decoding, _, _ in ranks), any(pieces for _, _, pieces in ranks)
-    graph = most <= engine.graphs.graph_limit and not prompts
-    tokens = [_tokens(rank, verify) for rank in ranks]
-    rows = [engine.graphs.padded(max(most, 1)) * verify] * len(ranks) if graph else tokens
-    cut = overlap is not None and overlap.cuts(min(tokens), prompts=prompts)
-    if prompts or overlap:
-        time, heat = (_parts(table, sums, rows, ranks, halves=cut) for sums in (table.time, table.heat))
-    else:  # which most steps are
-        mean = (graph and _sent(engine, ranks, verify)) or round(sum(rows) / len(rows))
-        own = [table.own(n, decoding, cached) for n, (decoding, cached, _) in zip(rows, ranks, strict=True)]
-        time, heat = (
-            (max(one[part] for one in own) + sums.group[mean], sums.moved[mean])
-            for part, sums in enumerate((table.time, table.heat))
-        )
-    kernels = float(overlap.busy(*time, sum(rows) / len(rows) / 2)) if cut and overlap else sum(time)
-    requests = max(decoding + len(pieces) for decoding, _, pieces in ranks)
-    images = max(fresh(pieces) for _, _, pieces in ranks)
-    pace = table.pace.prompt if prompts else table.pace.decode
-    return table.law(table.regime(max(rows), graph=graph), pace * kernels, pace * sum(heat), requests, images)
+        Decode steps replay graphs, padded to the size that the fullest rank needs (experts that tokens are sent to see
+        no padding where the engine masks it); others are not padded. Where two-batch overlap cuts a step, its exchanges
+        hide behind kernels.
+        """
+        engine, verify, overlap = self.engine, self.verify, self.two_batch
+        most, prompts = max(decoding for decoding, _, _ in ranks), any(pieces for _, _, pieces in ranks)
+        graph = most <= engine.graphs.graph_limit and not prompts
+        tokens = [_tokens(rank, verify) for rank in ranks]
+        rows = [engine.graphs.padded(max(most, 1)) * verify] * len(ranks) if graph else tokens
+        cut = overlap is not None and overlap.cuts(min(tokens), prompts=prompts)
+        if prompts or overlap:
+            time, heat = (_parts(self, sums, rows, ranks, halves=cut) for sums in (self.time, self.heat))
+        else:  # which most steps are
+            mean = (graph and _sent(engine, ranks, verify)) or round(sum(rows) / len(rows))
+            own = [self.own(n, decoding, cached) for n, (decoding, cached, _) in zip(rows, ranks, strict=True)]
+            time, heat = (
+                (max(one[part] for one in own) + sums.group[mean], sums.moved[mean])
+                for part, sums in enumerate((self.time, self.heat))
+            )
+        kernels = float(overlap.busy(*time, sum(rows) / len(rows) / 2)) if cut and overlap else sum(time)
+        requests = max(decoding + len(pieces) for decoding, _, pieces in ranks)
+        images = max(fresh(pieces) for _, _, pieces in ranks)
+        pace = self.pace.prompt if prompts else self.pace.decode
+        return self.law(self.regime(max(rows), graph=graph), pace * kernels, pace * sum(heat), requests, images)
 
 
 def _sent(engine: Engine, ranks: Sequence[RankBatch], verify: int) -> int:

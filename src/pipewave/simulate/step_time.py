@@ -33,7 +33,11 @@ class StepTime:
         if quantum < 1:
             raise BadInput(f"quantum = {quantum}: must be at least 1", field="quantum")
         self.runner, self._quantum = runner, quantum
-        self._seconds = lru_cache(maxsize=KEPT)(self._ask)
+
+        def ask(*lengths: tuple[int, ...]) -> float:
+            return 1e-6 * float(runner.steps([runner.batch(*lengths)]).total_us[0])
+
+        self._seconds = lru_cache(maxsize=KEPT)(ask)
 
     def __call__(self, q_lens: Sequence[int], kv_lens: Sequence[int]) -> float:
         """Seconds of the step.
@@ -54,9 +58,6 @@ class StepTime:
         """One line."""
         runner = self.runner
         return f"<seconds of a step of {runner.deployment.model.name} on {runner.gpu.name}, {runner.engine.name}>"
-
-    def _ask(self, q_lens: tuple[int, ...], kv_lens: tuple[int, ...]) -> float:
-        return float(self.runner.steps([self.runner.batch(q_lens, kv_lens)]).total_us[0]) / 1e6
 
 
 def step_time(

@@ -70,21 +70,21 @@ def _cases(engine: str, part: str) -> tuple[Case, ...]:
     one has no source, or a value is not of its field's type.
     """
     try:
-        rows, values = read(engine)[part], _settings if part == "rules" else _kernel_rules
-        if unsourced := [row for row in rows if not row["source"]]:
-            raise ValueError(f"no source: {unsourced[0]}")
-        return tuple(Case(frozen(row["when"]), value, row["source"]) for row in rows for value in values(row))
+        cases = list[Case]()
+        for row in read(engine)[part]:
+            when, source = frozen(row["when"]), row["source"]
+            if not source:
+                raise ValueError(f"no source: {row}")
+            if part == "rules":
+                cases.append(
+                    Case(when, {name: typed(_types()[name], each) for name, each in row["set"].items()}, source)
+                )
+                continue
+            for family, dtype in product(row["family"], row["dtype"]):
+                cases.append(Case(when, typed(KernelRule, {"family": family, "dtype": dtype, **row["set"]}), source))
+        return tuple(cases)
     except (ValueError, KeyError, TypeError) as error:
         raise BadFile(f"{engine}.json: cannot be read ({error!r}); reinstall pipewave", field="rules") from error
-
-
-def _settings(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [{name: typed(_types()[name], each) for name, each in row["set"].items()}]
-
-
-def _kernel_rules(row: Mapping[str, Any]) -> list[KernelRule]:
-    kinds = product(row["family"], row["dtype"])
-    return [typed(KernelRule, {"family": family, "dtype": dtype, **row["set"]}) for family, dtype in kinds]
 
 
 def fields(engine: str, version: str, setting: DeploymentFacts) -> dict[str, Any]:

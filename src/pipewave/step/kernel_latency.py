@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TypeGuard
 
 import numpy as np
 
@@ -132,12 +131,11 @@ def _as_run(call: Call, rule: KernelRule | None, gpu: GPU, engine: Engine) -> Ca
     call = replace(call, stack=rule.stack or None, impl=rule.impl or None, dtype=rule.runs_as_dtype or call.dtype)
     if isinstance(call, Attention | Mla) and rule.cache_dtype and call.kv_dtype:
         call = replace(call, kv_dtype=rule.cache_dtype)
-    return replace(call, quantize=call.quantize and _pays(call, rule, gpu)) if isinstance(call, Gemm) else call
-
-
-def _pays(call: Gemm, rule: KernelRule, gpu: GPU) -> bool:
-    """Whether a product pays for quantising its rows, which come in 16 bits."""
-    return rule.quantize_kernel or (rule.norm_reads_twice and ACTIVATION_BYTES * call.m * call.k > MIB * gpu.l2_mb)
+    if not isinstance(call, Gemm):
+        return call
+    # A product pays for quantising its rows, which come in 16 bits, by a kernel, or by reading more than the L2 holds.
+    twice = rule.norm_reads_twice and ACTIVATION_BYTES * call.m * call.k > MIB * gpu.l2_mb
+    return replace(call, quantize=call.quantize and (rule.quantize_kernel or twice))
 
 
 def nodes_of(call: Call) -> int:
@@ -208,10 +206,6 @@ def slow_latent_us(call: Mla, flops_per_clk: float, gpu: GPU) -> float:
     return float(flops / (flops_per_clk * gpu.sms * gpu.sustained_clock_mhz))
 
 
-def _prompts_stay_latent(call: Call) -> TypeGuard[Mla]:
-    return isinstance(call, Mla) and call.phase == "generation" and max(call.q_lens) > MOST_VERIFIED
-
-
 def masked_us(call: FusedMoe, law: GroupedGemmTime, gpu: GPU) -> float:
     """µs of an expert layer behind DeepEP, by the law of `GroupedGemmTime`; experts chosen at random.
 
@@ -247,8 +241,9 @@ def least_us(call: Call, rule: KernelRule, gpu: GPU) -> float:
         return every_block_us(call, rule.rows_per_expert, gpu)
     if isinstance(call, Gemm) and rule.max_flops_per_clk:
         return slow_product_us(call, rule.max_flops_per_clk, gpu)
-    if _prompts_stay_latent(call) and rule.max_flops_per_clk:
-        return slow_latent_us(call, rule.max_flops_per_clk, gpu)
+    if isinstance(call, Mla) and rule.max_flops_per_clk:
+        stays_latent = call.phase == "generation" and max(call.q_lens) > MOST_VERIFIED  # though it is a prompt
+        return slow_latent_us(call, rule.max_flops_per_clk, gpu) if stays_latent else 0.0
     return 0.0
 
 

@@ -56,15 +56,12 @@ def activation_bytes(deployment: Deployment, tokens: int, requests: int) -> floa
     """
     model, tp = deployment.model, deployment.parallel.tp
     widest = max(_layer_width(layer, deployment) for layer, _ in model.grouped())
-    kept = tokens * ACT * max((_workspace(moe) for layer, _ in model.grouped() for moe in layer.moes), default=0.0)
+    moes = [moe for layer, _ in model.grouped() for moe in layer.moes]
+    # Of grouped products: their two intermediate results, each as wide as the wider.
+    kept = tokens * ACT * max((2.0 * moe.topk * max(2.0 * moe.inter, moe.hidden) for moe in moes), default=0.0)
     forward = tokens * ACT * (4 * model.hidden + widest)
     sampling = tokens * ACT * model.hidden + requests * padded_vocab(model) * (ACT / tp + SAMPLER_BYTES)
     return max(forward, sampling + kept)
-
-
-def _workspace(moe: Moe) -> float:
-    """Elements per token that grouped products keep: their two intermediate results, each as wide as the wider."""
-    return 2.0 * moe.topk * max(2.0 * moe.inter, moe.hidden)
 
 
 def _layer_width(layer: Layer, deployment: Deployment) -> float:
@@ -113,9 +110,14 @@ def budget(deployment: Deployment, gpu: GPU, engine: Engine, *, max_batched_toke
     weights = max(_stage_bytes(deployment, engine, stage) for stage in range(parallel.pp)) / GIB
     activations = activation_bytes(deployment, tokens, min(engine.scheduler.max_requests, tokens)) / GIB
     fixed = engine.memory.runtime_gib + engine.memory.graph_gib
-    left, free = _LEFT[engine.memory.memory_of](total, engine.memory.memory_share, weights, activations, fixed)
+    left, free = _for_cache(engine, total, weights, activations, fixed)
     if left <= 0:
-        raise DoesNotFit(_too_large(deployment, gpu, weights, activations + fixed, total - free), field="gpu")
+        raise DoesNotFit(
+            f"{deployment.model.name} does not fit {parallel.world} × {gpu.name}: {weights:.1f} GiB of weights a GPU "
+            f"and {activations + fixed:.1f} GiB for activations and the engine leave no KV cache in "
+            f"{total - free:.1f} GiB; use more GPUs or smaller weights",
+            field="gpu",
+        )
     rule = engine.memory.states
     pool = left * rule.pool_share if deployment.model.has(Recurrent) else 0.0
     per_token = kv_bytes_per_token(deployment.model, parallel, deployment.kv_dtype)
@@ -125,32 +127,16 @@ def budget(deployment: Deployment, gpu: GPU, engine: Engine, *, max_batched_toke
     return Budget(total, weights, activations, fixed, left, free, tokens, once, pool, states)
 
 
-def _of_whole(total: float, share: float, weights: float, activations: float, fixed: float) -> tuple[float, float]:
-    """vLLM: a share of the GPU holds everything."""
-    return total * share - weights - activations - fixed, total * (1 - share)
-
-
-def _of_static(total: float, share: float, weights: float, activations: float, fixed: float) -> tuple[float, float]:
-    """SGLang: weights and cache get a share of what is free before loading; activations and graphs the rest."""
-    left = (total - fixed) * share - weights
-    return left, total - fixed - weights - activations - left
-
-
-def _of_free(total: float, share: float, weights: float, activations: float, fixed: float) -> tuple[float, float]:
-    """TensorRT-LLM: the cache gets a share of what weights and a trial run leave."""
-    left = total - weights - activations - fixed
+def _for_cache(engine: Engine, total: float, weights: float, activations: float, fixed: float) -> tuple[float, float]:
+    """GiB for the cache, and those left unused, by what an engine's share of memory is a share of."""
+    share = engine.memory.memory_share
+    if engine.memory.memory_of == "whole":  # vLLM: that much of the GPU holds everything
+        return total * share - weights - activations - fixed, total * (1 - share)
+    if engine.memory.memory_of == "static":  # SGLang: what is free before loading; activations and graphs get the rest
+        left = (total - fixed) * share - weights
+        return left, total - fixed - weights - activations - left
+    left = total - weights - activations - fixed  # TensorRT-LLM: what weights and a trial run leave
     return left * share, left * (1 - share)
-
-
-_LEFT = {"whole": _of_whole, "static": _of_static, "free": _of_free}
-
-
-def _too_large(deployment: Deployment, gpu: GPU, weights: float, rest: float, usable: float) -> str:
-    name, world = deployment.model.name, deployment.parallel.world
-    return (
-        f"{name} does not fit {world} × {gpu.name}: {weights:.1f} GiB of weights a GPU and {rest:.1f} GiB for "
-        f"activations and the engine leave no KV cache in {usable:.1f} GiB; use more GPUs or smaller weights"
-    )
 
 
 def cache_bytes(deployment: Deployment, length: int, *, chunk: int = 0, states: int = 1) -> float:

@@ -20,10 +20,10 @@ first half's first turn has nothing beside it: the last term. Halves cost more t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TypeGuard
 
 import numpy as np
 
@@ -63,23 +63,15 @@ def with_fused_norms(calls: Sequence[Call], found: Predictions, gpu: GPU, engine
     if engine.facts.tp == 1 or not most:
         return found, gone
     factor = np.ones(len(calls))
-    normed = {2 * call.rows * call.dim for call in calls if isinstance(call, RmsNorm) and call.fused_add}
-    for index, call in enumerate(calls):
-        if isinstance(call, RmsNorm) and call.fused_add and 2.0 * call.rows * call.dim <= most:
+    sizes = [2 * call.rows * call.dim if isinstance(call, RmsNorm) and call.fused_add else 0 for call in calls]
+    small = {size for size in sizes if 0 < size <= most}
+    for index, (call, size) in enumerate(zip(calls, sizes, strict=True)):
+        if size in small:
             gone[index] = True
-        elif _fuses(call, most, gpu) and call.bytes in normed:
-            factor[index] = min(1.0, fused_us(call.bytes, call.world, gpu) / found.latency_us[index])
+        elif isinstance(call, Collective) and call.kernel == "all_reduce" and call.world <= joined(gpu):
+            us = fused_us(call.bytes, call.world, gpu) if call.bytes in small else math.inf
+            factor[index] = min(1.0, us / found.latency_us[index])
     return found.scaled(np.where(gone, TINY_US / found.latency_us, factor)), gone
-
-
-def _fuses(call: Call, most: float, gpu: GPU) -> TypeGuard[Collective]:
-    """Whether an all-reduce is small enough, and its ranks near enough, to take the norm after it in."""
-    return (
-        isinstance(call, Collective)
-        and call.kernel == "all_reduce"
-        and call.bytes <= most
-        and call.world <= joined(gpu)
-    )
 
 
 TINY_US = 1e-6  # a kernel that runs inside another
