@@ -34,7 +34,7 @@ def record(traffic: Traffic, *sides: Side, **setup: int) -> Record:
 def test_stretches_add_up_to_the_run(traffic: Traffic, setup: dict[str, int]) -> None:
     """Requests and tokens times seconds do not depend on how finely the run is cut."""
     found = record(traffic, **setup)
-    whole, fine = (over_time(found, traffic, server(**setup).pages, points) for points in (1, 200))
+    whole, fine = (over_time(found, server(**setup).pages, points) for points in (1, 200))
     width = np.diff([0.0, *fine["time_s"]])
     for name in ("running", "waiting", "kv_share", "output_tokens_per_s"):
         mean = float(width @ np.array(fine[name])) / width.sum()

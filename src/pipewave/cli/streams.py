@@ -35,17 +35,9 @@ def answer_cases(
     asked: Sequence[str],
 ) -> int:
     """Answer every line of a file (- is a standard stream) into another, which is whole or not there; 1 where some are
-    in error.
+    in error. Raises BadInput where the two are one or a stream is to be resumed, BadFile where one cannot be read.
 
-    Args:
-        cases: path of the cases.
-        out: path of the answers.
-        answers: answers lines into a file and counts what failed.
-        resume: go on after the last whole line of a run that was interrupted; its cases and options must be the same.
-        asked: options that the answers depend on.
-
-    Raises:
-        BadInput: the two files are one, or a stream cannot be resumed. BadFile: one cannot be read or written.
+    resume: go on after the last whole line of a run that was interrupted, with the same cases and options (`asked`).
     """
     whole.distinct(out, cases)
     regular = Path(cases).is_file()

@@ -36,6 +36,8 @@ ELASTIC = {
     "power": "tdp_w",
     "memory size": "dram_gib",
 }
+# Of TTFT and TPOT at the same rate, and of the largest rate.
+CHANGES = ("ttft_ms_change_percent", "tpot_ms_change_percent", "tokens_per_s_per_gpu_change_percent")
 PERHAPS, STRADDLES = "perhaps", "the 90 % interval of a limited time straddles its limit"  # of a design's `sure`
 LEFT_OUT: dict[str, dict[str, Any]] = {  # what the default search does not try, and how to ask for it
     "--kv-cache-dtype fp8": {"kv_dtype": "fp8"},
@@ -292,7 +294,10 @@ class Plan(Shown):
             better = gpu.what_if(name=gpu.name, **{name: 1.1 * getattr(gpu, name)})
             changed = screen(self.spec, split, self.question, better, at_rate=base.rate)
             if not (base.refused or changed.refused):
-                out.append({"more": f"+10 % {label}", **_changes(base, changed)})
+                pairs = zip(
+                    CHANGES, (*changed.times_ms[:2], changed.rate), (*base.times_ms[:2], base.rate), strict=True
+                )
+                out.append({"more": f"+10 % {label}"} | {key: round(100 * (b / a - 1), 2) for key, b, a in pairs})
         return out
 
     def left_out(self) -> list[dict[str, Any]]:
@@ -322,10 +327,3 @@ def _pools(split: Split) -> str:
         degree = f"dp{side.dp}" if side.dp > 1 else f"tp{side.tp}"
         said.append(f"{count} {degree}" + (f" {side.gpu}" if several else ""))
     return " + ".join(said)
-
-
-def _changes(base: Screened, changed: Screened) -> dict[str, float]:
-    """Changes of TTFT and TPOT at the same rate, and of the largest rate, in percent."""
-    names = ("ttft_ms_change_percent", "tpot_ms_change_percent", "tokens_per_s_per_gpu_change_percent")
-    ratios = (*(b / a for a, b in zip(base.times_ms[:2], changed.times_ms[:2], strict=True)), changed.rate / base.rate)
-    return {name: round(100 * (ratio - 1), 2) for name, ratio in zip(names, ratios, strict=True)}

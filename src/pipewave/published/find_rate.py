@@ -65,16 +65,11 @@ class FoundRate(Shown):
 
 
 def find_rate(load: Load, limits: tuple[Limit, ...], *, curve: bool = True, interval: bool = True) -> FoundRate:
-    """Search for the largest rate.
+    """Search for the largest rate of `load`: the deployment under so many requests that come at a rate (`inf`: at
+    once).
 
-    Args:
-        load: the deployment under a number of requests that come at a rate (`inf`: at once).
-        limits: on means or percentiles of times; none: it has to keep up only.
-        curve: also run the rates between, for a curve.
-        interval: also search with slow and fast steps; else both ends are the rate itself.
-
-    Raises:
-        DoesNotFit and what else a deployment that cannot be raises.
+    limits: none where it has to keep up only. curve: also run the rates between. interval: also search with slow and
+    fast steps; else both ends are the rate itself. Raises what a deployment that cannot be raises.
     """
     search = _Search(load, limits)
     best, above = search.largest(0.0)

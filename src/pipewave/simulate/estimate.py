@@ -170,18 +170,10 @@ def static_estimate(
     host: Host | None = None,
     version_given: bool | None = None,
 ) -> Estimate:
-    """Time and memory of a static batch, for every door: `estimate` and the mode of `serve --cases`.
+    """Time and memory of a static batch, for every door: `estimate` and the mode of `serve --cases`. Raises as these.
 
-    Args:
-        model: as read; without its head where no token is generated.
-        gpu: as found.
-        setup: how the model is served; steps take the batch's budget, not the set-up's.
-        batch: requests of all data-parallel ranks.
-        host: whose cores run the engine.
-        version_given: whether the engine's version was named; by default, whether the set-up names it.
-
-    Raises:
-        As `estimate`.
+    Steps take the budget of `batch`, which holds the requests of all data-parallel ranks, not that of `setup`.
+    version_given: whether the engine's version was named; by default, whether the set-up names it.
     """
     spec, drafting = for_output(model, batch.output_len), setup.speculative
     if drafting or setup.max_num_batched_tokens:

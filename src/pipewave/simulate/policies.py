@@ -137,13 +137,8 @@ class TrtllmPolicy(SchedulingPolicy):
 
 
 def policy_of(engine: Engine, setup: Setup, kv: KvBudget, *, max_batched_tokens: int | None = None) -> SchedulingPolicy:
-    """The policy of an engine under a set-up.
-
-    Args:
-        engine: resolved for the deployment.
-        setup: how it is launched.
-        kv: no more requests run than it holds of the shortest kind.
-        max_batched_tokens: tokens of a step, in place of the engine's own limits of a step.
+    """The policy of an engine, resolved for the deployment, under a set-up. No more requests run than `kv` holds of the
+    shortest kind. max_batched_tokens: of a step, in place of the engine's own limits.
     """
     rule = engine.scheduler
     shared: dict[str, Any] = {

@@ -146,15 +146,12 @@ class CheckpointStore:
             index = max(place // self.tokens, 1) - 1
             if place <= self.shared.known[request]:
                 block = self.shared.blocks(request, index + 1)[-1]
-                self._keep(block, place, total if place > total // self.tokens * self.tokens else NO_PROMPT)
-
-    def _keep(self, block: Block, place: int, open_to: int) -> None:
-        """A state at `place`, for prompts that share its block, or have more tokens than `open_to`."""
-        if block not in self.pool:
-            self.places[block] = {}
-        places = self.places[block]
-        places[place] = open_to
-        self.pool.put(block, len(places) * (1 if self.checkpoint.slots else self.checkpoint.pages))
+                if block not in self.pool:
+                    self.places[block] = {}
+                places = self.places[block]
+                # For prompts that share the block; of one behind the prompt's last whole block, not for longer ones.
+                places[place] = total if place > total // self.tokens * self.tokens else NO_PROMPT
+                self.pool.put(block, len(places) * (1 if self.checkpoint.slots else self.checkpoint.pages))
 
     def trim(self, running: int) -> None:
         """Give up states of their own pool beyond those that running requests leave."""
@@ -197,14 +194,8 @@ class PrefixCache:
             self.states.pool = self.idle
 
     def match(self, request: int, prompt: int, held: int, free: int, running: int = 0) -> Match:
-        """What a waiting request finds.
-
-        Args:
-            request: its index.
-            prompt: its tokens, output before a preemption included.
-            held: pages that it takes, found ones included.
-            free: pages of no running request.
-            running: requests that run.
+        """What a waiting request of so many `prompt` tokens (output before a preemption included) finds, which takes
+        `held` pages in all; `free`: pages of no running request.
         """
         self.trim(free)
         found, on_gpu = 0, -1

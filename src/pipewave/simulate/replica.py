@@ -67,16 +67,10 @@ class BatchPolicy:
 
 
 class Replica:
-    """State of one engine.
+    """State of one engine. Of all requests of `traffic`, those sent here are put into `waiting`.
 
-    Args:
-        timer: step times.
-        policy: what its scheduler puts into a step.
-        kv: pages of its cache.
-        traffic: all requests; those sent here are put into `waiting`.
-        ready: requests have their cache already (decode engines of a disaggregated deployment).
-        jitter: factors of steps' times, in turn.
-        compiled: numbers of tokens of steps that a kernel was compiled for, shared by data-parallel ranks.
+    ready: requests have their cache already (decode engines of a disaggregated deployment). jitter: factors of steps'
+    times, in turn. compiled: numbers of tokens of steps that a kernel was compiled for, shared by data-parallel ranks.
     """
 
     def __init__(

@@ -240,18 +240,12 @@ def steadiness(record: Record, traffic: Traffic) -> Steadiness:
     return Steadiness(overloaded, steady, enough, arrivals_per_s=come / span, served_per_s=whole)
 
 
-def over_time(record: Record, _traffic: Traffic, pages: int, points: int) -> dict[str, list[float]]:
-    """Means over `points` equal stretches of a run, from its first request to its last token.
+def over_time(record: Record, pages: int, points: int) -> dict[str, list[float]]:
+    """Means over at most `points` equal stretches of a run whose steps were kept, from its first request to its last
+    token; `pages`: of the caches of all engines together.
 
-    Args:
-        record: a run whose steps were kept.
-        traffic: its requests.
-        pages: of the caches of all engines together.
-        points: stretches at most; no more than there are steps.
-
-    Returns:
-        `time_s`: the end of each stretch; `running`: requests in a step, of all engines; `waiting`: requests in queues;
-        `kv_share`: pages in use over all; `output_tokens_per_s`: first tokens and later ones.
+    `time_s`: the end of each stretch; `running`: requests in a step, of all engines; `waiting`: requests in queues;
+    `kv_share`: pages in use over all; `output_tokens_per_s`: first tokens and later ones.
     """
     begin = float(record.arrival_s.min())
     edges = np.linspace(begin, float(record.done_s.max()), max(min(points, len(record.steps)), 1) + 1)

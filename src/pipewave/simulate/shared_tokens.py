@@ -48,16 +48,10 @@ class SharedTokens:
 def of_sessions(
     sessions: Sequence[int], turns: Sequence[tuple[int, int]], prefix: Sequence[int], where: Sequence[int]
 ) -> SharedTokens:
-    """The tree of sessions.
+    """The tree of sessions. Of each request: its session from 0 up, its prompt and answer tokens (turns of a session in
+    order), how many tokens at its start are the same in all sessions, and its row in a file, for messages.
 
-    Args:
-        sessions: the session of each request, from 0 up.
-        turns: prompt and answer tokens of each request; those of a session are in order.
-        prefix: tokens at the start of each request that are the same in all sessions.
-        where: row of each request in its file, for messages.
-
-    Raises:
-        BadInput: a prompt that is shorter than the turn before it with its answer, or than its shared prefix.
+    Raises BadInput for a prompt that is shorter than the turn before it with its answer, or than its shared prefix.
     """
     said, prefix_of = dict[int, int](), dict[int, int]()
     for session, (prompt, answer), shared, row in zip(sessions, turns, prefix, where, strict=True):

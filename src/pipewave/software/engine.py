@@ -50,13 +50,8 @@ class StepGaps:
     after_us: Any  # what comes on top of both
 
     def delays_us(self, kernel_us: Any, heat_us: Any, requests_us: Any, xp: Arith = SCALAR) -> tuple[Any, Any, Any]:
-        """The step law: µs by which a slow host, host work that the GPU waits for, and the power limit lengthen a step.
-
-        Args:
-            kernel_us: of its kernels.
-            heat_us: what their energy takes at the power limit.
-            requests_us: host time of its requests that the GPU waits for.
-            xp: SCALAR for one step, ARRAY for many.
+        """The step law: µs by which a slow host, host work that the GPU waits for, and the power limit lengthen a step
+        of kernels that take so long, and so long at the power limit; `requests_us`: of the host that the GPU waits for.
         """
         launch = xp.maximum(self.beside_us - kernel_us - self.between_us, 0.0)
         host = self.after_us + requests_us
