@@ -55,6 +55,12 @@ def _int(rule: Rule, name: str, value: Any) -> int:
     return int(value)
 
 
+def check_whole(name: str, value: Any, low: int = 1, high: int = LARGEST_SIZE) -> None:
+    """Raise BadInput unless a value is an integer within these bounds."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise BadInput(f"{name} = {value!r}: must be an integer from {low} to {high}", field=name)
+
+
 def _float(rule: Rule, name: str, value: Any) -> float:
     number = hasattr(value, "__float__") and not isinstance(value, (bool, str))
     if not number or not rule.low <= value <= rule.high:  # which NaN is not either

@@ -9,15 +9,15 @@ Hours in which a bought GPU does not work bear on the others by their share of t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 
-from pipewave.errors import BadFile, BadInput, MissingField, UnknownGPU
+from pipewave.errors import BadInput, MissingField, UnknownGPU
 from pipewave.files import packaged
 from pipewave.gpus import find
+from pipewave.models.load import read_json
 
 FILE = Path(__file__).parent.parent / "data" / "prices.json"
 YEAR_H = 8766.0
@@ -175,15 +175,7 @@ def prices(
 
 def read_prices(path: str) -> dict[str, float]:
     """A JSON object of USD per GPU and hour by GPU. Raises BadFile."""
-    try:
-        found = json.loads(Path(path).read_text("utf-8"))
-    except OSError as problem:
-        raise BadFile(f"{path}: cannot be read ({problem.strerror})", field="price_file") from problem
-    except ValueError as problem:
-        raise BadFile(f"{path}: not valid JSON ({problem})", field="price_file") from problem
-    if not isinstance(found, dict):
-        raise BadFile(f'{path}: must be an object such as {{"H100": 2.5}}', field="price_file")
-    return found
+    return read_json(Path(path), "price_file")
 
 
 def number(text: str, field: str) -> tuple[str, float]:

@@ -11,6 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from pipewave.calls.fields import check_whole
 from pipewave.errors import BadInput, PipewaveError
 from pipewave.files import packaged
 from pipewave.gpus import GPU
@@ -55,9 +56,7 @@ class Question:
 
     def __post_init__(self) -> None:
         for name in ("input_len", "output_len"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1 << 22:
-                raise BadInput(f"{name} = {value!r}: must be an integer from 1 to {1 << 22}", field=name)
+            check_whole(name, getattr(self, name), high=1 << 22)
         if not 0 <= self.prefix_share <= 1:
             raise BadInput(f"prefix_share = {self.prefix_share!r}: must be from 0 to 1", field="prefix_share")
         assert self.limits is not None  # read them once: BadInput names a wrong one

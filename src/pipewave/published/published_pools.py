@@ -52,8 +52,8 @@ def _side(workers: str, kind: str, gpus: str) -> Side:
     """A pool, from `2`, `dep` and `8`: attention data parallel (`dp`, `dep`) or tensor parallel, experts whole (`tep`,
     `dep`) or cut.
     """
-    ranks = {"dp" if kind in ("dp", "dep") else "tp": int(gpus)}
-    return Side(int(workers), ep=int(gpus) if kind in ("tep", "dep") else 1, **ranks)
+    size, apart, whole = int(gpus), kind in ("dp", "dep"), kind in ("tep", "dep")
+    return Side(int(workers), tp=1 if apart else size, ep=size if whole else 1, dp=size if apart else 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from pipewave.calls.fields import check_whole
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
@@ -152,8 +153,9 @@ def estimate(
 
     Source: kernels as by `predict` under `serving`, gaps by engine (docs/how-it-works.md).
     """
-    _check(batch=(batch, 1), input_len=(input_len, 1), output_len=(output_len, 0), images=(images, 0),
-           max_num_batched_tokens=(max_num_batched_tokens, 1))  # fmt: skip
+    sizes = {"batch": batch, "input_len": input_len, "max_num_batched_tokens": max_num_batched_tokens}
+    for name, size in (sizes | {"output_len": output_len, "images": images}).items():
+        check_whole(name, size, 1 if name in sizes else 0, LARGEST)
     how = speculative_of(speculative) if speculative else None
     setup = Setup(tp, pp, ep, engine, dp=dp, kv_dtype=kv_dtype, moe_backend=moe_backend, speculative=how, images=images)
     run = StaticBatch(batch, input_len, output_len, max_num_batched_tokens)
@@ -270,13 +272,6 @@ _kv_budget = lru_cache(maxsize=256)(kv_budget)
 @lru_cache(maxsize=256)
 def _memory(runner: Runner, tokens: int) -> Budget:
     return budget(runner.deployment, runner.gpu, runner.engine, max_batched_tokens=tokens)
-
-
-def _check(**sizes: tuple[Any, int]) -> None:
-    """BadInput for a size that is no integer from its least to `LARGEST`."""
-    for name, (value, least) in sizes.items():
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST:
-            raise BadInput(f"{name} = {value!r}: must be an integer from {least} to {LARGEST}", field=name)
 
 
 def for_output(model: ModelSpec, output_len: int) -> ModelSpec:

@@ -118,7 +118,7 @@ def interval_ends(figures: Mapping[str, Any], uncertain: Uncertainty, *others: M
     """Both ends of the interval of every time of a run (`ttft_ms`, `ttft_p99_ms`) and of its rate of tokens, under
     names such as `ttft_ms_low`. It holds the same figures of other runs as well.
     """
-    found = {}
+    found: dict[str, float] = {}
     for name, value in figures.items():
         if name in METRICS or name.endswith("_ms"):
             metric = name if name in METRICS else f"{name.partition('_')[0]}_ms"

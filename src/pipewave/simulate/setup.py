@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pipewave.calls.fields import check_whole
 from pipewave.errors import BadInput
 from pipewave.models.expert_parallel import Balance, exchange_of
 from pipewave.models.lora_and_drafts import Lora
@@ -77,9 +78,8 @@ class Setup:
         if not isinstance(self.engine, str | Engine):
             find_engine(self.engine)  # refuses what is no name
         for name, most in MOST.items():
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most):
-                raise BadInput(f"{name} = {value!r}: must be an integer from 1 to {most}", field=name)
+            if getattr(self, name) is not None:
+                check_whole(name, getattr(self, name), high=most)
         share = self.gpu_memory_utilization
         if share is not None and not 0 < share <= 1:
             raise BadInput(

@@ -28,7 +28,6 @@ class SharedTokens:
     begins: tuple[int, ...]  # tokens in front of each segment
     ends: tuple[int, ...]  # the same with the segment's own
     block_tokens: int = EXACT  # tokens by which requests are told apart
-    with_answers: bool = False  # paths lead through answers, which later prompts begin with
 
     def first(self, count: int) -> SharedTokens:
         """Those of the first so many requests."""
@@ -76,7 +75,6 @@ def of_sessions(
         tuple(prompt + answer for prompt, answer in turns),
         tuple(begins),
         (*lengths, *said.values()),
-        with_answers=True,
     )
 
 
@@ -129,8 +127,7 @@ def of_hashes(
         ends[segment[node]] = depth[node] * block_tokens
     found = tuple(tuple(dict.fromkeys(segment[node] for node in nodes)) for nodes, _ in walks)
     told = tuple(tokens for _, tokens in walks)
-    answered = any(tokens > prompt for tokens, prompt in zip(told, input_len, strict=True))
-    return SharedTokens(found, told, tuple(begins), tuple(ends), block_tokens, with_answers=answered)
+    return SharedTokens(found, told, tuple(begins), tuple(ends), block_tokens)
 
 
 def _with_answer(

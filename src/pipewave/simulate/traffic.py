@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipewave.calls.fields import check_whole
 from pipewave.errors import BadInput, did_you_mean
 from pipewave.files import packaged
 from pipewave.physics.demand import Array
@@ -140,8 +141,7 @@ def synthetic(
     """
     sizes = (("requests", requests, MOST), ("input_len", input_len, LONGEST), ("output_len", output_len, LONGEST))
     for name, value, most in sizes:
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            raise BadInput(f"{name} = {value!r}: must be an integer from 1 to {most}", field=name)
+        check_whole(name, value, high=most)
     for name, number in (("rate", rate), ("concurrency", concurrency), ("burstiness", burstiness)):
         if number is not None and not 0 < number < 1e9:
             raise BadInput(f"{name} = {number!r}: must be above 0 and below 1e9", field=name)

@@ -160,11 +160,11 @@ def shares_of(first: str, names: Sequence[str], parts: Mapping[str, Mapping[str,
     return Table("", columns, tuple(rows))
 
 
-def rests_on(basis: Mapping[str, float], what: str = "of the time is") -> str:
+def rests_on(basis: Mapping[str, float]) -> str:
     """A sentence on the evidence behind an answer, from shares by basis; empty without any."""
     shares = sorted(((share, name) for name, share in basis.items() if share > 0), reverse=True)
-    parts = (f"{100 * share:.0f} % {what} {BASIS.get(name, words(name))}" for share, name in shares)
-    return ", ".join(parts).replace(f" {what}", "\0", 1).replace(f" {what}", "").replace("\0", f" {what}")
+    said = [(f"{100 * share:.0f} %", BASIS.get(name, words(name))) for share, name in shares]
+    return ", ".join(f"{share}{'' if place else ' of the time is'} {what}" for place, (share, what) in enumerate(said))
 
 
 def rests_on_what_is_open(basis: Mapping[str, float], answer: Mapping[str, Any]) -> str:
