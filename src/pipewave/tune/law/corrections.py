@@ -107,14 +107,16 @@ def soft_regret(us: Floats, log_off: Floats) -> float:
 
 
 def smoothed(
-    at: Floats, us: Floats, config: Mapping[str, NDArray[np.int64]], residual: Floats, settings: Sequence[Setting]
-) -> tuple[Smoother, Floats, Setting]:
+    at: Floats, us: Floats, config: Mapping[str, NDArray[np.int64]], residual: Floats, settings: Sequence[Setting],
+    stretches: Sequence[Floats | float] = (1.0,),
+) -> tuple[Smoother, Floats, Setting]:  # fmt: skip
     """Smooth log residuals [s, c] at log coordinates [s, d], as left-out regret says it is done best.
 
     Returns the smoother, what is left of anchors left out, and how it was done.
     """
     likeness = {number: alike(config, *ALIKE[number]) for number in {each.alike for each in settings}}
-    tried = ((*smoother(at, residual, each.length, each.noise, likeness[each.alike]), each) for each in settings)
+    tried = ((*smoother(at, residual, each.length, each.noise, likeness[each.alike], stretch), each)
+             for each, stretch in product(settings, stretches))  # fmt: skip
     return min(tried, key=lambda one: soft_regret(us, one[1]))
 
 

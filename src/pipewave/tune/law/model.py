@@ -20,21 +20,7 @@ import numpy as np
 
 from pipewave.tune.law import corrections, wave
 from pipewave.tune.law.anchors import Anchors, Floats, Ints, Peaks
-from pipewave.tune.law.corrections import (
-    ALIKE,
-    LEADING,
-    NEAR,
-    GpCorrection,
-    Setting,
-    Smoother,
-    alike,
-    learned,
-    marks,
-    smoothed,
-    smoother,
-    soft_regret,
-    spread,
-)
+from pipewave.tune.law.corrections import LEADING, NEAR, GpCorrection, Smoother, learned, marks, smoothed, spread
 from pipewave.tune.law.margin import Base, bases, decided, folds, with_margin
 
 PRIOR_LAUNCHES = 6.0  # measured launches that a prior counts for
@@ -264,20 +250,11 @@ def _smoothed(anchors: Anchors, us: Floats, predicted: Floats) -> tuple[Smoother
     residual -= shared
     settings = corrections.EVERY if len(us) >= SEARCHED else corrections.USUAL
     smooth, left, found = smoothed(anchors.logs, filled, anchors.config, residual, settings)
-    if SEARCHED <= len(us) < MANY:
-        smooth, left = _stretched(anchors, filled, residual, found, (smooth, left))
+    if SEARCHED <= len(us) < MANY:  # shorter in one size where it helps: a row's width acts by its own divisors
+        sizes = np.arange(anchors.logs.shape[1])
+        shorter = [np.where(sizes == size, by, 1.0) for size, by in product(sizes, STRETCHES)]
+        smooth, left, _ = smoothed(anchors.logs, filled, anchors.config, residual, (found,), (1.0, *shorter))
     return smooth, shared, spread(filled, left)
-
-
-def _stretched(anchors: Anchors, us: Floats, residual: Floats, found: Setting,
-               best: tuple[Smoother, Floats]) -> tuple[Smoother, Floats]:  # fmt: skip
-    """Shorten the length in one size where anchors left out gain by it: a row's width acts by its own divisors."""
-    of, every = alike(anchors.config, *ALIKE[found.alike]), anchors.logs.shape[1]
-    for size, by in product(range(every), STRETCHES):
-        stretch = np.where(np.arange(every) == size, by, 1.0)
-        one = smoother(anchors.logs, residual, found.length, found.noise, of, stretch)
-        best = min(best, one, key=lambda each: soft_regret(us, each[1]))
-    return best
 
 
 def ratios(source: Peaks, target: Peaks) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,9 +10,9 @@ import numpy as np
 
 from pipewave.tune.chooser import Chooser, Held
 from pipewave.tune.law.anchors import Anchors, Floats, Ints, Peaks, columns
-from pipewave.tune.law.model import Model, fit, physics_us
+from pipewave.tune.law.model import Model, fit, moved, physics_us
 from pipewave.tune.source.formula import GRID
-from pipewave.tune.store import Measured
+from pipewave.tune.store import KindTable, Measured
 from pipewave.tune.user_kernels import measuring
 from pipewave.tune.user_kernels.device import Built
 from pipewave.tune.user_kernels.kernel import Kind
@@ -104,14 +104,16 @@ class KindState:
         at = np.array([[float(launch[name]) for name in names] for launch in self.numbers])
         return Held(names, np.log(np.maximum(at, 1.0)), resident)
 
-    def adopt(self, model: Model, seen: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
-        """Choose by a table's model, fitted to launches of these numbers. The kind must have been read.
+    def adopt(self, table: KindTable, carried_to: Peaks | None = None) -> None:
+        """Choose by a table; by one of another GPU until launches are measured on this one, whose peaks are given. The
+        kind must have been read.
 
         Where the launches at hand have numbers that the table's lack, short lists are worked out as launches come.
         """
         # What a grid encloses under an argument's name is taken from that argument.
         more = {name: name.removeprefix(GRID) for name in self.formulas.inputs if name.startswith(GRID)}
-        enclosed = [{**{name: one[of] for name, of in more.items() if of in one}, **one} for one in seen]
+        enclosed = [{**{name: one[of] for name, of in more.items() if of in one}, **one} for one in table.launches]
+        model, names = table.model if carried_to is None else moved(table.model, carried_to), table.sizes
         usable: Ints = np.flatnonzero(np.isfinite(model.sigma))
         whole = all(name in enclosed[0] for name in self.formulas.inputs)
         of = sizes(self.formulas.inputs, names, enclosed) if whole else Sizes(tuple(names), {})
@@ -119,12 +121,8 @@ class KindState:
         counts = self.formulas.many(of.numbers(at)) if whole and self.formulas.formulas[0] else None
         best = None if counts is None else model.ranked(counts, np.log(np.maximum(at, 1.0))).argmin(axis=1)
         self.model, self.chooser = model, Chooser(self.formulas, of, model, usable, at, best)
-
-    def carry(self, model: Model, seen: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
-        """Choose by another GPU's model as it is expected here, until launches are measured."""
-        self.adopt(model, seen, names)
-        assert self.chooser is not None
-        self.prior = model, self.chooser.sizes.names
+        if carried_to is not None:
+            self.prior = model, of.names
 
     def expected_us(self, counts: Floats, peaks: Peaks) -> Floats:
         """µs [c] to expect of a launch before it is measured: by the model or the prior, else by physics."""

@@ -21,7 +21,6 @@ from pipewave.errors import BadInput
 from pipewave.tune import store as store
 from pipewave.tune.chooser import Chooser
 from pipewave.tune.law.anchors import Floats, Peaks
-from pipewave.tune.law.model import moved
 from pipewave.tune.source.formula import GRID, inputs_of
 from pipewave.tune.store import Measured
 from pipewave.tune.user_kernels import hooks, measuring
@@ -222,11 +221,7 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
                 if device is not None and made_on and made_on != device.env.get("gpu"):  # a start for this GPU
                     self._carried_to = device.peaks
             if kind in self._table:
-                found = self._table[kind]
-                if self._carried_to is None:
-                    state.adopt(found.model, found.launches, found.sizes)
-                else:
-                    state.carry(moved(found.model, self._carried_to), found.launches, found.sizes)
+                state.adopt(self._table[kind], self._carried_to)
             if self._carried_to is None:
                 return
         path = self.path()
