@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import asdict
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from pipewave.errors import BadInput, UnknownGPU
 from pipewave.gpus.architectures import generation
 from pipewave.gpus.shipped import key_of, raw_specs, shipped, spellings, stem_of
-from pipewave.gpus.spec import GPU, VALUE_FIELDS
+from pipewave.gpus.spec import GPU, VALUE_FIELDS, Source
 
 _FILE_SUFFIXES = (".yaml", ".yml", ".json")
 _OWN: ContextVar[dict[str, GPU]] = ContextVar("own GPUs", default={})  # noqa: B039 - never written to
@@ -137,8 +138,12 @@ def field_rows(gpu: str | GPU) -> list[dict[str, Any]]:
     Raises:
         UnknownGPU, BadFile, BadInput: as `find`.
     """
-    spec = find(gpu)
-    return [_field_row(spec, field) for field in VALUE_FIELDS]
+    spec, none = find(gpu), Source("unverified", "")
+    rows = []
+    for field in VALUE_FIELDS:
+        row = {"field": field, "value": getattr(spec, field), "unit": unit_of(field)}
+        rows.append(row | asdict(spec.sources.get(field, none)))
+    return rows
 
 
 def unit_of(field: str) -> str:
@@ -148,15 +153,3 @@ def unit_of(field: str) -> str:
         size = {"kb": "KB", "bytes": "B"}.get(head.rsplit("_", 1)[-1], "")
         return "/".join([size, *(word.upper() if word == "sm" else word for word in rest)])
     return _UNITS.get(field.rsplit("_", 1)[-1], "")
-
-
-def _field_row(gpu: GPU, field: str) -> dict[str, Any]:
-    source = gpu.sources.get(field)
-    return {
-        "field": field,
-        "value": getattr(gpu, field),
-        "unit": unit_of(field),
-        "kind": source.kind if source else "unverified",
-        "note": source.note if source else "",
-        "date": source.date if source else "",
-    }

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -13,8 +14,11 @@ from numpy.typing import NDArray
 
 from pipewave.calls.families import CLASSES, Call
 from pipewave.errors import BadInput
+from pipewave.files import packaged
+from pipewave.files.formulas import Terms
 from pipewave.gpus import GPU
-from pipewave.physics.arith import ARRAY, SCALAR, Arith
+from pipewave.physics.arith import ARRAY, SCALAR, Arith, log2
+from pipewave.physics.cache import l2_bytes
 from pipewave.physics.demand import Array, Demand, demand
 from pipewave.physics.energy import Work
 from pipewave.software import rules, stacks
@@ -52,6 +56,30 @@ class Features(Mapping[str, Array]):
 def _places(names: tuple[str, ...], wanted: tuple[str, ...]) -> NDArray[np.intp]:
     at = {name: place for place, name in enumerate(names)}
     return np.array([at[name] for name in wanted])
+
+
+FORMULA_FUNCTIONS: Mapping[str, Any] = {
+    "log": lambda value, low=-np.inf, high=np.inf: np.clip(log2(value), low, high),
+    "minimum": np.minimum,
+    "maximum": np.maximum,
+    "ceil": np.ceil,
+    "gcd": lambda whole, other: np.gcd(whole.astype(np.int64), other),
+    "bool": bool,
+}
+
+
+def features_of(ctx: Context, row: str, **known: Any) -> dict[str, Any]:
+    """What a net sees of calls, by a row of `features.json`: formulas over `known`, the context's GPU and its options.
+
+    `log` is the base-2 logarithm within bounds: beyond them a size no longer matters, and a net would only extrapolate.
+    """
+    terms = Terms({}, gpu=ctx.gpu, l2=l2_bytes(ctx.gpu), option=ctx.option, **FORMULA_FUNCTIONS, **known)
+    return {name: terms.of(formula) for name, formula in _feature_rows()[row].items()}
+
+
+@cache
+def _feature_rows() -> Mapping[str, Mapping[str, str]]:
+    return dict(packaged.document(Path(__file__).with_name("features.json")))
 
 
 # The door every kernel family comes through: calls as columns, their context, and what a family must answer.

@@ -9,10 +9,10 @@ import numpy as np
 from pipewave.calls.dtypes import ACTIVATION_BYTES, OPERAND_BYTES
 from pipewave.calls.operators import EXCHANGES
 from pipewave.gpus import GPU
-from pipewave.kernels.base import Analysis, Columns, Context
+from pipewave.kernels.base import Analysis, Columns, Context, features_of
 from pipewave.kernels.collective.fabric import islands, network_gbps
 from pipewave.kernels.moe.routing import routing
-from pipewave.kernels.stages import LOG_TIME, Stage, Stages, columns_of, features_of, in_units_of, product
+from pipewave.kernels.stages import LOG_TIME, Stage, Stages, columns_of, in_units_of, product
 from pipewave.kernels.streaming.stream import Stream
 from pipewave.physics.arith import log2
 from pipewave.physics.demand import PIPES, Array, demand

@@ -10,8 +10,8 @@ import numpy as np
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES
 from pipewave.kernels.attention.tasks import Requests, requests_of
-from pipewave.kernels.base import Analysis, Columns, Context
-from pipewave.kernels.stages import Stage, Stages, features_of, in_units_of
+from pipewave.kernels.base import Analysis, Columns, Context, features_of
+from pipewave.kernels.stages import Stage, Stages, in_units_of
 from pipewave.kernels.streaming.stream import Stream
 from pipewave.physics.demand import Array
 from pipewave.physics.overlap import launch_s

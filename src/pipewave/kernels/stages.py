@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES, OPERAND_BYTES
-from pipewave.files import packaged
-from pipewave.files.formulas import Terms
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Analysis, Context
 from pipewave.kernels.streaming.stream import L2_SHARE, Stream, dram_bytes, least_bytes
@@ -34,12 +31,6 @@ FEWEST_ROWS = 16.0  # rows a tensor-core product computes at least
 SCALED_ROWS = {"fp8_block": 64.0, "nvfp4": 128.0, "mxfp4": 128.0}
 UNTOLD = ""  # name of stages that add to the time and are no features: a net that has not met them would extrapolate
 LOG_TIME = -24.0, -4.0  # 60 ns to 60 ms: beyond, operators only scale
-FUNCTIONS: Mapping[str, Any] = {
-    "log": lambda value, low=-np.inf, high=np.inf: np.clip(log2(value), low, high),
-    "minimum": np.minimum,
-    "maximum": np.maximum,
-    "bool": bool,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,19 +122,6 @@ class Stages:
         full = np.ones(self.calls)
         moving = Stream(0.0 * full, full * part.read, full * part.written)
         return np.asarray(dram_bytes(self.ctx.gpu, self.ctx.protocol, moving) + full * part.fresh * self.missing)
-
-
-def features_of(ctx: Context, row: str, **known: Any) -> dict[str, Amount]:
-    """What nets see of calls, by a row of `features.json`: formulas over `known`, the context's GPU and its options;
-    `log` is the base-2 logarithm within bounds, as a net would only extrapolate beyond those of its rows.
-    """
-    terms = Terms({}, gpu=ctx.gpu, l2=l2_bytes(ctx.gpu), option=ctx.option, **FUNCTIONS, **known)
-    return {name: terms.of(formula) for name, formula in _features()[row].items()}
-
-
-@cache
-def _features() -> Mapping[str, Mapping[str, str]]:
-    return dict(packaged.document(Path(__file__).with_name("features.json")))
 
 
 def columns_of(features: Mapping[str, Amount], calls: int) -> dict[str, Array]:

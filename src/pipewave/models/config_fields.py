@@ -111,13 +111,13 @@ class Fields:
         """A positive whole number, or None when absent, null, zero or -1."""
         return None if self.get(name) in (None, 0, -1) else self.integer(name)
 
-    def at(self, name: str, index: int, default: Any = _MISSING, *, low: int = 0, high: int = LARGEST) -> int:
+    def at(self, name: str, index: int, default: Any = _MISSING) -> int:
         """A whole number of one layer: a field may hold one for all, or a list with one a layer."""
         value = self.get(name)
         if not isinstance(value, list):
-            return self.integer(name, default, low=low, high=high)
+            return self.integer(name, default, low=0)
         chosen = value[index] if index < len(value) else None
-        return Fields({canonical(name): chosen}).integer(name, low=low, high=high)
+        return Fields({canonical(name): chosen}).integer(name, low=0)
 
     def number(self, name: str) -> float | None:
         """A finite positive number, or None when absent or null."""

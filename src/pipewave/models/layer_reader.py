@@ -170,9 +170,9 @@ def _inter(reader: LayerReader) -> int:
     return inter
 
 
-def mlp(reader: LayerReader, inter: int, places: Sequence[str], label: str = "", inp: int = 0) -> Mlp:
-    """A dense block `inter` wide; `label` prefixes the names of its matrices, `inp` is its width if not hidden."""
-    width, biased, two = inp or reader.hidden, reader.setting(reader.family.mlp_bias), gated(reader)
+def mlp(reader: LayerReader, inter: int, places: Sequence[str], label: str = "") -> Mlp:
+    """A dense block `inter` wide; `label` prefixes the names of its matrices."""
+    width, biased, two = reader.hidden, reader.setting(reader.family.mlp_bias), gated(reader)
     up = reader.linear(
         label + ("gate_up_proj" if two else "up_proj"), inter * (2 if two else 1), width,
         "gate_proj" if two else "up_proj", "out", places=places, bias=biased,

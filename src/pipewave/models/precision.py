@@ -40,15 +40,12 @@ MXFP4 = Precision("mxfp4", 0.5 + 1 / 32)  # one e8m0 scale per 32 weights; activ
 MXFP8 = Precision("fp8", 1.0 + 1 / 32, quantize=True)  # one e8m0 scale per 32 weights
 
 
-def int4(group: int, *, zeros: bool = True) -> Precision:
-    """Weight-only 4-bit integers with a 16-bit scale (and a 4-bit zero point) per `group` weights; -1 = per row."""
-    overhead = 0.0 if group <= 0 else (2 + (0.5 if zeros else 0)) / group
-    return Precision("int4", 0.5 + overhead)
-
-
-def int8(group: int, *, zeros: bool = True) -> Precision:
-    """Weight-only 8-bit integers with a 16-bit scale (and an 8-bit zero point) per `group` weights; -1 = per row."""
-    return Precision("int8", 1.0 + (0.0 if group <= 0 else (2 + (1 if zeros else 0)) / group))
+def integers(bits: int, group: int, *, zeros: bool = True) -> Precision:
+    """Weight-only integers of 4 or 8 bits with a 16-bit scale, and a zero point as wide as a weight, per `group`
+    weights; -1 = per row.
+    """
+    each = bits / 8
+    return Precision(f"int{bits}", each + (0.0 if group <= 0 else (2 + (each if zeros else 0)) / group))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,24 +21,22 @@ from pipewave.models.precision import (
     Quantisation,
     cache_notes,
     ignored,
-    int4,
-    int8,
+    integers,
     kv_type,
 )
 
 WIDENED = "8-bit weights of 16-bit products: answered as int8 products, which long prompts run up to twice as fast"
 # AutoRound's `data_type` with its bits; plain integers are the rest.
 FLOATS = {("nv_fp", 4): NVFP4, ("mx_fp", 4): MXFP4, ("mx_fp", 8): MXFP8, ("fp", 8): FP8}
-INTEGERS = {4: int4, 8: int8}
 BLOCK, SUPER = 64, 256  # bitsandbytes: weights a scale, scales a second scale
 QUARK = {"fp8": FP8, "fp4": MXFP4, "int8": INT8, "bf": BF16, "fl": BF16}
 QUARK_INTEGERS = {"int4": False, "uint4": True}  # whether groups have zero points
 TORCHAO: Mapping[str, Callable[[Mapping[str, Any]], Precision]] = {
-    "Int4WeightOnly": lambda config: int4(_group(config, 128)),
-    "Int8WeightOnly": lambda config: int8(_group(config, -1), zeros=False),
+    "Int4WeightOnly": lambda config: integers(4, _group(config, 128)),
+    "Int8WeightOnly": lambda config: integers(8, _group(config, -1), zeros=False),
     "Int8DynamicActivationInt8Weight": lambda _: INT8,
     "Float8": lambda _: FP8,
-    "Int8DynamicActivationInt4Weight": lambda config: int4(_group(config, 32), zeros=False),
+    "Int8DynamicActivationInt4Weight": lambda config: integers(4, _group(config, 32), zeros=False),
     "Int8DynamicActivationIntxWeight": lambda config: _intx(config),
     "NVFP4": lambda _: NVFP4,
     "MX": lambda config: MXFP4 if "4" in str(config.get("elem_dtype", "")) else MXFP8,
@@ -56,10 +54,10 @@ def weight_only(section: Mapping[str, Any]) -> Quantisation:
     skipped = [name for name, rule, off in own if off or rule.get("bits") in (16, 32)]
     kept = section.get("modules_to_not_convert") or []
     notes = (WIDENED,) if floats is None and bits == 8 else ()
-    groups = [(Names.of([name]), INTEGERS[rule["bits"]](rule.get("group_size", group)))
+    groups = [(Names.of([name]), integers(rule["bits"], rule.get("group_size", group)))
               for name, rule, off in own if not off and rule.get("bits") in (4, 8)]  # fmt: skip
     return Quantisation(
-        floats or INTEGERS[bits](group), ignored({"ignore": [*kept, *skipped]}, "ignore"),
+        floats or integers(bits, group), ignored({"ignore": [*kept, *skipped]}, "ignore"),
         lm_head=bool(section.get("lm_head", False)), notes=notes, groups=tuple(groups),
     )  # fmt: skip
 
@@ -114,7 +112,7 @@ def _quark_type(part: Any) -> Precision:
     weight = _quark_weight(part)
     dtype = str(weight.get("dtype", ""))
     if dtype in QUARK_INTEGERS:
-        return int4(_group(weight, 128), zeros=QUARK_INTEGERS[dtype])
+        return integers(4, _group(weight, 128), zeros=QUARK_INTEGERS[dtype])
     found = next((precision for name, precision in QUARK.items() if dtype.startswith(name)), None)
     if found is None:
         raise UnsupportedModel(f"quark weights of type {dtype!r}: not modelled", field=FIELD)
@@ -141,10 +139,9 @@ def _intx(config: Mapping[str, Any]) -> Precision:
     """Integers of the bits that a config names, with a scale a group."""
     bits = str(_mapping(config, "weight_dtype").get("_data", config.get("weight_dtype", "int4")))
     group = _group(_mapping(_mapping(config, "weight_granularity"), "_data"), -1)
-    makers = {"int4": int4, "int8": int8}
-    if bits not in makers:
+    if bits not in ("int4", "int8"):
         raise UnsupportedModel(f"torchao weight_dtype {bits!r}: not modelled; known: int4, int8", field=FIELD)
-    return makers[bits](group, zeros=False)
+    return integers(int(bits[3:]), group, zeros=False)
 
 
 def hqq(section: Mapping[str, Any]) -> Quantisation:
@@ -178,8 +175,8 @@ ALGORITHMS: dict[str, Precision] = {
     **dict.fromkeys(("MXFP4", "W4A8_MXFP4_FP8", "W4A16_MXFP4"), MXFP4),
     "MXFP8": MXFP8,
     **dict.fromkeys(("INT8_SQ", "W8A8_SQ_PER_CHANNEL"), INT8),
-    **dict.fromkeys(("W4A16_AWQ", "INT4_AWQ", "W4A8_AWQ"), int4(128, zeros=False)),
-    "W8A16": int8(-1, zeros=False),
+    **dict.fromkeys(("W4A16_AWQ", "INT4_AWQ", "W4A8_AWQ"), integers(4, 128, zeros=False)),
+    "W8A16": integers(8, -1, zeros=False),
 }
 KEPT = ("ignored_layers", "modules_to_not_convert", "ignore")  # lists of modules in 16 bits
 # What vLLM and SGLang make of 16-bit weights while they load them, by the word of `--quantization`: one scale a matrix,
@@ -306,10 +303,8 @@ def _compressed_precision(weights: Mapping[str, Any], inputs: Any) -> Precision:
         return MXFP8 if group == 32 else FP8_BLOCK if strategy == "block" else FP8
     if kind == "float" and bits == 4:
         return MXFP4 if group == 32 else NVFP4
-    if kind == "int" and bits == 8:
-        return INT8 if inputs else int8(int(group), zeros=zeros)
-    if kind == "int" and bits == 4:
-        return int4(int(group), zeros=zeros)
+    if kind == "int" and bits in (4, 8):
+        return INT8 if inputs and bits == 8 else integers(bits, int(group), zeros=zeros)
     raise UnsupportedModel(f"config_groups weights of {bits} bits, type {kind!r}: not modelled", field="config_groups")
 
 
@@ -320,7 +315,7 @@ def _whole(precision: Precision, experts_only: bool = False) -> Callable[[Mappin
 
 def _w4afp8(section: Mapping[str, Any]) -> Quantisation:
     """4-bit routed experts, 8-bit products and all else in FP8 blocks."""
-    experts = int4(int(section.get("group_size", 128)), zeros=False)
+    experts = integers(4, int(section.get("group_size", 128)), zeros=False)
     return Quantisation(
         _blocks(section.get("weight_block_size") or [128, 128]), ignored(section, *KEPT), experts=experts
     )
@@ -340,7 +335,7 @@ _READERS: dict[str, Callable[[Mapping[str, Any]], Quantisation]] = {
     "quark": quark,
     "hqq": hqq,
     "fp-quant": fp_quant,
-    "eetq": _whole(int8(-1, zeros=False)),
+    "eetq": _whole(integers(8, -1, zeros=False)),
     "torchao": torchao,
     "w8a8-int8": _whole(INT8),
     "w8a8-fp8": _whole(FP8),

@@ -20,8 +20,8 @@ from pipewave.models.shard import (
     norms_of,
     padded_vocab,
     parameters,
-    stage_bytes,
     state_bytes,
+    weight_bytes,
 )
 from pipewave.models.spec import Bypass, Ffn, Layer, Mlp, ModelSpec, Moe
 
@@ -31,7 +31,6 @@ GIB = 2**30
 def summary(model: ModelSpec, parallel: Parallel = ALONE) -> dict[str, Any]:
     """Totals: parameters, active parameters, weight GiB of the fullest rank, KV bytes a token leaves there."""
     parallel.check(model)
-    weights = max(stage_bytes(model, parallel, stage) for stage in range(parallel.pp))
     return {
         "model": model.name,
         "model_type": model.model_type,
@@ -40,7 +39,7 @@ def summary(model: ModelSpec, parallel: Parallel = ALONE) -> dict[str, Any]:
         "vocab": model.vocab,
         "parameters": parameters(model),
         "active_parameters": active_parameters(model),
-        "weights_gib_per_gpu": round(weights / GIB, 3),
+        "weights_gib_per_gpu": round(weight_bytes(model, parallel) / GIB, 3),
         "kv_bytes_per_token_per_gpu": round(kv_bytes_per_token(model, parallel)),
         "state_bytes_per_sequence_per_gpu": round(state_bytes(model, parallel)),
         "kv_dtype": model.kv_dtype or model.dtype,

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from pipewave.calls.dtypes import ACTIVATION_BYTES
-from pipewave.kernels.attention import prefill as segments
 from pipewave.kernels.attention.setting import AttentionSetting, Estimate, reach
 from pipewave.kernels.attention.split import Grid, fa3_splits, part_blocks
 from pipewave.kernels.attention.tasks import Alike, Amount, AnyRequests, Shape, visible_keys
 from pipewave.physics.arith import SCALAR, Arith
 from pipewave.physics.cache import DECODE_DRAM_SHARE
 from pipewave.physics.overlap import overlapped
+from pipewave.software.rule_values import DecodeCycles
 
 ALONE_CYCLES = 2400.0  # of SM time for one head in a kernel that takes heads one by one
 PARTIAL_BYTES = 8.0  # of one output element of a part: written and read in 32 bits
@@ -41,13 +41,14 @@ class DecodeWork(NamedTuple):
 def estimate(shape: Shape, setting: AttentionSetting) -> Estimate:
     """Base seconds and features of calls whose requests bring one query each."""
     if setting.engine.alone_decode is not None:
-        return Estimate(segments.seconds(shape, setting, setting.engine.alone_decode), {}, {})
+        return Estimate(segments_s(shape, setting, setting.engine.alone_decode), {}, {})
     work, xp, tile = _work(shape, setting), shape.xp, setting.engine.decode
     block_s = tile.keys * shape.layout.cached * shape.layout.kv_bytes / (tile.bytes_per_clk * setting.hertz)
     times = _times(shape, work, setting, block_s)
     busy = overlapped(3, times["dram"], times["stream"], times["compute"])
     base = setting.decode_companions.launches * setting.launch_s + busy + times["fixed"] + times["merge"]
-    base = base + _copies_s(shape, setting)
+    # Copies beside the kernel, in passes over what is new at the rate of DRAM.
+    base = base + setting.decode_companions.bytes(*shape.new_bytes) * (1.0 / setting.dram_rate)
     launches = 1.0 / setting.launch_s
     sizes = {"base": 1e6 * base} | {name: took * launches for name, took in times.items()}
     sizes |= _sizes(shape, work, setting)
@@ -145,14 +146,6 @@ def _times(shape: Shape, work: DecodeWork, setting: AttentionSetting, block_s: f
     }
 
 
-def _copies_s(shape: Shape, setting: AttentionSetting) -> Amount:
-    """Seconds of copies beside the kernel, in passes over what is new at the rate of DRAM."""
-    layout, moved = shape.layout, setting.decode_companions
-    queries = shape.tokens * layout.heads * (ACTIVATION_BYTES * layout.dim)
-    keys = shape.tokens * layout.kv_heads * (ACTIVATION_BYTES * layout.cached)
-    return moved.bytes(queries, keys) * (1.0 / setting.dram_rate)
-
-
 def _sizes(shape: Shape, work: DecodeWork, setting: AttentionSetting) -> dict[str, Amount]:
     """Counts and lengths that the net sees as logarithms, as it sees times in launches."""
     layout, tile, keys = shape.layout, setting.engine.decode, shape.keys / shape.batch
@@ -176,3 +169,55 @@ def _sizes(shape: Shape, work: DecodeWork, setting: AttentionSetting) -> dict[st
 def _round_off(waves: Amount, xp: Arith) -> Amount:
     """Places of the last wave that stay empty, as a factor of one and more; at most 4."""
     return xp.minimum(xp.ceil(waves) / waves, 4.0)
+
+
+# vLLM's Triton kernel, where physics answers alone: segments of the whole cache, walked tile by tile.
+#
+# Rules of its source (0.22.1, `triton_unified_attention.py` and `triton_attn.py`): where the KV heads of all requests
+# are fewer than a grid, each request's cache is cut into sixteen segments of tiles of 16 keys, before a window is
+# applied; a second kernel sums them up. Otherwise one block walks a request's visible keys in tiles of 32.
+
+GRID = 128.0  # blocks of requests and KV heads up to which caches are cut
+SEGMENTS = 16.0
+NARROW, WIDE = 16.0, 32.0  # keys of a tile, cut and whole
+WIDE_WHEN_CUT = (1024.0, (128.0, 256.0))  # Gemma 3's window and heads, whose tiles are wide always
+SEGMENT_BYTES = 4.0  # of an element of a segment's result
+
+
+class Walk(NamedTuple):
+    """Tiles of `keys` that blocks walk."""
+
+    keys: Amount
+    cut: Amount  # whether caches are cut
+    longest: Amount  # tiles of one block
+    tiles: Amount  # of all blocks
+
+
+def segments_s(shape: Shape, setting: AttentionSetting, alone: DecodeCycles) -> Amount:
+    """Time of calls whose requests bring one query each."""
+    walk, layout, xp = walked(shape), shape.layout, shape.xp
+    tile_s = (
+        alone.tile_cycles.fixed + alone.tile_cycles.per_head_element * layout.dim * walk.keys / NARROW
+    ) / setting.hertz
+    stream = tile_s * xp.maximum(walk.longest, walk.tiles / (setting.sms * alone.blocks_per_sm))
+    dram = shape.moved * setting.missing(shape.moved, xp) / setting.dram_rate
+    partial = shape.batch * layout.heads * (SEGMENTS * SEGMENT_BYTES * layout.dim_v)
+    merge = walk.cut * (setting.launch_s + partial / (alone.merge_dram_share * setting.dram_rate))
+    return setting.decode_companions.launches * setting.launch_s + overlapped(2, stream, dram, xp=xp) + merge
+
+
+def walked(shape: Shape) -> Walk:
+    """How caches are cut and walked."""
+    requests, layout, xp, per = shape.requests, shape.layout, shape.xp, shape.requests.each
+    cut = (shape.batch * layout.kv_heads <= GRID) * 1.0
+    window, dims = WIDE_WHEN_CUT
+    wide = layout.window == window if layout.window is not None and layout.dim in dims else False
+    keys = xp.where(cut > 0, NARROW + (WIDE - NARROW) * wide, WIDE)
+    each, whole = requests.spread(keys), requests.spread(cut)
+    seen = visible_keys(requests.q, requests.kv, shape.window, per)
+    segment = per.where(whole > 0, per.ceil(requests.kv / (SEGMENTS * each)), math.inf)  # tiles of it
+    visible = per.ceil(seen / each)
+    blocks = per.maximum(per.ceil(visible / segment), 1.0)
+    longest = per.minimum(visible, segment)
+    tiles = requests.total(blocks * longest) * layout.kv_heads
+    return Walk(keys, cut, requests.largest(longest), tiles)

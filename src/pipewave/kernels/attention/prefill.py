@@ -1,6 +1,4 @@
-"""Prompts: time of thread blocks that each take a tile of queries over all visible keys; and kernels that cut
-keys into segments of fixed number.
-"""
+"""Prompts: time of thread blocks that each take a tile of queries over all visible keys."""
 
 from __future__ import annotations
 
@@ -8,7 +6,6 @@ import math
 from itertools import pairwise
 from typing import NamedTuple
 
-from pipewave.calls.dtypes import ACTIVATION_BYTES
 from pipewave.kernels.attention.setting import AttentionSetting, Estimate, reach
 from pipewave.kernels.attention.software import AttentionKernel
 from pipewave.kernels.attention.split import FEWEST_BLOCKS, FULL, fa3_part
@@ -16,61 +13,8 @@ from pipewave.kernels.attention.tasks import Amount, AnyRequests, Shape, tile_st
 from pipewave.physics.cache import MISSES, PREFILL_DRAM_SHARE, missing_share
 from pipewave.physics.overlap import overlapped
 from pipewave.physics.overlap import waves as waves_of
-from pipewave.software.rule_values import DecodeCycles
 
-# Decode of vLLM's Triton kernel where physics answers alone: segments of the whole cache, walked tile by tile.
-#
-# Rules of its source (0.22.1, `triton_unified_attention.py` and `triton_attn.py`): where the KV heads of all requests
-# are fewer than a grid, each request's cache is cut into sixteen segments of tiles of 16 keys, before a window is
-# applied; a second kernel sums them up. Otherwise one block walks a request's visible keys in tiles of 32.
-
-GRID = 128.0  # blocks of requests and KV heads up to which caches are cut
-SEGMENTS = 16.0
-NARROW, WIDE = 16.0, 32.0  # keys of a tile, cut and whole
-WIDE_WHEN_CUT = (1024.0, (128.0, 256.0))  # Gemma 3's window and heads, whose tiles are wide always
-SEGMENT_BYTES = 4.0  # of an element of a segment's result
-
-
-class Walk(NamedTuple):
-    """Tiles of `keys` that blocks walk."""
-
-    keys: Amount
-    cut: Amount  # whether caches are cut
-    longest: Amount  # tiles of one block
-    tiles: Amount  # of all blocks
-
-
-def seconds(shape: Shape, setting: AttentionSetting, alone: DecodeCycles) -> Amount:
-    """Time of calls whose requests bring one query each."""
-    walk, layout, xp = walked(shape), shape.layout, shape.xp
-    tile_s = (
-        alone.tile_cycles.fixed + alone.tile_cycles.per_head_element * layout.dim * walk.keys / NARROW
-    ) / setting.hertz
-    stream = tile_s * xp.maximum(walk.longest, walk.tiles / (setting.sms * alone.blocks_per_sm))
-    dram = shape.moved * setting.missing(shape.moved, xp) / setting.dram_rate
-    partial = shape.batch * layout.heads * (SEGMENTS * SEGMENT_BYTES * layout.dim_v)
-    merge = walk.cut * (setting.launch_s + partial / (alone.merge_dram_share * setting.dram_rate))
-    return setting.decode_companions.launches * setting.launch_s + overlapped(2, stream, dram, xp=xp) + merge
-
-
-def walked(shape: Shape) -> Walk:
-    """How caches are cut and walked."""
-    requests, layout, xp, per = shape.requests, shape.layout, shape.xp, shape.requests.each
-    cut = (shape.batch * layout.kv_heads <= GRID) * 1.0
-    window, dims = WIDE_WHEN_CUT
-    wide = layout.window == window if layout.window is not None and layout.dim in dims else False
-    keys = xp.where(cut > 0, NARROW + (WIDE - NARROW) * wide, WIDE)
-    each, whole = requests.spread(keys), requests.spread(cut)
-    seen = visible_keys(requests.q, requests.kv, shape.window, per)
-    segment = per.where(whole > 0, per.ceil(requests.kv / (SEGMENTS * each)), math.inf)  # tiles of it
-    visible = per.ceil(seen / each)
-    blocks = per.maximum(per.ceil(visible / segment), 1.0)
-    longest = per.minimum(visible, segment)
-    tiles = requests.total(blocks * longest) * layout.kv_heads
-    return Walk(keys, cut, requests.largest(longest), tiles)
-
-
-# Prefill, chunked and mixed batches: query tiles over KV tiles, dealt to the SMs.
+# Chunked and mixed batches, too: query tiles over KV tiles, dealt to the SMs.
 
 COPY_BYTES = 16.0  # an SM moves a clock in the small kernels around attention
 PARTIAL_BYTES = 8.0  # of one output element of a part: written and read in 32 bits
@@ -236,9 +180,8 @@ def _copies_s(shape: Shape, setting: AttentionSetting) -> Amount:
 
     H100 and H200 take the same time for them though their memories differ by 43 %: SMs limit these kernels.
     """
-    layout, moved = shape.layout, setting.companions
-    queries = shape.tokens * layout.heads * (ACTIVATION_BYTES * layout.dim)
-    keys = shape.tokens * layout.kv_heads * (ACTIVATION_BYTES * layout.cached)
+    moved = setting.companions
+    queries, keys = shape.new_bytes
     missing = setting.missing(2.0 * (queries + keys), shape.xp)
     copying = 1.0 / (COPY_BYTES * setting.sms * setting.hertz)
     return moved.bytes(queries, keys) * (copying + 0.5 * missing / (PREFILL_DRAM_SHARE * setting.dram_rate))

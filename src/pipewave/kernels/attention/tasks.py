@@ -128,14 +128,9 @@ def requests_of(cols: Columns) -> Requests:
     return Requests(q, kv, None, batch.astype(float), offsets[:-1], owner)
 
 
-def are_alike(q_lens: Sequence[int], kv_lens: Sequence[int]) -> bool:
-    """Whether all requests of a call are."""
-    return q_lens.count(q_lens[0]) == kv_lens.count(kv_lens[0]) == len(q_lens)
-
-
 def requests_of_one(q_lens: Sequence[int], kv_lens: Sequence[int]) -> AnyRequests:
     """The lists of one call, grouped where that pays."""
-    if are_alike(q_lens, kv_lens):
+    if q_lens.count(q_lens[0]) == kv_lens.count(kv_lens[0]) == len(q_lens):
         return Alike(float(q_lens[0]), float(kv_lens[0]), float(len(q_lens)))
     q, kv = np.array((q_lens, kv_lens), np.float64)
     if len(q) >= WORTH_GROUPING:
@@ -277,6 +272,13 @@ class Shape(NamedTuple):
     def batch(self) -> Amount:
         """Requests of each call."""
         return self.requests.batch
+
+    @property
+    def new_bytes(self) -> tuple[Amount, Amount]:
+        """Bytes of queries, and of keys and values, that are new."""
+        layout = self.layout
+        queries = self.tokens * layout.heads * (ACTIVATION_BYTES * layout.dim)
+        return queries, self.tokens * layout.kv_heads * (ACTIVATION_BYTES * layout.cached)
 
 
 def shape_of(requests: AnyRequests, layout: Heads) -> Shape:

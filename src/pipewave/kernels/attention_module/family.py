@@ -13,8 +13,8 @@ from pipewave.kernels.attention.tasks import Requests, requests_of
 from pipewave.kernels.attention_module import parts as projections
 from pipewave.kernels.attention_module.cores import Cores, padded
 from pipewave.kernels.attention_module.parts import counts, module
-from pipewave.kernels.base import Analysis, Columns, Context
-from pipewave.kernels.stages import UNTOLD, Stage, Stages, features_of, in_units_of
+from pipewave.kernels.base import Analysis, Columns, Context, features_of
+from pipewave.kernels.stages import UNTOLD, Stage, Stages, in_units_of
 from pipewave.kernels.streaming.stream import Stream
 from pipewave.physics.demand import Array
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES, OPERAND_BYTES
-from pipewave.kernels.base import Analysis, Columns, Context
+from pipewave.kernels.base import Analysis, Columns, Context, features_of
 from pipewave.kernels.moe.routing import Layer, layer
 from pipewave.kernels.moe.software import ENGINES, Blocks, MoeMachine, Tiling, blocks, machine, product_dtype, tiling
 from pipewave.physics.arith import log2
@@ -96,7 +96,7 @@ def missed_between(size: Array, at: MoeMachine) -> Array:
 
 
 def features(
-    work: Layer, tiles: Tiling, base: Array, parts: dict[str, Array], at: MoeMachine, ruled: Blocks
+    work: Layer, tiles: Tiling, base: Array, parts: dict[str, Array], at: MoeMachine, ruled: Blocks, ctx: Context
 ) -> dict[str, Array]:
     """Named features of a batch."""
     tried = {f"tile{i}": tile.seconds for i, tile in enumerate(tiles.candidates)} | {"ruled": tiles.ruled.seconds}
@@ -107,7 +107,8 @@ def features(
     flags |= {"warp_mma": at.warp_mma, "untuned": at.untuned, "widens": at.widen_s > 0, "scales": at.scale_s > 0}
     flags["ungated"] = work.up < 2.0
     software = {name: np.full_like(work.inter, flag) for name, flag in flags.items()} | {"tuned": ruled.tuned}
-    return shares | linear | _waves(tiles, ruled) | _spread(work) | _memory(work, base, at) | software
+    sizes = {"work": work, "routed": work.routing, "base": base, "expert_bytes": at.weight * work.matrices}
+    return shares | linear | _waves(tiles, ruled) | features_of(ctx, "fused_moe", **sizes) | software
 
 
 def _bounded(ratio: Array, low: float, high: float) -> Array:
@@ -124,36 +125,6 @@ def _waves(tiles: Tiling, ruled: Blocks) -> dict[str, Array]:
         out[f"{name}_waves"] = log2(waves(tile.per_sm) / np.maximum(tile.per_sm, 1e-9))
         out[f"{name}_padding"] = log2(tile.padding)
     return out | {"ruled_rows": log2(ruled.rows), "ruled_columns": log2(ruled.columns)}
-
-
-def _spread(work: Layer) -> dict[str, Array]:
-    routed = work.routing
-    return {
-        "active": log2(routed.active),
-        "active_share": routed.active / routed.local,
-        "tokens_per_active": log2(routed.pairs / routed.active),
-        "busiest": log2(routed.busiest * routed.active / routed.pairs),
-        "skew": log2(routed.skew),
-        "topk": log2(work.topk),
-        "tokens_per_expert": log2(work.tokens / routed.local),
-        "elsewhere": log2(work.carried / routed.pairs),
-    }
-
-
-def _memory(work: Layer, base: Array, at: MoeMachine) -> dict[str, Array]:
-    routed = work.routing
-    expert = at.weight * work.matrices
-    between = 2.0 * routed.pairs * (work.inter * (1.0 + work.up) + work.hidden)
-    return {
-        "base": log2(base * 1e6),
-        "hot": _bounded(expert * routed.active / at.l2_bytes, -6.0, 6.0),
-        "local": _bounded(expert * routed.local / at.l2_bytes, -6.0, 6.0),
-        "between": _bounded((work.inputs + between) / at.l2_bytes, -6.0, 6.0),
-        "k_first": log2(work.hidden / 128.0),
-        "k_second": log2(work.inter / 128.0),
-        "unaligned": _bounded(32.0 / np.gcd(work.inter.astype(np.int64), 32), 0.0, 3.0),
-        "n_waste": log2(np.ceil(work.inter / 128.0) * 128.0 / work.inter),
-    }
 
 
 # Routed experts of a layer on one rank: routing histogram, padded expert tiles, two grouped GEMMs and the glue.
@@ -184,7 +155,7 @@ def analyse(cols: Columns, ctx: Context) -> Analysis:
     missed = np.ones_like(weights) if always else missing_share(MISSES["expert_weights"], at.l2_bytes, weights)
     weights_s = weights * (missed / at.dram + (1.0 - missed) / at.l2)
     base, parts = times(work, tiles, weights_s, before_s(work, ctx, at), at)
-    named = features(work, tiles, base, parts, at, ruled)
+    named = features(work, tiles, base, parts, at, ruled, ctx)
     # Weights once, and what passes between kernels, written and read.
     between = between_bytes(work, work.routing.pairs)
     dram = weights * missed + sum(size * missed_between(size, at) for size in between)
