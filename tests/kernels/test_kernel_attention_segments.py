@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pipewave as pw
-from pipewave.kernels.attention.prefill import NARROW, SEGMENTS, WIDE, walked
+from pipewave.kernels.attention.decode import NARROW, SEGMENTS, WIDE, walked
 from pipewave.kernels.attention.tasks import Heads, requests_of_one, shape_of
 from tests.sampled import examples
 

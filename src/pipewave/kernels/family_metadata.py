@@ -6,7 +6,7 @@ here, so it is imported when one is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import expm1, prod
@@ -66,6 +66,28 @@ def _read(row: Mapping[str, Any], op: Op, launched: Launched) -> Call | None:
     if not terms.of(row.get("when", True)):
         return None
     return CLASSES[row["family"]](**{name: terms.of(formula) for name, formula in row["call"].items()})
+
+
+def launches_of(family: str) -> GroupReader | None:
+    """How to read calls of a built-in family off whole launches, of which one table holds all: by formulas over the
+    launch, its head's record and the operators `above`; None where there are none.
+    """
+    rows = packaged.document(Path(__file__).with_name("launches.json"))
+    own = [row for row in rows if family in row["families"]]
+    return partial(_launch, own) if own else None
+
+
+def _launch(rows: Sequence[Mapping[str, Any]], launched: Launched, _step: Step | None, _given: Given) -> Shaped | None:
+    known: dict[str, Any] = {"launched": launched, "head": launched.head.arg, "len": len, "int": int, "str": str}
+    known |= {"quantised": any("group_quant" in kernel.name for kernel in launched.kernels)}
+    known |= {"whole": lambda value: isinstance(value, int)}
+    for row in rows:
+        above = {name: launched.op(*names) for name, names in row.get("above", {}).items()}
+        terms = Terms(row["terms"], **known, **above)
+        if None not in above.values() and terms.of(row["when"]):
+            call = CLASSES[str(launched.family)](**{name: terms.of(formula) for name, formula in row["call"].items()})
+            return Shaped(row.get("name", launched.role), call)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,17 +164,13 @@ WORK: Mapping[str, Any] = {"dtype": "'bf16'", "quantize": False, "fused_add": Fa
 
 def of_row(family: str, row: Mapping[str, Any], named: Callable[[str], Any]) -> FamilyMetadata:
     """The metadata of a family; functions stand there by the names that `named` finds them by."""
-    said = {part: tuple(it) if isinstance(it, list) else it for part, it in row["profile"].items()}
-    profile = Profile(
-        names_of(family), operators=operators_of(family), **said | _function(row["profile"], "group", named)
-    )
+    said: dict[str, Any] = {part: tuple(it) if isinstance(it, list) else it for part, it in row["profile"].items()}
+    said |= {"group": named(said["group"]) if "group" in said else launches_of(family)}
+    profile = Profile(names_of(family), operators=operators_of(family), **said)
     rows = {name: _measurements(each, named) for name, each in row.get("rows", {}).items()}
     page = row.get("page")
-    return FamilyMetadata(profile, rows, Page(**page | _function(page, "waves", named)) if page else None)
-
-
-def _function(row: Mapping[str, Any], part: str, named: Callable[[str], Any]) -> dict[str, Any]:
-    return {part: named(row[part])} if part in row else {}
+    waves = {"waves": named(page["waves"])} if page and "waves" in page else {}
+    return FamilyMetadata(profile, rows, Page(**page | waves) if page else None)
 
 
 def _measurements(row: Mapping[str, Any], named: Callable[[str], Any]) -> Measurements:
