@@ -17,7 +17,7 @@ from pipewave.errors import BadInput
 from pipewave.files import packaged
 from pipewave.files.formulas import Terms
 from pipewave.gpus import GPU
-from pipewave.physics.arith import ARRAY, SCALAR, Arith, log2
+from pipewave.physics.arith import ARRAY, SCALAR, Arith, clipped, log2
 from pipewave.physics.cache import l2_bytes
 from pipewave.physics.demand import Array, Demand, demand
 from pipewave.physics.energy import Work
@@ -58,23 +58,28 @@ def _places(names: tuple[str, ...], wanted: tuple[str, ...]) -> NDArray[np.intp]
     return np.array([at[name] for name in wanted])
 
 
-FORMULA_FUNCTIONS: Mapping[str, Any] = {
-    "log": lambda value, low=-np.inf, high=np.inf: np.clip(log2(value), low, high),
-    "minimum": np.minimum,
-    "maximum": np.maximum,
-    "ceil": np.ceil,
-    "gcd": lambda whole, other: np.gcd(whole.astype(np.int64), other),
-    "bool": bool,
-}
-
-
-def features_of(ctx: Context, row: str, **known: Any) -> dict[str, Any]:
+def features_of(row: str, ctx: Context | None = None, xp: Arith = ARRAY, **known: Any) -> dict[str, Any]:
     """What a net sees of calls, by a row of `features.json`: formulas over `known`, the context's GPU and its options.
 
     `log` is the base-2 logarithm within bounds: beyond them a size no longer matters, and a net would only extrapolate.
     """
-    terms = Terms({}, gpu=ctx.gpu, l2=l2_bytes(ctx.gpu), option=ctx.option, **FORMULA_FUNCTIONS, **known)
+    known |= {"gpu": ctx.gpu, "l2": l2_bytes(ctx.gpu), "option": ctx.option} if ctx else {}
+    terms = Terms({}, **_feature_functions(xp), **known)
     return {name: terms.of(formula) for name, formula in _feature_rows()[row].items()}
+
+
+@cache
+def _feature_functions(xp: Arith) -> Mapping[str, Any]:
+    def log(value: Any, low: float | None = None, high: float | None = None) -> Any:
+        found = log2(value, xp)
+        found = found if low is None else xp.maximum(found, low)
+        return found if high is None else xp.minimum(found, high)
+
+    def clip(value: Any, low: float, high: float) -> Any:
+        return clipped(value, low, high, xp)
+
+    names = ("log2", "minimum", "maximum", "where", "ceil", "gcd")
+    return {"log": log, "clip": clip, "bool": bool, **{name: getattr(xp, name) for name in names}}
 
 
 @cache

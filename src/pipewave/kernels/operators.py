@@ -31,7 +31,7 @@ def analyse_batched_gemm(cols: Columns, ctx: Context) -> Analysis:
     border = Stream(batch * n * k * OPERAND_BYTES[ctx.dtype], batch * m * k * OPERAND_BYTES[ctx.dtype], part.written)
     stages = Stages(ctx, len(m), (part,), border, 2.0 * batch * m * n * k)
     moved = ACTIVATION_BYTES * batch * (m * k + m * n) + part.fresh
-    features = features_of(ctx, BATCHED, batch=batch, m=m, n=n, k=k, blocks=part.blocks, moved=moved)
+    features = features_of(BATCHED, ctx, batch=batch, m=m, n=n, k=k, blocks=part.blocks, moved=moved)
     return stages.analysis(features, BATCHED)
 
 
@@ -60,7 +60,7 @@ def analyse_hyper_connection(cols: Columns, ctx: Context) -> Analysis:
         flops, border = 0.0 * tokens, Stream(0.0 * one, one + every, every, in_place=True)
         mixing, steps = (Stage(name, launches=0.0) for name in ("mixing", "sinkhorn"))
         parts = (mixing, steps, Stage("stream", read=one + every, written=every))
-    features = features_of(ctx, HYPER, tokens=tokens, hidden=hidden, every=every)
+    features = features_of(HYPER, ctx, tokens=tokens, hidden=hidden, every=every)
     return Stages(ctx, len(tokens), parts, border, in_units_of(ctx, flops, "bf16")).analysis(features, HYPER)
 
 
@@ -118,7 +118,7 @@ def analyse_all_to_all(cols: Columns, ctx: Context) -> Analysis:
     start = START_S.get(backend, START_OTHER_S) + STEP_ACROSS_S * (cols["nodes"] > 1.0)
     base = start + overlapped(3, inside, across, copying)
     parts = {"base": base, "inside": inside, "across": across + 1e-8, "copying": copying}
-    features = features_of(ctx, ALL_TO_ALL, **cols, size=size, bytes_each=OPERAND_BYTES[ctx.dtype])
+    features = features_of(ALL_TO_ALL, ctx, **cols, size=size, bytes_each=OPERAND_BYTES[ctx.dtype])
     combine = float(ctx.option("direction") == "combine")
     features |= {"combine": combine} | {f"by_{name}": float(name == backend) for name in EXCHANGES}
     features |= {f"combine_{name}": combine * features[f"by_{name}"] for name in EXCHANGES}
@@ -157,6 +157,6 @@ def analyse_mega_moe(cols: Columns, ctx: Context) -> Analysis:
     meeting = Stage("barriers", chain_s=BARRIERS_S, launches=2.0)
     least = in_units_of(ctx, cols["tokens"] * cols["topk"] * weights * 2.0, kind)  # of an even share
     stages = Stages(ctx, len(io), (experts, meeting), Stream(0.0 * fresh, io, io, in_place=True), least)
-    found = stages.analysis(features_of(ctx, MEGA, **cols, routed=routed), MEGA)
+    found = stages.analysis(features_of(MEGA, ctx, **cols, routed=routed), MEGA)
     found.demand.amounts[PIPES.index("link")] = elements * sent.least * OPERAND_BYTES["fp8"]
     return found

@@ -39,7 +39,7 @@ class Sequences:
 
     def features(self, ctx: Context) -> dict[str, Any]:
         """Sizes every operator over sequences tells its net."""
-        return features_of(ctx, "sequences", **{name: getattr(self, name) for name in self.__slots__})
+        return features_of("sequences", ctx, **{name: getattr(self, name) for name in self.__slots__})
 
 
 def sequences(requests: Requests, chunk: float) -> Sequences:
@@ -115,7 +115,7 @@ def analyse_delta_net(cols: Columns, ctx: Context, requests: Requests | None = N
         parts = (Stage("steps", fresh=states, read=read, written=border.written, blocks=blocks, chain_s=chain_s),)
     stages = Stages(ctx, len(read), parts, border, least)
     per_sm = seqs.batch * heads.v / ctx.gpu.sms
-    features = seqs.features(ctx) | features_of(ctx, "delta_net", heads=heads, per_sm=per_sm, states=states)
+    features = seqs.features(ctx) | features_of("delta_net", ctx, heads=heads, per_sm=per_sm, states=states)
     return stages.analysis(features, net_of(dict(ctx.options)))
 
 
@@ -190,7 +190,7 @@ def analyse_conv(cols: Columns, ctx: Context, requests: Requests | None = None) 
     border = Stream(before, size, size + history, in_place=True)
     stages = Stages(ctx, len(size), parts, border, 0.0)
     named = {name: cols[name] for name in ("channels", "branches")}
-    return stages.analysis(seqs.features(ctx) | features_of(ctx, CONV, size=size, **named), CONV)
+    return stages.analysis(seqs.features(ctx) | features_of(CONV, ctx, size=size, **named), CONV)
 
 
 # Mamba 2's selective scan in chunks (state-space duality; Dao & Gu, 2024, arXiv:2405.21060, section 6).

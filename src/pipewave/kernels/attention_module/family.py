@@ -141,6 +141,6 @@ def _features(cores: Cores) -> dict[str, Any]:
     entries = seen.deepest / dims.ratio
     few = np.clip(entries / np.clip(dims.kept, 1.0, EVERY_KEY), 0.0, 4.0)
     most = np.minimum(entries, LONGEST_KEPT[cores.decode]) / EVERY_KEY
-    past_topk, told = np.where(np.isfinite(dims.kept), few, most), {"dims": dims, "seen": seen}
-    told |= {"past_topk": past_topk, "padded": padded(seen, dims), "expands": expands(cores)}
-    return features_of(cores.ctx, "attention_module", **told)
+    past_topk, chosen = np.where(np.isfinite(dims.kept), few, most), padded(seen, dims)
+    told: dict[str, Any] = {"past_topk": past_topk, "padded": chosen, "expands": expands(cores)}
+    return features_of("attention_module", cores.ctx, dims=dims, seen=seen, **told)

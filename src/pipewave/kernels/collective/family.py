@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from pipewave.calls.collective import COLLECTIVES
-from pipewave.kernels.base import Columns, Context, Sketch
+from pipewave.kernels.base import Columns, Context, Sketch, features_of
 from pipewave.kernels.collective.algorithms import (
     CUSTOM_BELOW,
     CUSTOM_WORLDS,
@@ -15,23 +15,20 @@ from pipewave.kernels.collective.algorithms import (
     Chosen,
     Nccl,
     Own,
-    Ring,
     chosen,
     nccl,
     own,
     reachable,
     ring,
 )
-from pipewave.kernels.collective.fabric import Link, islands, joined, link, network_gbps
+from pipewave.kernels.collective.fabric import islands, joined, link, network_gbps
 from pipewave.physics.arith import Arith, clipped, log2
 from pipewave.physics.energy import Work
 
 SMALL_ALL_REDUCE = "all_reduce_small"  # the net of messages that frameworks may reduce by their own kernels
-LOG_TIME = -24.0, -4.0  # 60 ns to 60 ms: beyond, collectives only scale
 # Rows of send_recv have up to four ranks, over NVLink or the network; what a host's PCIe costs, and more neighbours at
 # once on it, is in the base estimate, as for the other operations.
 SENDERS = 4.0
-NODES, WORLD = 1.0, 4.0  # log2 of the most hosts and ranks of any row; what more cost is in the base estimate
 CUSTOM_STACKS = ("vllm", "sglang", "trtllm")
 
 
@@ -81,7 +78,9 @@ def formula(op: str, call: Columns, ctx: Context, xp: Arith) -> Sketch:
     # Bytes sent are read from memory and as many are written; the energy goes by the time (`step.power`).
     done = Work(0.0 * path.sent, 2.0 * path.sent, 2.0 * path.sent)
     known = xp.minimum(world, SENDERS) if op == "send_recv" else world
-    features = _shape(ctx, size, known, nodes, xp) | _times(path, over, ways, base, xp)
+    # Hosts and ranks count up to the most of any row: what more of them cost is in the base estimate.
+    sizes = {"size": size, "world": known, "nodes": nodes, "base": base, "path": path, "over": over, "ways": ways}
+    features = features_of("collective", xp=xp, **sizes) | {"one_byte": float(ctx.dtype in ONE_BYTE)}
     if op == "send_recv":
         features["direct"] = float(ctx.rule("sends_directly"))
     return Sketch(least, base, features | _software(ctx, runs) | which, net, done)
@@ -105,27 +104,6 @@ def _which(mine: Own, runs: Any, by_nccl: Chosen, ways: Nccl, xp: Arith) -> dict
     found |= {f"nccl_{name}": nccl_runs * getattr(by_nccl, name) for name in ("ll128", "simple", "switched")}
     early = clipped(log2(ways.simple / ways.best, xp), 0.0, 2.0, xp) * by_nccl.simple
     return found | {"nccl_margin": nccl_runs * by_nccl.margin, "nccl_early": nccl_runs * early}
-
-
-def _shape(ctx: Context, size: Any, world: Any, nodes: Any, xp: Arith) -> dict[str, Any]:
-    return {
-        "log_bytes": clipped(log2(size, xp), 8.0, 31.0, xp),
-        "log_part": clipped(log2(size / world, xp), 5.0, 30.0, xp),
-        "log_world": xp.minimum(log2(world, xp), WORLD),
-        "log_nodes": xp.minimum(log2(nodes, xp), NODES),
-        "ragged": xp.where(size % 16.0 > 0.0, 1.0, 0.0),
-        "one_byte": float(ctx.dtype in ONE_BYTE),
-    }
-
-
-def _times(path: Ring, over: Link, ways: Nccl, base: Any, xp: Arith) -> dict[str, Any]:
-    return {
-        "log_base": clipped(log2(base, xp), *LOG_TIME, xp),
-        "log_transfer": clipped(log2(path.sent / over.rate, xp), *LOG_TIME, xp),
-        "low_latency": clipped(log2(ways.low_latency / ways.simple, xp), -4.0, 4.0, xp),
-        "log_steps": xp.minimum(log2(path.steps, xp), 6.0),
-        "direct": over.direct,
-    }
 
 
 def _software(ctx: Context, own: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipewave.kernels.base import Analysis, Columns, Context, Sketch
+from pipewave.kernels.base import Analysis, Columns, Context, Sketch, features_of
 from pipewave.kernels.gemm.machine import (
     TILES,
     GemmMachine,
@@ -38,7 +38,6 @@ MORE_TILES = ((256, 128), (192, 128), (128, 192))  # seen in kernel names; only 
 BESIDE = tuple(f"beside_{rows}x{columns}" for rows, columns in TILES)
 WAVES = tuple(f"waves_{rows}x{columns}" for rows, columns in TILES)
 MORE_WAVES = tuple(f"waves_{rows}x{columns}" for rows, columns in MORE_TILES)
-FRAMEWORKS = ("sglang", "trtllm", "vllm")
 
 
 class GemmTimes(NamedTuple):
@@ -61,48 +60,6 @@ def times(flops: Any, moved: Traffic, tiles: Tiling, quantize: Any, at: GemmMach
     on_sms = overlapped(4, tiles.best, power, xp=xp)
     base = at.launch_s + overlapped(2, on_sms, memory, through, xp=xp) + quantize
     return GemmTimes(flops * (1.0 / at.peak), tiles.best, power, memory, through, quantize, base)
-
-
-def _sizes(m: Any, n: Any, k: Any, moved: Traffic, tiles: Tiling, at: GemmMachine, xp: Arith) -> dict[str, Any]:
-    """Features by name; logarithms are base 2, of seconds or of bytes over the size of the L2."""
-    l2, rows = 1.0 / at.l2_bytes, tiles.rows
-    out = {
-        "log_m": xp.log2(m),
-        "log_n": xp.log2(n),
-        "log_k": xp.log2(k),
-        "vector": xp.where(m > 1.0, 0.0, 1.0),  # a matrix times one vector runs other kernels
-        "pad_m16": m / rows[16],
-        "pad_m64": m / rows[64],
-        "pad_m128": m / rows[128],
-        "pad_m256": m / rows[256],
-        "in_l2": clipped(xp.log2(moved.footprint * l2), -4.0, 4.0, xp),
-        "weights_in_l2": clipped(xp.log2(moved.weights * l2), -4.0, 4.0, xp),
-        "x_in_l2": clipped(xp.log2(moved.x * l2), -6.0, 6.0, xp),
-        "y_in_l2": clipped(xp.log2(moved.y * l2), -6.0, 6.0, xp),
-        "cached": moved.cached,
-    }
-    return out | {name: float(at.framework == name) for name in FRAMEWORKS}
-
-
-def _parts(moved: Traffic, t: GemmTimes, at: GemmMachine, xp: Arith) -> dict[str, Any]:
-    whole = 1.0 / t.base
-    return {
-        "log_base": xp.log2(t.base),
-        "log_tile": xp.log2(t.tile),
-        "log_tensor": xp.log2(t.tensor),
-        "log_power": xp.log2(t.power),
-        "log_memory": xp.log2(t.memory + 1e-7),
-        "log_cold": xp.log2(moved.all * (1.0 / at.dram)),
-        "log_through": xp.log2(t.through),
-        "log_quantize": xp.log2(t.quantize + 1e-6),
-        "tensor_share": t.tensor * whole,
-        "tile_share": t.tile * whole,
-        "power_share": t.power * whole,
-        "memory_share": t.memory * whole,
-        "through_share": t.through * whole,
-        "quantize_share": t.quantize * whole,
-        "launch_share": at.launch_s * whole,
-    }
 
 
 def _tiles(tiles: Tiling, at: GemmMachine, xp: Arith) -> dict[str, Any]:
@@ -239,7 +196,9 @@ def parts(
     if tile is not None:
         tiles = known_tile(tiles, m, n, k, (tile[0], tile[1]), ctas, at, xp)
     t = times(2.0 * m * n * k, moved, tiles, quantize_s(m, k, moved, at, xp), at, xp)
-    return moved, t, _sizes(m, n, k, moved, tiles, at, xp) | _parts(moved, t, at, xp) | _tiles(tiles, at, xp)
+    # A matrix times one `vector` runs other kernels.
+    named = features_of("gemm", xp=xp, m=m, n=n, k=k, moved=moved, rows=tiles.rows, t=t, at=at)
+    return moved, t, named | _tiles(tiles, at, xp)
 
 
 def least(m: Any, n: Any, k: Any, moved: Traffic, at: GemmMachine) -> dict[str, Any]:

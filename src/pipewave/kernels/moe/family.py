@@ -107,8 +107,13 @@ def features(
     flags |= {"warp_mma": at.warp_mma, "untuned": at.untuned, "widens": at.widen_s > 0, "scales": at.scale_s > 0}
     flags["ungated"] = work.up < 2.0
     software = {name: np.full_like(work.inter, flag) for name, flag in flags.items()} | {"tuned": ruled.tuned}
-    sizes = {"work": work, "routed": work.routing, "base": base, "expert_bytes": at.weight * work.matrices}
-    return shares | linear | _waves(tiles, ruled) | features_of(ctx, "fused_moe", **sizes) | software
+    sizes: dict[str, Any] = {
+        "work": work,
+        "routed": work.routing,
+        "base": base,
+        "expert_bytes": at.weight * work.matrices,
+    }
+    return shares | linear | _waves(tiles, ruled) | features_of("fused_moe", ctx, **sizes) | software
 
 
 def _bounded(ratio: Array, low: float, high: float) -> Array:
