@@ -16,11 +16,6 @@ from pipewave.errors import BadInput, UnknownArchitecture
 from pipewave.files import packaged
 
 Mma = Literal["mma", "wgmma", "tcgen05"]
-_NUMBERS = (
-    "smem_kb_per_sm", "max_threads_per_sm", "max_ctas_per_sm", "fma_per_clk_per_sm", "xu_per_clk_per_sm",
-    "smem_bytes_per_clk_per_sm", "registers_per_sm", "pcie_gbps", "l2_bytes_per_clk_per_sm", "l2_partitions",
-    "joules_per_flop",
-)  # fmt: skip
 _DATA = Path(__file__).with_name("architectures.json")
 
 
@@ -69,7 +64,7 @@ class Architecture:
         object.__setattr__(self, "stand_in_kernels", kernels)
         if self.mma not in get_args(Mma):
             raise BadInput(f"mma = {self.mma!r}: must be one of {', '.join(get_args(Mma))}", field="mma")
-        for name in _NUMBERS:
+        for name in (one.name for one in fields(self) if one.type in ("int", "float")):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value < float("inf"):
                 raise BadInput(f"{name} = {value!r}: must be a positive number", field=name)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from pipewave.errors import BadInput, UnsupportedModel
-from pipewave.models.config_fields import Fields, canonical, synonyms_of
+from pipewave.models.config_fields import Fields, canonical, synonyms_of, words
 from pipewave.models.config_sections import Wrapped, from_params_json, unwrap
 from pipewave.models.families import (
     STANDARD,
@@ -39,13 +39,6 @@ from pipewave.models.spec import Ffn, HyperConnection, Layer, ModelSpec
 MAX_LAYERS = 4096
 TIED = "tie_word_embeddings"
 STATED = {"hidden_size", "num_hidden_layers"}  # a config without them is no model of its own
-# What a config names and engines leave out, or does not say how large it is.
-UNCOUNTED = {
-    "embd_layer": "towers of images and sound: neither counted nor run",
-    "vision_lora": "adapters for images: not counted, and run for requests with images",
-    "sparse_config": "sparse attention over long prompts: answered as dense attention, as engines run it",
-    "speech_lora": "adapters for sound: not counted, and run for requests with sound",
-}
 FFNS: Mapping[str, Callable[[LayerReader], Ffn]] = {"bypass": bypass, "moe": moe}  # others are dense
 POOLED = re.compile(
     r"(?<!LM)(?<!LMHead)(Model|ForSequenceClassification|ForTokenClassification|EmbeddingModel|ForReward\w*)$"
@@ -124,7 +117,7 @@ def _architecture(text: Mapping[str, Any]) -> str:
 
 def _notes(fields: Fields, model_type: str, ignore: frozenset[str]) -> tuple[str, ...]:
     """What was assumed: a type read by its fields alone, fields taken to change no shape."""
-    notes = [note for name, note in UNCOUNTED.items() if fields.has(name)]
+    notes = [note for name, note in words("uncounted").items() if fields.has(name)]
     instead = read_instead(model_type, fields.raw).items()
     notes += [
         f"{name} is missing: read from {other}, which transformers' class does not know" for name, other in instead

@@ -16,6 +16,7 @@ from pipewave.files import packaged
 # identity, training, generation, numerics of kernels. `shapely_patterns`: names that speak of a shape: where such a
 # field is set and no part explains it, the model is not known well enough. `unit_patterns`: counts whose value 1 says
 # that nothing is repeated, skipped or grouped. `modules`: of one matrix, or of the fused map that holds it.
+# `uncounted`: what a config names and engines leave out, or does not say how large it is.
 FILE = packaged.ROOT / "data" / "config_fields.json"
 LARGEST = 2**31 - 1
 _MISSING: Any = object()

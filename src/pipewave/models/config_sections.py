@@ -11,20 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipewave.errors import UnsupportedModel
-from pipewave.models.config_fields import Fields
+from pipewave.models.config_fields import Fields, words
 from pipewave.models.families import class_defaults, section_type
 from pipewave.models.vision import Tower, audio_params, read_tower
 
 TELLING = ("dim", "n_layers", "n_heads")  # what such a file has, and no config.json
 OWN_WORDS = {"hidden_size", "architectures"}
-EXPERTS = {
-    "num_experts": "num_local_experts",
-    "num_experts_per_tok": "num_experts_per_tok",
-    "expert_hidden_dim": "moe_intermediate_size",
-    "num_shared_experts": "n_shared_experts",
-    "first_k_dense_replace": "first_k_dense_replace",
-    "route_every_n": "moe_layer_freq",
-}
 PLACED = ("moe", "quantization", "vision_encoder", "tied_embeddings", "model_type")
 FP8 = "fp8_e4m3"
 
@@ -49,7 +41,8 @@ def _experts(raw: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(section, Mapping) or not section:
         return {}
     given = {"expert_hidden_dim": raw.get("hidden_dim")} | dict(section)
-    return {EXPERTS[name]: value for name, value in given.items() if name in EXPERTS}
+    names = words("params_json_experts")
+    return {names[name]: value for name, value in given.items() if name in names}
 
 
 def _quantisation(section: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipewave.models.config_fields import Fields
+from pipewave.models.config_fields import Fields, words
 from pipewave.models.formulas import Part
 
 
@@ -58,13 +58,6 @@ def audio_params(section: Mapping[str, Any], hidden: int) -> int:
     return int(Part("audio", fields.text("model_type"), fields, hidden=hidden)["params"])
 
 
-# Names that towers use for the same widths.
-_SAME = {
-    "vt_hidden_size": "hidden_size", "vt_intermediate_size": "intermediate_size",
-    "vt_num_attention_heads": "num_attention_heads", "vt_num_hidden_layers": "num_hidden_layers",
-    "depth": "num_hidden_layers", "num_layers": "num_hidden_layers", "width": "hidden_size",
-    "num_heads": "num_attention_heads", "layers": "num_hidden_layers", "attention_heads": "num_attention_heads",
-}  # fmt: skip
 _AXES = ("image_size", "patch_size")
 
 
@@ -72,4 +65,4 @@ def _named(section: Mapping[str, Any]) -> dict[str, Any]:
     """Fields by the names that rows use; of sizes along several axes, the first."""
     firsts = {name: value[0] if name in _AXES and isinstance(value, list) and value else value
               for name, value in section.items()}  # fmt: skip
-    return {_SAME.get(name, name): value for name, value in firsts.items()}
+    return {words("tower_synonyms").get(name, name): value for name, value in firsts.items()}

@@ -16,13 +16,15 @@ So the causes of a trace add up to its idle time. Without a record of the launch
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pipewave.calls.families import Call
+from pipewave.files import packaged
 from pipewave.gpus import GPU
 from pipewave.physics.arith import SCALAR
 from pipewave.physics.energy import limited_us
@@ -33,15 +35,7 @@ from pipewave.traces.kernel_names import short
 from pipewave.traces.trace import Kernel, Trace
 
 # Causes of waits, and what each says.
-CAUSES = {
-    "launch": "from a launch to its kernel's start",
-    "sync": "the host had waited for the GPU before it launched on",
-    "input": "the host waited for input data",
-    "host": "the host ran code that launches nothing",
-    "cpu": "the host was still launching: too late",
-    "device": "queued work waited: between kernels, or for another stream",
-    "unknown": "no launch was recorded",
-}
+CAUSES: Mapping[str, str] = packaged.document(Path(__file__).with_name("causes.json"))["waits"]
 LONGEST = 20  # gaps that are listed
 STALL_US = 500.0  # from one launch to the next: eager operators of engines, profiled, take up to so long
 

@@ -12,18 +12,10 @@ from typing import Any, TextIO
 
 from pipewave.errors import PipewaveError
 from pipewave.version import VERSION
+from pipewave.web.forms import WORDS
 from pipewave.web.queries import VIEWS, answer
 
 PROTOCOLS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")  # newest first; they differ in nothing used here
-ABOUT = {
-    "kernel": "Latency of one kernel on GPUs, with interval, floor and ceiling, over a sweep of one of its sizes.",
-    "grid": "Latency of a kernel over a grid of two of its sizes on one GPU.",
-    "serve": "Time to first token, time per token and memory of a static batch of a language model on GPUs.",
-    "traffic": "Latency percentiles and rates of a deployment of a language model under requests over time.",
-    "model": "Parameters, work and memory of a language model.",
-    "gpu": "The specification of a GPU, each figure with its source.",
-    "plan": "The cheapest deployments that serve requests within limits of latency.",
-}
 INVALID, NO_METHOD, NO_JSON = -32602, -32601, -32700
 
 
@@ -56,7 +48,7 @@ def replied(line: str) -> dict[str, Any] | None:
             result = {}
         case "tools/list":
             hint = {"readOnlyHint": True}  # of every tool
-            tools = [{"name": name, "description": ABOUT[name], "inputSchema": view.form.model_json_schema(),
+            tools = [{"name": name, "description": WORDS["views"][name], "inputSchema": view.form.model_json_schema(),
                       "annotations": hint} for name, view in VIEWS.items()]  # fmt: skip
             result = {"tools": tools}
         case "tools/call" if given.get("name") in VIEWS:

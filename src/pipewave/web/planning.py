@@ -61,24 +61,20 @@ class PlanQuery(Form):
 def plan_answer(query: PlanQuery) -> dict[str, Any]:
     """`pipewave plan --json`, a launch command for each design of the front, and a thinned cloud of all designs."""
     with knowing([gpu.read() for gpu in query.gpus if isinstance(gpu, GpuFile)]):
-        return _answer(query)
-
-
-def _answer(query: PlanQuery) -> dict[str, Any]:
-    spec, space = model_of(query.model), _space(query)
-    splits = sum(1 for gpu in space.gpus for _ in space.splits(spec, gpu))
-    settings = sum(1 for _ in space.settings())
-    limits.at_most("splits (gpus × tp × pp × dp × engines × cache types)", splits, limits.PLAN_SPLITS, "gpus")
-    limits.at_most("designs", splits * settings, limits.PLAN_DESIGNS, "max_num_seqs")
-    limit = {name: getattr(query, name) for name in ("ttft_ms", "tpot_ms", "prefix_share")}
-    question = Question(query.input_len, query.output_len, **limit)
-    demand = Demand(query.rate, users=query.users, think_s=query.think_s, budget=query.budget)
-    bill: dict[str, Any] = {"owned": Owned.of(query.owned), "grid_g_per_kwh": query.grid_g_per_kwh}
-    found = plan(spec, question, space, demand=demand, own_prices=query.prices, **bill)
-    launches = [found.launch(design) for design in found.front[: query.rows]]
-    cloud = [row | {"meets": True} for row in found.rows()[: limits.PLAN_POINTS]]  # for a scatter
-    return {"schema_version": 1, **found.to_dict(query.rows), "launches": launches, "all": cloud,
-            "command": plan_command(query)}  # fmt: skip
+        spec, space = model_of(query.model), _space(query)
+        splits = sum(1 for gpu in space.gpus for _ in space.splits(spec, gpu))
+        settings = sum(1 for _ in space.settings())
+        limits.at_most("splits (gpus × tp × pp × dp × engines × cache types)", splits, limits.PLAN_SPLITS, "gpus")
+        limits.at_most("designs", splits * settings, limits.PLAN_DESIGNS, "max_num_seqs")
+        limit = {name: getattr(query, name) for name in ("ttft_ms", "tpot_ms", "prefix_share")}
+        question = Question(query.input_len, query.output_len, **limit)
+        demand = Demand(query.rate, users=query.users, think_s=query.think_s, budget=query.budget)
+        bill: dict[str, Any] = {"owned": Owned.of(query.owned), "grid_g_per_kwh": query.grid_g_per_kwh}
+        found = plan(spec, question, space, demand=demand, own_prices=query.prices, **bill)
+        launches = [found.launch(design) for design in found.front[: query.rows]]
+        cloud = [row | {"meets": True} for row in found.rows()[: limits.PLAN_POINTS]]  # for a scatter
+        return {"schema_version": 1, **found.to_dict(query.rows), "launches": launches, "all": cloud,
+                "command": plan_command(query)}  # fmt: skip
 
 
 def _space(query: PlanQuery) -> Space:
