@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -118,10 +118,11 @@ def analyse_all_to_all(cols: Columns, ctx: Context) -> Analysis:
     start = START_S.get(backend, START_OTHER_S) + STEP_ACROSS_S * (cols["nodes"] > 1.0)
     base = start + overlapped(3, inside, across, copying)
     parts = {"base": base, "inside": inside, "across": across + 1e-8, "copying": copying}
-    features = features_of(ALL_TO_ALL, ctx, **cols, size=size, bytes_each=OPERAND_BYTES[ctx.dtype])
     combine = float(ctx.option("direction") == "combine")
-    features |= {"combine": combine} | {f"by_{name}": float(name == backend) for name in EXCHANGES}
+    features: dict[str, Any] = {f"by_{name}": float(name == backend) for name in EXCHANGES} | {"combine": combine}
     features |= {f"combine_{name}": combine * features[f"by_{name}"] for name in EXCHANGES}
+    each = np.full(calls, OPERAND_BYTES[ctx.dtype])
+    features |= features_of(ALL_TO_ALL, ctx, **cols, size=size, bytes_each=each)
     features |= {f"log_{name}": np.clip(log2(took), *LOG_TIME) for name, took in parts.items()}
     features |= {"share_inside": inside / base, "share_across": across / base, "share_copying": copying / base}
     least = demand(calls, link=size * sent.least, launch=1.0)

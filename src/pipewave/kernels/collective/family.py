@@ -80,7 +80,7 @@ def formula(op: str, call: Columns, ctx: Context, xp: Arith) -> Sketch:
     known = xp.minimum(world, SENDERS) if op == "send_recv" else world
     # Hosts and ranks count up to the most of any row: what more of them cost is in the base estimate.
     sizes = {"size": size, "world": known, "nodes": nodes, "base": base, "path": path, "over": over, "ways": ways}
-    features = features_of("collective", xp=xp, **sizes) | {"one_byte": float(ctx.dtype in ONE_BYTE)}
+    features = features_of("collective", xp=xp, **sizes, one_byte=float(ctx.dtype in ONE_BYTE))
     if op == "send_recv":
         features["direct"] = float(ctx.rule("sends_directly"))
     return Sketch(least, base, features | _software(ctx, runs) | which, net, done)
