@@ -22,10 +22,14 @@ LARGEST = 2**31 - 1
 _MISSING: Any = object()
 
 
-@cache
 def words(section: str) -> Any:
     """A section of the file of names."""
-    return packaged.document(FILE)[section]
+    return _file()[section]
+
+
+@cache
+def _file() -> dict[str, Any]:
+    return dict(packaged.document(FILE))
 
 
 @cache

@@ -60,8 +60,13 @@ class Part(Terms):
 
 
 @cache
+def _file() -> dict[str, Any]:
+    return dict(packaged.document(FILE))
+
+
+@cache
 def _section(section: str) -> tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]]]:
-    found = packaged.document(FILE)[section]
+    found = _file()[section]
     return found["common"], {kind: row for row in found["rows"] for kind in row["kinds"]}
 
 
