@@ -105,11 +105,22 @@ def test_a_rank_that_only_decodes_does_what_a_whole_step_does(
     for _ in range(2):
         pool = Pool(table, VllmPolicy(2048, 8), KvBudget(90, 16), ranks=4)
         runs.append(Simulation(traffic, pool).run())
-        monkeypatch.setattr(Replica, "advance_decode", lambda rank: False)
+        monkeypatch.setattr(Replica, "quiet_steps", lambda rank, most: 0)
     quick, whole = runs
     assert quick.log.preempted == whole.log.preempted
     assert [step for _, step in quick.steps] == [step for _, step in whole.steps]
     np.testing.assert_array_equal(quick.done_s, whole.done_s)
+
+
+@pytest.mark.parametrize("pages", [90, 5000])
+def test_ranks_that_only_decode_are_read_between_a_few_steps(table: StepTable, pages: int) -> None:
+    """Long answers, also in caches so small that requests wait and are thrown out."""
+    traffic = synthetic(40, input_len=300, output_len=400, concurrency=24, spread=0.3, seed=2)
+    pool = Pool(table, VllmPolicy(2048, 8), KvBudget(pages, 16), ranks=4)
+    one_by_one, read = (Simulation(traffic, pool, keep_steps=keep).run() for keep in (True, False))
+    assert read.log.preempted == one_by_one.log.preempted and read.log.decoding == one_by_one.log.decoding
+    np.testing.assert_allclose(read.done_s, one_by_one.done_s, rtol=1e-6)
+    np.testing.assert_allclose(read.first_s, one_by_one.first_s, rtol=1e-6)
 
 
 def test_one_busy_rank_holds_up_the_others(table: StepTable) -> None:

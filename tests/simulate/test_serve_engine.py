@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +16,7 @@ from pipewave.simulate.policies import VllmPolicy
 from pipewave.simulate.replica import Replica
 from pipewave.simulate.report import Sla, summary
 from pipewave.simulate.simulation import Pool, Record, Simulation
+from pipewave.simulate.step_grids import Reader
 from pipewave.simulate.traffic import Traffic
 from pipewave.software.front import Front
 from tests.sampled import examples
@@ -34,8 +34,11 @@ class Single:
 class Toy(Single):
     """The same, by which an engine runs decode steps in stretches."""
 
-    def decoder(self, decoding: int) -> Callable[[int], float]:
-        return lambda cached: self.seconds(decoding, cached, [])
+    def decoder(self, decoding: int) -> Reader:
+        def one(cached: float) -> float:
+            return self.seconds(decoding, int(cached), [])
+
+        return Reader(one, lambda held: np.array([one(cached) for cached in held]))
 
 
 @dataclass
@@ -168,6 +171,21 @@ def test_stretches_of_steps_are_the_steps_one_by_one(
     for (_, single), (_, stretched) in zip(one.steps, other.steps, strict=True):
         assert stretched.start_s == pytest.approx(single.start_s, rel=1e-9)
         assert replace(stretched, start_s=0.0, seconds=0.0) == replace(single, start_s=0.0, seconds=0.0)
+
+
+@pytest.mark.parametrize("pages", [400, 10_000])
+def test_long_stretches_are_the_steps_one_by_one(pages: int) -> None:
+    """Hundreds of steps at once, also where the cache fills before anything else happens."""
+    traffic = traffic_of([(700.5, 30 + i, 1_100 + 7 * i) for i in range(8)])
+    policy, kv = limits(pages)
+    front = Front(variation=0.5, jitter=0.1)
+    one, other = (
+        Simulation(traffic, Pool(timer, policy, kv), front=front).run()  # type: ignore[arg-type]
+        for timer in (Single(), Toy())
+    )
+    assert list(other.done_s) == pytest.approx(list(one.done_s), rel=1e-12)
+    assert sum(other.log.preempted) == sum(one.log.preempted) and (pages > 400) != bool(sum(one.log.preempted))
+    assert [step.pages for _, step in other.steps] == [step.pages for _, step in one.steps]
 
 
 @examples(200)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,6 +21,7 @@ from pipewave.simulate.policies import SchedulingPolicy, SglangPolicy, TrtllmPol
 from pipewave.simulate.report import as_seen, summary
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.simulation import Pool, Record, Simulation
+from pipewave.simulate.step_grids import Reader
 from pipewave.simulate.traffic import Traffic, synthetic
 from pipewave.software.engine_parts import DeploymentFacts
 from pipewave.software.front import INSIDE, Front
@@ -39,8 +39,8 @@ class Toy:
     def seconds(self, decoding: int, cached: int, pieces: list[tuple[int, int]]) -> float:
         return 0.010 + 1e-5 * sum(tokens for tokens, _ in pieces)
 
-    def decoder(self, decoding: int) -> Callable[[float], float]:
-        return lambda cached: 0.010
+    def decoder(self, decoding: int) -> Reader:
+        return Reader(lambda cached: 0.010, lambda held: np.full(len(held), 0.010))
 
 
 PLAIN = VllmPolicy(2048, 256)

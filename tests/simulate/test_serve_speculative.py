@@ -229,7 +229,7 @@ def test_steps_that_draft_run_in_stretches_as_one_by_one(runner: Runner) -> None
     for count in (1, 7, 64):
         pace = table.decoder(count)
         for cached in (count, 500 * count, 3900 * count):
-            assert pace(cached) == pytest.approx(table.seconds(count, cached, ()), rel=1e-12)
+            assert pace.at(cached) == pytest.approx(table.seconds(count, cached, ()), rel=1e-12)
 
 
 def test_acceptance_is_open_where_it_is_not_given_and_the_more_the_more_tokens_are_drafted() -> None:

@@ -12,12 +12,16 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Protocol
 
+import numpy as np
+
+from pipewave.simulate.engine_step import Step, StepTimer
 from pipewave.simulate.kv_budget import KvBudget
-from pipewave.simulate.replica import BatchPolicy, Replica, Step, StepTimer
+from pipewave.simulate.replica import BatchPolicy, Replica
 from pipewave.simulate.step_grids import Pieces, RankBatch
 from pipewave.simulate.traffic import Traffic
 
 NOTHING: RankBatch = (0, 0, ())
+FEWEST, BLOCK = 3, 16  # steps whose times are read between the first's and the last's
 
 
 class GroupTimer(StepTimer, Protocol):
@@ -57,7 +61,7 @@ class DataParallelGroup:
         ready: bool = False,
         jitter: Sequence[float] = (1.0,),
     ) -> None:
-        self.jitter, self.steps = jitter, 0
+        self.jitter, self.jitters, self.steps = jitter, np.array(jitter), 0
         self.timer, self.most_held, self.held = timer, 0 if ready else policy.prefill_wait_steps, 0
         self.recorders = [StepRecorder() for _ in range(ranks)]
         compiled = set[int]()
@@ -68,6 +72,16 @@ class DataParallelGroup:
     def idle(self) -> bool:
         """True when there is nothing to do."""
         return not self.waiting and all(rank.idle for rank in self.ranks)
+
+    @property
+    def decoding(self) -> int:
+        """Requests that decode."""
+        return sum(rank.decoding for rank in self.ranks)
+
+    @property
+    def cached(self) -> int:
+        """Tokens that they hold."""
+        return sum(rank.cached for rank in self.ranks)
 
     @property
     def load(self) -> int:
@@ -86,7 +100,8 @@ class DataParallelGroup:
         for rank, recorder in zip(self.ranks, self.recorders, strict=True):
             recorder.batch = NOTHING
             pages = rank.kv.pages - rank.free
-            if rank.advance_decode():
+            if rank.quiet_steps(1):
+                rank.pass_quiet(1)
                 quiet = Step(now, 0.0, rank.decoding, [], cached=rank.cached, waiting=len(rank.waiting), pages=pages)
                 _add(whole, quiet)
                 batches.append((rank.decoding, rank.cached, ()))
@@ -101,6 +116,36 @@ class DataParallelGroup:
             whole.seconds = self.timer.group_seconds(batches) * self.jitter[self.steps % len(self.jitter)] + waits_s
             self.steps += 1
         return whole
+
+    def decode_until(self, now: float, until: float, most: int) -> list[float]:
+        """Run steps in which every request that runs decodes, as `Replica` does; their times are read between those of
+        the first and the last of each few.
+        """
+        ends: list[float] = []
+        while not self.waiting and not (self.most_held and any(rank.waiting for rank in self.ranks)):
+            count = min(most - len(ends), BLOCK)
+            for rank in self.ranks:
+                count = rank.quiet_steps(count)
+            if count < FEWEST or not self.decoding:
+                break
+            first, last = (self._decode_s(ahead) for ahead in (1, count))
+            took = np.linspace(first, last, count) * self.jitters[(self.steps + np.arange(count)) % len(self.jitters)]
+            found = np.add.accumulate(np.concatenate(([now], took)))[1:]
+            run = int(np.searchsorted(found, until, "right"))
+            for rank in self.ranks:
+                rank.pass_quiet(run)
+            ends += found[:run].tolist()
+            self.steps += run
+            if run < count:
+                break
+            now = ends[-1]
+        return ends
+
+    def _decode_s(self, ahead: int) -> float:
+        """Seconds of the step so many steps from here if all decode until then."""
+        return self.timer.group_seconds(
+            [(rank.decoding, rank.cached + ahead * rank.decoding, ()) for rank in self.ranks]
+        )
 
     def _holds(self) -> bool:
         """Whether prompts wait for ranks that have none."""

@@ -8,7 +8,7 @@ they add to a step. The spread of single requests around the mean is left out: i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pipewave.models import load
@@ -19,7 +19,16 @@ from pipewave.models.shard import kv_bytes_per_token, weight_bytes
 from pipewave.models.spec import ModelSpec
 from pipewave.simulate.kv_budget import beside
 from pipewave.simulate.speculative import Speculative
-from pipewave.simulate.step_grids import CACHE_GRID, Axes, Pieces, RankBatch, at_every_count, between
+from pipewave.simulate.step_grids import (
+    CACHE_GRID,
+    Axes,
+    Pieces,
+    RankBatch,
+    Reader,
+    at_every_count,
+    between,
+    reader,
+)
 from pipewave.simulate.step_table import StepTable
 from pipewave.step import Runner
 from pipewave.step.memory import GIB, Budget
@@ -71,6 +80,7 @@ class Drafted:
 
     def __init__(self, verifying: StepTable, drafts: Drafter, mean: float) -> None:
         self.verifying, self.drafts, self.mean = verifying, drafts, mean
+        self.decoders: dict[int, Reader] = {}
 
     def seconds(self, decoding: int, cached: int, pieces: Pieces) -> float:
         """Of a token of `decoding` requests that hold `cached` tokens together, beside prompt pieces."""
@@ -86,10 +96,15 @@ class Drafted:
         """As of steps without drafts."""
         return self.verifying.hidden_s(decoding, pieces)
 
-    def decoder(self, decoding: int) -> Callable[[float], float]:
+    def decoder(self, decoding: int) -> Reader:
         """Of a token of so many requests that decode while nothing else runs, by the tokens they hold together."""
-        verified = self.verifying.decoder(decoding)
-        return lambda cached: (verified(cached) + self._draft_s(decoding, cached)) / self.mean
+        known = self.decoders.get(decoding)
+        if known is None:
+            caches = sorted({*self.verifying.axes.caches, *self.drafts.caches})
+            held = [cache * decoding for cache in caches]
+            times = [self.step_s(decoding, cached) / self.mean for cached in held]
+            known = self.decoders[decoding] = reader(held, times)
+        return known
 
     def group_seconds(self, ranks: Sequence[RankBatch]) -> float:
         """The same of data-parallel ranks in lock step; the fullest one's drafts count."""
@@ -110,7 +125,7 @@ class Drafted:
             return self.verifying.watts(seconds + drafted, decoding, cached, pieces, ranks)
         return self.verifying.watts(self.verifying.seconds(each, int(held), pieces), decoding, cached, pieces, ranks)
 
-    def step_s(self, decoding: int, cached: int) -> float:
+    def step_s(self, decoding: int, cached: float) -> float:
         """A whole step: verification and drafts."""
         return self.verifying.seconds(decoding, cached, ()) + self._draft_s(decoding, cached)
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from pipewave.models.kernels import Batch
 from pipewave.physics.demand import Array
+from pipewave.simulate.engine_step import Step
 from pipewave.simulate.pools import Pools
-from pipewave.simulate.replica import Step
 from pipewave.simulate.server import Server
 from pipewave.simulate.simulation import Record
 from pipewave.simulate.traffic import Traffic

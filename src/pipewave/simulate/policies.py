@@ -14,8 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pipewave.simulate.engine_step import Step
 from pipewave.simulate.kv_budget import KvBudget
-from pipewave.simulate.replica import BatchPolicy, Replica, Step
+from pipewave.simulate.replica import BatchPolicy, Replica
 from pipewave.simulate.setup import Setup
 from pipewave.software.engine import Engine
 

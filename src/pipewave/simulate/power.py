@@ -1,20 +1,21 @@
 """Watts of the boards of a simulated run: from a sample of its steps, with boards that wait at what they draw idle.
 
-A run of a million steps is told from some two thousand: one in so many is kept, and one in twice as many from then on
-whenever there are too many. A stretch of decode steps is one entry, at the middle of its cache.
+A run of a million steps is told from what ran at some two thousand moments, twice as far apart from then on whenever
+there are too many. A stretch of decode steps is told at the middle of its cache.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from pipewave.physics.power import Board
 from pipewave.simulate.drafting import Drafted
 from pipewave.simulate.step_table import StepTable
 
-MOST_KEPT = 1024
+MOST_KEPT, FIRST_APART_S = 1024, 1e-3  # moments of a kind, an even number; how far apart at first
 
 
 class Stretch(NamedTuple):
@@ -30,20 +31,44 @@ class Stretch(NamedTuple):
 
 
 class StretchLog:
-    """A sample of the stretches of a run, and how long its engines were busy, by side."""
+    """Samples of the stretches of a run: those with prompts and those without are kept apart, since their watts differ
+    and few steps hold prompts.
+    """
 
     def __init__(self) -> None:
-        self.kept: list[Stretch] = []
-        self.busy_s, self.every, self.seen = [0.0, 0.0], 1, 0
+        self.samples: dict[tuple[int, bool], StretchSample] = {}
 
     def add(self, stretch: Stretch) -> None:
         """One more."""
-        self.busy_s[stretch.side] += stretch.seconds
-        self.seen += 1
-        if self.seen % self.every == 0:
-            self.kept.append(stretch)
-            if len(self.kept) > MOST_KEPT:
-                self.kept, self.every = self.kept[::2], 2 * self.every
+        self.samples.setdefault((stretch.side, bool(stretch.pieces)), StretchSample()).add(stretch)
+
+
+class StretchSample:
+    """What ran at moments that are equally far apart in the time that stretches of one kind take."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[float, Stretch]] = []  # moment, and the stretch that ran
+        self.busy_s, self.apart_s, self.next_s = 0.0, FIRST_APART_S, 0.0
+
+    def add(self, stretch: Stretch) -> None:
+        """One more."""
+        while self.next_s < self.busy_s + stretch.seconds:
+            self.kept.append((stretch.start_s + self.next_s - self.busy_s, stretch))
+            if len(self.kept) >= MOST_KEPT:
+                self.kept, self.apart_s = self.kept[::2], 2 * self.apart_s
+            self.next_s = len(self.kept) * self.apart_s
+        self.busy_s += stretch.seconds
+
+    def energy(self, boards: Boards, begin: float, end: float) -> tuple[float, float]:
+        """Seconds that stretches of the kind took in a window, and joules of a GPU in them."""
+        some = [one for moment, one in self.kept if begin <= moment < end]
+        watts = 0.0
+        for _, same in groupby(some, id):
+            one, *more = same
+            pieces = [(tokens, before) for _, tokens, before in one.pieces]
+            each = boards.table.watts(one.seconds / one.steps, one.decoding, one.cached, pieces, boards.ranks)
+            watts += (1 + len(more)) * each
+        return len(some) * self.apart_s, watts * self.apart_s
 
 
 class Boards(NamedTuple):
@@ -59,18 +84,13 @@ class Boards(NamedTuple):
 def mean_power_w(sides: Sequence[Boards], log: StretchLog, begin: float, end: float) -> float:
     """Mean watts of one GPU of a deployment while its run was in a window; engines that wait draw what they do idle."""
     total, span = 0.0, max(end - begin, 1e-12)
-    for side, (table, board, engines, ranks, gpus) in enumerate(sides):
-        every = [one for one in log.kept if one.side == side]
-        some = [one for one in every if begin <= one.start_s < end]
-        sampled, joules = sum(one.seconds for one in some), 0.0
-        for one in some:
-            pieces = [(tokens, before) for _, tokens, before in one.pieces]
-            joules += one.seconds * table.watts(one.seconds / one.steps, one.decoding, one.cached, pieces, ranks)
-        watts = board.idle_w
-        if sampled:
-            busy_s = log.busy_s[side] * sampled / sum(one.seconds for one in every)
-            watts += min(busy_s / (engines * span), 1.0) * (joules / sampled - board.idle_w)
-        total += gpus * watts
+    for side, boards in enumerate(sides):
+        found = [sample.energy(boards, begin, end) for (of, _), sample in log.samples.items() if of == side]
+        busy_s, joules = (sum(part) for part in zip(*found, strict=True)) if found else (0.0, 0.0)
+        watts = boards.board.idle_w
+        if busy_s:
+            watts += min(busy_s / (boards.engines * span), 1.0) * (joules / busy_s - watts)
+        total += boards.gpus * watts
     return total / sum(boards.gpus for boards in sides)
 
 

@@ -8,43 +8,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
 
 import numpy as np
 
 from pipewave.errors import DoesNotFit
+from pipewave.physics.demand import Array
+from pipewave.simulate.engine_step import Step, StepTimer
 from pipewave.simulate.kv_budget import KvBudget
 from pipewave.simulate.prefix_cache import PrefixCache
+from pipewave.simulate.step_grids import Reader
 from pipewave.simulate.traffic import Traffic
 
-
-class StepTimer(Protocol):
-    """Predicts how long a step takes.
-
-    It may have two more methods. `decoder(decoding)`: a function that gives the seconds of a step in which so many
-    requests decode and nothing else runs, by the tokens they hold together; such steps are then run in stretches.
-    `hidden_s(decoding, pieces)`: seconds of a step with prompts that a step running before it hides.
-    """
-
-    def seconds(self, decoding: int, cached: int, pieces: Sequence[tuple[int, int]], /) -> float:
-        """Of a step of requests that hold `cached` tokens together, and prompt pieces (tokens, those before)."""
-
-
-@dataclass(slots=True)
-class Step:
-    """One engine step."""
-
-    start_s: float
-    seconds: float
-    decoding: int  # requests
-    pieces: list[tuple[int, int, int]]  # prompt pieces: request, tokens, tokens before them
-    first: list[int] = field(default_factory=list)  # requests whose prompt ended
-    done: list[int] = field(default_factory=list)
-    preempted: int = 0
-    cached: int = 0  # tokens that the decoding requests hold
-    waiting: int = 0  # requests left in the queue
-    pages: int = 0  # of the cache, in use
+FEW, BLOCK = 16, 512  # steps of a stretch that are run one by one, and then so many at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +61,9 @@ class Replica:
         compiled: set[int] | None = None,
     ) -> None:
         self.timer, self.policy, self.kv, self.ready = timer, policy, kv, ready
-        self.decoder: Callable[[int], Callable[[float], float]] | None = getattr(timer, "decoder", None)
+        self.decoder: Callable[[int], Reader] | None = getattr(timer, "decoder", None)
         self.hidden_s: Callable[[int, Sequence[tuple[int, int]]], float] | None = getattr(timer, "hidden_s", None)
-        self.jitter, self.steps = jitter, 0
+        self.jitter, self.jitters, self.steps = jitter, np.array(jitter), 0
         self.ended, self.last_s = -1.0, 0.0  # when the step before ended, and how long it took
         self.prompt: list[int] = traffic.input_len.tolist()
         self.output: list[int] = traffic.output_len.tolist()
@@ -147,21 +123,26 @@ class Replica:
         self.ended, self.last_s = now + step.seconds, step.seconds
         return step
 
-    def advance_decode(self) -> bool:
-        """Run a step in which every request that runs decodes and none begins or ends, without its time; False, with
-        nothing done, where another may be due.
-        """
-        count = self.decoding
-        if self._prompts_due():
-            return False
-        opens = self.opening
-        if count and (self.tick + 1 in self.finish or opens > self.free):
-            return False
-        self.free -= opens
-        self.tick += bool(count)
-        self.cached += count
-        self.owed -= count
-        return True
+    def quiet_steps(self, most: int) -> int:
+        """How many of the next steps, at most so many, decode alone: none of its requests begins, ends or leaves."""
+        if self._prompts_due() or self.tick + 1 in self.finish:
+            return 0
+        if not self.decoding:
+            return most
+        left = min(most, min(self.finish) - self.tick - 1)
+        return left if self._opened(left) <= self.free else 0
+
+    def pass_quiet(self, steps: int) -> None:
+        """Run so many of those, without their time."""
+        if self.decoding:
+            self.free -= self._opened(steps)
+            self.tick += steps
+            self.cached += steps * self.decoding
+            self.owed -= steps * self.decoding
+
+    def _opened(self, steps: int) -> int:
+        """Pages that decoding requests need for so many tokens each."""
+        return sum(self.opens[tick % self.kv.page_size] for tick in range(self.tick, self.tick + steps))
 
     def decode_until(self, now: float, until: float, most: int) -> list[float]:
         """Run steps from `now` in which every request that runs decodes and none begins or ends, at most so many and
@@ -171,8 +152,9 @@ class Replica:
         count, begin = self.decoding, now
         if not (count and self.decoder) or self._prompts_due():
             return ends
-        seconds, jitter = self.decoder(count), self.jitter
-        while len(ends) < most and self.tick + 1 not in self.finish:
+        read = self.decoder(count)
+        seconds, jitter, few = read.at, self.jitter, min(most, FEW)
+        while len(ends) < few and self.tick + 1 not in self.finish:
             opens = self.opening
             now += seconds(self.cached + count) * jitter[self.steps % len(jitter)]
             if now > until or opens > self.free:
@@ -182,9 +164,32 @@ class Replica:
             self.tick += 1
             self.steps += 1
             self.cached += count
+        if len(ends) == FEW:
+            ends += self._stretch(read.each, now, until, most - FEW)
         self.owed -= count * len(ends)
         if ends:
             self.ended, self.last_s = ends[-1], ends[-1] - (ends[-2] if len(ends) > 1 else begin)
+        return ends
+
+    def _stretch(self, seconds: Callable[[Array], Array], now: float, until: float, most: int) -> list[float]:
+        """The same steps, many at once."""
+        ends: list[float] = []
+        left = min(most, min(self.finish) - self.tick - 1)
+        opens = np.array(self.opens)
+        while left > 0:
+            ahead = np.arange(min(left, BLOCK))
+            held: Array = np.add(self.cached, self.decoding * (ahead + 1.0))
+            took = seconds(held) * self.jitters[(self.steps + ahead) % len(self.jitters)]
+            found = np.add.accumulate(np.concatenate(([now], took)))[1:]
+            taken = np.cumsum(opens[(self.tick + ahead) % len(opens)])
+            run = int(min(np.searchsorted(found, until, "right"), np.searchsorted(taken, self.free, "right")))
+            if run:
+                now = float(found[run - 1])
+                ends += found[:run].tolist()
+                self.free -= int(taken[run - 1])
+                self.tick, self.steps = self.tick + run, self.steps + run
+                self.cached += self.decoding * run
+            left = left - run if run == len(ahead) else 0
         return ends
 
     def decoded(self, begin: float, ends: Sequence[float]) -> Iterator[Step]:

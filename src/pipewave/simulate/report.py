@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pipewave.errors import BadInput
 from pipewave.physics.demand import Array
-from pipewave.simulate.replica import Step
+from pipewave.simulate.engine_step import Step
 from pipewave.simulate.simulation import Record
 from pipewave.simulate.traffic import Traffic
 

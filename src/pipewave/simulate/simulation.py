@@ -18,11 +18,12 @@ import numpy as np
 from pipewave.errors import BadInput
 from pipewave.physics.demand import Array
 from pipewave.simulate.data_parallel import DataParallelGroup, GroupTimer
+from pipewave.simulate.engine_step import Step
 from pipewave.simulate.frontend_queue import FrontendQueue, RequestInbox, lognormal_factors
 from pipewave.simulate.kv_budget import KvBudget
 from pipewave.simulate.policies import SchedulingPolicy
 from pipewave.simulate.power import Stretch, StretchLog
-from pipewave.simulate.replica import Replica, Step
+from pipewave.simulate.replica import Replica
 from pipewave.simulate.traffic import Traffic
 from pipewave.software.front import INSIDE, Front
 
@@ -264,14 +265,14 @@ class Simulation:
     def _decode_until(self, now: float, which: int) -> float:
         """Run decode steps in one stretch up to the next event; returns when the step after them starts."""
         engine, inbox = self.engines[which], self.inboxes[which]
-        if not isinstance(engine, Replica):
+        if self.keep_steps and not isinstance(engine, Replica):
             return now
         until = self.events[0][0] if self.events else math.inf
         count = engine.decoding
         ends = engine.decode_until(now, until, int(min(inbox.unseen_steps, MOST)))
         if not ends:
             return now
-        if self.keep_steps:
+        if self.keep_steps and isinstance(engine, Replica):
             self.steps.extend((which, step) for step in engine.decoded(now, ends))
         self._spend(len(ends) * (1.0 if self.keep_steps else STRETCHED))
         side, middle = int(which >= len(self.front)), engine.cached - 0.5 * count * len(ends)

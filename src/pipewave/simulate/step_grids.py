@@ -63,18 +63,31 @@ def between(grid: Points, values: Points, at: float) -> float:
     return sum(share * values[index] for index, share in shares(grid, at))
 
 
-def reader(grid: Points, values: Points) -> Callable[[float], float]:
-    """The same to be read often: the inner loop of a simulation calls little else."""
+class Reader(NamedTuple):
+    """A quantity on a grid that is read often: the inner loop of a simulation calls little else."""
+
+    at: Callable[[float], float]
+    each: Callable[[Array], Array]  # at many places, to the same last digit
+
+
+def reader(grid: Points, values: Points) -> Reader:
+    """The same as `between`, to be read often."""
     slopes = _slopes(grid, values)
     first, last = grid[0], len(slopes) - 1
+    grids, levels, rises = np.array(grid), np.array(values), np.array([*slopes, 0.0])
 
-    def read(at: float) -> float:
-        if at <= first or last < 0:
+    def at(place: float) -> float:
+        if place <= first or last < 0:
             return values[0]
-        low = min(bisect_right(grid, at) - 1, last)
-        return values[low] + slopes[low] * (at - grid[low])
+        low = min(bisect_right(grid, place) - 1, last)
+        return values[low] + slopes[low] * (place - grid[low])
 
-    return read
+    def each(places: Array) -> Array:
+        low = np.clip(np.searchsorted(grids, places, side="right") - 1, 0, max(last, 0))
+        found: Array = levels[low] + rises[low] * np.maximum(places - grids[low], 0.0)
+        return found
+
+    return Reader(at, each)
 
 
 def reader_of_two(grid: Points, values: Points, others: Points) -> Callable[[float], tuple[float, float]]:

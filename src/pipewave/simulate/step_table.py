@@ -17,7 +17,17 @@ from pipewave.models.kernels import Batch
 from pipewave.physics.power import board_of
 from pipewave.prediction.notes import merged
 from pipewave.simulate.setup import AS_PREDICTED, Pace
-from pipewave.simulate.step_grids import Axes, GridSums, Pieces, RankBatch, UsesOf, fresh, reader, reader_of_two
+from pipewave.simulate.step_grids import (
+    Axes,
+    GridSums,
+    Pieces,
+    RankBatch,
+    Reader,
+    UsesOf,
+    fresh,
+    reader,
+    reader_of_two,
+)
 from pipewave.step import Engine, Priced, Runner, StepGaps
 
 
@@ -34,7 +44,7 @@ class StepTable:
     ) -> None:
         self.runner, self.engine, self.factor, self.verify = runner, runner.engine, 1e-6, verify
         self.prompt_us, self.pace = 0.0, AS_PREDICTED
-        self.decoders: dict[int, Callable[[float], float]] = {}
+        self.decoders: dict[int, Reader] = {}
         self.owns: dict[tuple[int, int], Callable[[float], tuple[float, float]]] = {}
         self.most_requests = requests
         one_attention = self.engine.scheduler.mixes_phases and not self.engine.kernels.separate_attention
@@ -100,7 +110,7 @@ class StepTable:
         other.decoders = {}
         return other
 
-    def decoder(self, decoding: int) -> Callable[[float], float]:
+    def decoder(self, decoding: int) -> Reader:
         """Seconds of a step in which so many requests decode and nothing else runs, by the tokens they hold
         together: linear between the points of the cache's grid.
         """
@@ -110,9 +120,9 @@ class StepTable:
             known = self.decoders[decoding] = reader(held, [self._whole(decoding, cached, ()) for cached in held])
         return known
 
-    def seconds(self, decoding: int, cached: int, pieces: Pieces) -> float:
+    def seconds(self, decoding: int, cached: float, pieces: Pieces) -> float:
         """A step with `decoding` requests that hold `cached` tokens together, and prompt pieces (tokens, before)."""
-        return self._whole(decoding, cached, pieces) if pieces else self.decoder(decoding)(cached)
+        return self._whole(decoding, cached, pieces) if pieces else self.decoder(decoding).at(cached)
 
     def hidden_s(self, decoding: int, pieces: Pieces) -> float:
         """Seconds of a step with prompts that a step running before it hides: an engine that schedules ahead prepares
