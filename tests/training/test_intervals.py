@@ -76,7 +76,7 @@ def test_a_card_that_nobody_saw_is_covered_though_cards_differ() -> None:
     """Cards are off by factors of their own: what covers 90 % of the rows of six covers less of a seventh's."""
     rng, inside, plain = np.random.default_rng(4), [], []
     scale = np.full(400, 0.1)
-    for _ in range(150):
+    for _ in range(60):
         errors = np.exp(rng.normal(0, 0.6, 7))[:, None] * scale * rng.standard_normal((7, 400))
         parts = [held(error, scale, 2, card) for card, error in enumerate(errors[:6])]
         inside.append(np.mean(np.abs(errors[6]) <= calibrated(parts)["new_architecture"](scale)))
