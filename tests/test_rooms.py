@@ -6,6 +6,7 @@ Every import counts, also those inside functions and those for type checkers onl
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,7 @@ def nearest(name: str, known: dict[str, Path]) -> str:
     return name
 
 
+@cache
 def graph(root: Path = ROOT) -> dict[str, set[str]]:
     known = modules(root)
     return {name: imported(path, known) - {name} for name, path in known.items()}

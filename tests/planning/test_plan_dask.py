@@ -15,12 +15,12 @@ from pipewave.models import load
 from pipewave.planning import Question, Space, plan
 from pipewave.published.stream import executor
 
-distributed = pytest.importorskip("distributed")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture
 def cluster() -> Iterator[object]:
+    distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, host="127.0.0.1", silence_logs=50
     ) as running:
@@ -29,6 +29,8 @@ def cluster() -> Iterator[object]:
 
 def kill_one(address: str, killed: list[int]) -> None:
     """SIGKILL the first worker as soon as it has begun to work."""
+    import distributed
+
     with distributed.Client(address) as client:
         pids = client.run(os.getpid)
         while not any(client.processing().values()):
