@@ -42,7 +42,9 @@ unchecked = []
 
 def watch(event, arguments):
     path = str(arguments[0]) if event == "open" else ""
-    if not path.startswith(str(packaged.ROOT)) or path.endswith((".py", ".pyc", ".so")) or "manifest" in path:
+    if not path.startswith(str(packaged.ROOT)) or path.endswith((".py", ".so")) or "manifest" in path:
+        return
+    if "__pycache__" in path:  # Python's own, which it writes under a passing name
         return
     frame = sys._getframe()
     while frame is not None and frame.f_code.co_filename != packaged.__file__:
