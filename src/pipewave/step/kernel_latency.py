@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 
 import numpy as np
 
@@ -20,7 +19,6 @@ from pipewave.physics.energy import delivered_us
 from pipewave.prediction.answers import Predictions
 from pipewave.prediction.api import Group, group_on, predict_grouped
 from pipewave.prediction.notes import Note
-from pipewave.prediction.resolve import Source
 from pipewave.software.engine import Engine
 from pipewave.software.engine_parts import GroupedGemmTime, KernelRule
 from pipewave.software.rules import constant
@@ -37,6 +35,7 @@ WIDE, HALF = "bf16", "fp16"
 UNSAID = "random"  # routing of a call that says nothing
 CHOSEN = (Gemm, Attention, Mla, AttentionModule, FusedMoe, DeltaNet)  # families that engines have several kernels for
 PRODUCTS, SCANS = (Gemm, FusedMoe), (DeltaNet, Mamba2)
+Rules = dict[tuple[str, str, str], KernelRule | None]  # of an engine, by family, type and phase
 NODES: dict[type[Call], int] = {FusedMoe: 6, Attention: 1, Mla: 2}
 
 
@@ -48,13 +47,8 @@ class Kernel:
     call: Call  # by another implementation than its rows say, or from another stack's rows
     rule: KernelRule | None  # of the engine
     group: Group
-    general: tuple[str, ...]  # notes on the engine and the GPU
-
-    def notes(self, source: Source) -> list[Note]:
-        """What is to be said of it, in general, of the rows that it rests on, and by the rule."""
-        own, name = self.rule.note if self.rule else "", self.call.kernel
-        noted = (("", self.general), (name, source.notes), (name, (own,)))
-        return [(of, note) for of, notes in noted for note in notes if note]
+    general: tuple[Note, ...]  # notes on the engine and the GPU
+    own: tuple[Note, ...]  # what the rule says of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +72,19 @@ def kernel_latencies(calls: Sequence[Call], gpu: GPU, engine: Engine) -> KernelL
     return latencies_of(kernels_of(calls, gpu, engine), gpu, engine)
 
 
-def kernels_of(calls: Sequence[Call], gpu: GPU, engine: Engine) -> list[Kernel]:
-    """Calls as an engine runs them. Raises what `predict` raises for a call that the GPU cannot run."""
-    rule_of, kernels, has_wide = cache(engine.kernel), list[Kernel](), gpu.supports(WIDE)
-    said = (engine.unsupported_model, engine.substituted)
+def kernels_of(calls: Sequence[Call], gpu: GPU, engine: Engine, known: Rules | None = None) -> list[Kernel]:
+    """Calls as an engine runs them; `known`: its rules as far as they were looked up. Raises what `predict` raises for
+    a call that the GPU cannot run.
+    """
+    known, kernels, has_wide = {} if known is None else known, list[Kernel](), gpu.supports(WIDE)
+    said = tuple(("", note) for note in (engine.unsupported_model, engine.substituted) if note)
     for asked in calls:
         call, fallen_back = (asked, "") if has_wide or asked.dtype != WIDE else _in_half(asked, gpu)
-        rule = _rule(call, rule_of)
+        rule = _rule(call, engine, known)
         call = _as_run(call, rule, gpu, engine)
-        kernels.append(Kernel(asked, call, rule, group_on(call, gpu, engine.stack), (*said, fallen_back)))
+        general = (*said, ("", fallen_back)) if fallen_back else said
+        own = ((call.kernel, rule.note),) if rule and rule.note else ()
+        kernels.append(Kernel(asked, call, rule, group_on(call, gpu, engine.stack), general, own))
     return kernels
 
 
@@ -98,7 +96,10 @@ def latencies_of(kernels: Sequence[Kernel], gpu: GPU, engine: Engine) -> KernelL
     found, gone = with_fused_norms(calls, within_rules(calls, rules, found, gpu, engine), gpu, engine)
     launches = np.array([launches_of(one.call, one.rule) for one in kernels], float)
     nodes = np.ones(len(calls))  # gaps between a call's own kernels are in its measured time
-    notes = [one.notes(found.sources[group]) for one, group in zip(kernels, found.group.tolist(), strict=True)]
+    notes = [
+        [*one.general, *((one.call.kernel, note) for note in found.sources[group].notes), *one.own]
+        for one, group in zip(kernels, found.group.tolist(), strict=True)
+    ]
     return KernelLatencies(found, heat, np.where(gone, 0.0, nodes), np.where(gone, 0.0, launches), notes)
 
 
@@ -113,13 +114,16 @@ def _in_half(call: Call, gpu: GPU) -> tuple[Call, str]:
     return call.changed(dtype=HALF), note
 
 
-def _rule(call: Call, rule_of: Callable[[str, str, str], KernelRule | None]) -> KernelRule | None:
+def _rule(call: Call, engine: Engine, known: Rules) -> KernelRule | None:
     """The engine's rule for a call that names no stack and no implementation."""
     if not isinstance(call, CHOSEN) or call.stack or call.impl:
         return None
     if isinstance(call, DeltaNet) and (call.kind, call.phase) != ("gdn", "context"):  # others have one kernel
         return None
-    return rule_of(call.kernel, call.dtype, getattr(call, "phase", ""))
+    asked = (call.kernel, call.dtype, getattr(call, "phase", ""))
+    if asked not in known:
+        known[asked] = engine.kernel(*asked)
+    return known[asked]
 
 
 def _as_run(call: Call, rule: KernelRule | None, gpu: GPU, engine: Engine) -> Call:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from pipewave.calls.families import Call
 from pipewave.gpus import GPU
 from pipewave.kernels.base import revision
 from pipewave.models.expert_parallel import MOVED
@@ -23,7 +24,7 @@ from pipewave.physics.power import board_of
 from pipewave.prediction.notes import Note, said_of
 from pipewave.software.engine import Engine, StepLoad
 from pipewave.software.front import Host
-from pipewave.step.kernel_latency import Kernel, kernel_latencies, kernels_of, latencies_of, nodes_of
+from pipewave.step.kernel_latency import Kernel, Rules, kernel_latencies, kernels_of, latencies_of, nodes_of
 from pipewave.step.overlap import EXCHANGED, ROUTED, SHARED, TwoBatch, arranged, halved, lanes, two_batch
 
 # Share of a kernel's log-error that all kernels of a step have in common (clock, memory, software version).
@@ -94,6 +95,7 @@ class Runner:
     gpu: GPU
     engine: Engine
     known: dict[Any, Launched] = field(default_factory=dict, init=False, repr=False)
+    rules: Rules = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, deployment: Deployment, gpu: GPU, engine: Engine) -> Runner:
@@ -179,14 +181,15 @@ class Runner:
         lane = lanes(uses, self.engine)
         if cut:
             lane = [EXCHANGED if use.name in MOVED else one for use, one in zip(uses, lane, strict=True)]
-        kernels = kernels_of([use.call for use in uses], self.gpu, self.engine)
+        kernels = kernels_of([use.call for use in uses], self.gpu, self.engine, self.rules)
         return kernels, [use.count * (1 + cut) for use in uses], lane
 
     def _sums(self, parts: Sequence[Launched]) -> list[PartSums]:
         """Predict the distinct calls of some parts at once, and add them up by part."""
-        distinct = list({kernel.asked: kernel for part in parts for kernel in part[0]}.values())
-        places = {kernel.asked: place for place, kernel in enumerate(distinct)}
-        index = [[places[kernel.asked] for kernel in part[0]] for part in parts]
+        places: dict[Call, int] = {}
+        index = [[places.setdefault(kernel.asked, len(places)) for kernel in part[0]] for part in parts]
+        every = zip(chain.from_iterable(index), chain.from_iterable(part[0] for part in parts), strict=True)
+        distinct = list(dict(every).values())
         kernels = latencies_of(distinct, self.gpu, self.engine)
         found, part = kernels.found, np.repeat(np.arange(len(parts)), list(map(len, index)))
         _, counts, lanes_of = zip(*parts, strict=True)
