@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 import pipewave as pw
+from corpus.watts import own_rows
 from pipewave.calls.families import from_dict
 from pipewave.gpus import find
 from pipewave.physics.power import board_of
@@ -45,14 +46,14 @@ def _line(name: str, rows: power.Rows, found: Any) -> None:
 def kernels() -> None:
     """Watts of kernels."""
     rows = power.read()
-    some, found = power.unseen_shapes(rows)
+    some, found, _ = power.unseen_shapes(rows)
     task = some.table["kind"].map(TASKS)
     for name in ("prefill", "gemm", "moe", "decode"):
         mask = (task == name).to_numpy()
         _line(f"unseen shapes, {name}", some.take(mask), found[mask])
     for gpu in power.COLLECTED:
-        _line(f"without {gpu}", *power.unseen_gpu(rows, gpu))
-    for (gpu, fitted), some in groupby(power.own_rows(), itemgetter("gpu", "fitted")):
+        _line(f"without {gpu}", *power.unseen_gpu(rows, gpu)[:2])
+    for (gpu, fitted), some in groupby(own_rows(), itemgetter("gpu", "fitted")):
         _own_line(f"own loops on an {gpu}{'' if fitted else ', left out'}", list(some))
 
 

@@ -10,7 +10,7 @@ Stages, each reading what the one before wrote under `--runs`:
   versions  RUNS/<net>/rows.npz and the weights that ship → RUNS/weights/<split>: trained further on every version
   unseen  RUNS/<net>/rows.npz → members without a GPU or an architecture, their tables and intervals
   heldout  RUNS/<net> → train/heldout/<net>.npz, a sample of what members said of rows that they never saw
-  power    corpus and own loops → src/pipewave/physics/power.json (all nets at once)
+  power    corpus and own loops → src/pipewave/physics/{power,collected}.json (all nets at once)
   intervals  train/heldout → the intervals of GPUs never seen alone, put into the cards that ship
   refresh  new tables of the corpus → what is concerned by them, weights and intervals (`train.refresh`)
 """

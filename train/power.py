@@ -1,50 +1,36 @@
 """`python -m train power`: the constants of `physics/power.json`, from steady rows of the corpus and our own loops.
 
-A row of the corpus is steady where its loop filled the second over which NVML averages: watts are written as a mean of
-readings ten a second, whose number shows in the decimals. A tenth of these rows began from a cold board and read low,
-none reads high, so that the loss is absolute. Our loops (`lab.board_energy`) have random operands and the board's own
-counter: at the power limit their time says what the work costs. Collections run on operands of their own (constants,
-memory as it was): a factor of a framework's rows under `graph`, `collected`, holds what that changes.
+A tenth of the corpus's steady rows began from a cold board and read low, none reads high, so that the loss is absolute.
+Collections run on operands of their own (constants, memory as it was): a factor of a framework's rows under `graph`,
+`collected`, holds what that changes, and `physics/collected.json` what their meter reads besides.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
-from corpus.cases import case_row
-from corpus.frame import finish, gpu_name, repository
 from corpus.select import HELD_OUT, fold
-from corpus.sources import data_dir, tables
+from corpus.watts import collected_rows, own_rows
 from pipewave.calls.families import from_dict
 from pipewave.errors import PipewaveError
 from pipewave.gpus import GPU, find
 from pipewave.kernels import family_of
+from pipewave.physics.collected import MOST_SHARE, READINGS, Reading
 from pipewave.physics.power import LAW, START_S
 from pipewave.prediction.columns import columns_of, group_key_of
 from pipewave.prediction.kernel_latency import answer
 
-TABLES = ("gemm", "attention", "mla", "fused_moe")
-LEAST_US = {"gemm": 60.0, "attention": 330.0, "mla": 330.0, "fused_moe": 1000.0}  # for loops of a second
-MOST_ROWS = 3000  # of a file
-STEADY_READINGS = 9
-LOOPS = "data/measured/*/energy/*.json"
-FITTED_UNTIL = "2026-11-24"  # loops of later days say how far off the fit is: another H200, and an H100
-NOISY = ("2209d14e",)  # cards whose counter was read while it lagged: ±6 %
-# Kinds of call by the net that answers for them; the rest is answered like another kind.
-LIKE = {
-    "gemm_fp8": "gemm", "gemm_block": "gemm", "gemm_fp4": "gemm", "batched_gemm": "gemm", "silu_and_mul": "rmsnorm",
-    "elementwise": "rmsnorm", "causal_conv1d": "rmsnorm", "hyper_connection": "rmsnorm", "mla_module_context": "gemm",
-    "mla_module_generation": "mla_generation", "mega_moe": "fused_moe", "index_topk": "rmsnorm",
-    "other": "attention_prefill",
-}  # fmt: skip
+SHIPPED = json.loads(LAW.read_text(encoding="utf-8"))  # its `like` is stated, `steps` are of `train.power_serving`
+LIKE = SHIPPED["like"]  # kinds of call by the net that answers for them; the rest is answered like `other`
 WATTS = {"idle": 0.18, "asleep": 0.11, "limit": 0.98}  # shares of its power limit that a board not listed takes
 BOARDS = {
     "H200": {"idle": 0.171, "asleep": 0.11, "limit": 0.99},  # lab.board_energy: 120, 77 and 700 of 700 W
@@ -53,56 +39,13 @@ BOARDS = {
     "GB200": {"idle": 0.175, "asleep": 0.14, "limit": 0.972},
 }
 COLLECTED = ("H200", "B200", "GB200")  # boards of the corpus
-
-
-def readings(watts: pd.Series) -> Any:
-    """The fewest readings, in milliwatts, whose mean a row's watts can be."""
-    found = np.zeros(len(watts), int)
-    for count in range(60, 0, -1):
-        total = watts.to_numpy() * 1e3 * count
-        found[np.abs(total - np.round(total)) < 1e-3] = count
-    return found
-
-
-def corpus_rows(data: Path | None) -> Iterator[dict[str, Any]]:
-    """Steady rows of the corpus as cases, with watts, µs and what they are distinguished by."""
-    folder = data_dir(data)
-    for name in TABLES:
-        for table in tables(name):
-            for file in table.files(folder) if table.source == "aiconfigurator" else ():
-                yield from _of_file(table, name, file, folder)
-
-
-def _of_file(table: Any, name: str, file: Path, folder: Path) -> Iterator[dict[str, Any]]:
-    raw = table.read(file, folder)
-    if "power" not in raw:
-        return
-    raw = raw[(raw["power"] > 0) & (raw["latency_us"] > LEAST_US[name]) & ~raw["flagged"].astype(bool)]
-    raw = raw[readings(raw["power"]) >= STEADY_READINGS].reset_index(drop=True)
-    if raw.empty:
-        return
-    rows = finish(raw, name, table.source).assign(watts=raw["power"], limit=raw["power_limit"])
-    rows["gpu"] = [gpu_name(str(raw_gpu)) for raw_gpu in rows["raw_gpu"]]
-    for given in rows.sample(min(len(rows), MOST_ROWS), random_state=0).to_dict("records"):
-        row = case_row(name, given)
-        if row is not None:
-            yield row | {"watts": given["watts"], "group": str(given["group"]), "own": False}
-
-
-def own_rows() -> Iterator[dict[str, Any]]:
-    """Loops of random data; those of a card that was read too often carry no watts."""
-    for file in sorted(repository().glob(LOOPS)):
-        said = json.loads(file.read_text(encoding="utf-8"))
-        if said["card"] in NOISY:
-            continue
-        for row in said["rows"]:
-            small = row.get("case", {}).get("kernel") == "elementwise" and row["case"]["bytes_read"] < 64 << 20
-            if row.get("data") == "random" and "power_w" in row and not small:
-                case = {name: value for name, value in row["case"].items() if name != "impl"}
-                gpu = find(said["gpu"])
-                yield {"case": case, "gpu": gpu.name, "protocol": "cold", "latency_us": row["latency_us"],
-                       "watts": row["power_w"], "group": file.stem, "own": True,
-                       "fitted": said["date"] <= FITTED_UNTIL}  # fmt: skip
+# What readings of a collection's meter are asked by besides work and time.
+FEATURES = {
+    "gemm": ["log_m"], "attention_prefill": ["batch", "keys"], "attention_decode": ["batch", "keys", "group"],
+    "fused_moe": ["tokens_per_active"],
+}  # fmt: skip
+HIDDEN = {"gemm": 12, "attention_prefill": 12, "attention_decode": 8, "fused_moe": 12}
+REACH = 3.0  # standard deviations from the mean, beyond which inputs count as there
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +65,7 @@ class Rows:
 
 def read(data: Path | None = None) -> Rows:
     """All rows, with what `predict` says of them."""
-    rows = [*(row for row in own_rows() if row["fitted"]), *corpus_rows(data)]
+    rows = [*(row for row in own_rows() if row["fitted"]), *collected_rows(data)]
     groups: dict[tuple[Any, ...], list[tuple[dict[str, Any], Any]]] = {}
     for row in rows:
         try:
@@ -146,20 +89,23 @@ def _answered(
     except PipewaveError:
         return None
     given = pd.DataFrame([{k: row.get(k) for k in ("latency_us", "watts", "group", "own")} for row, _ in members])
-    work, product = found.analysis.done, found.analysis.done.product or found.ctx.dtype
+    analysis, product = found.analysis, found.analysis.done.product or found.ctx.dtype
     seconds = 1e-6 * given["latency_us"].to_numpy() if given["own"].iloc[0] else found.seconds[0]
-    shares = _used(spec, product, work, seconds)
-    kind, framework = found.analysis.net, found.ctx.stack.partition("-")[0]
-    said = {"gpu": gpu, "kind": LIKE.get(kind, kind), "stack": f"{framework} {product}", "limit": spec.tdp_w}
-    said |= {"generation": str(spec.compute_capability // 10), "predicted_us": 1e6 * found.seconds[0]}
+    shares = np.column_stack((np.maximum(1.0 - START_S / seconds, 0.0), *_used(spec, product, analysis, seconds)))
+    kind = LIKE.get(analysis.net, analysis.net)
+    inputs = [*_used(spec, product, analysis, analysis.base_s), np.log2(1e6 * analysis.base_s)]
+    inputs += [analysis.features[name] for name in FEATURES.get(kind, ())]
+    framework, generation = found.ctx.framework, str(spec.compute_capability // 10)
+    said = {"gpu": gpu, "kind": kind, "net": analysis.net, "stack": f"{framework} {product}", "limit": spec.tdp_w}
+    said |= {"generation": generation, "inputs": list(np.column_stack(inputs)), "base": analysis.base_s / seconds}
+    said |= {"rows": f"{generation} {framework} {found.ctx.impl} {product}"}
     return given.assign(**said), shares
 
 
-def _used(gpu: GPU, product: str, work: Any, seconds: Any) -> np.ndarray:
-    rates = gpu.peak_flops(product), 1e9 * gpu.dram_gbps, 1e9 * gpu.l2_gbps
-    amounts = work.flops, work.dram, work.l2
-    used = [np.broadcast_to(amount / rate / seconds, len(seconds)) for amount, rate in zip(amounts, rates, strict=True)]
-    return np.stack([np.maximum(1.0 - START_S / seconds, 0.0), *used], axis=1)
+def _used(gpu: GPU, product: str, analysis: Any, seconds: np.ndarray) -> list[np.ndarray]:
+    """Shares of tensor peak, DRAM and L2 bandwidth, [row] each."""
+    rates, work = (gpu.peak_flops(product), 1e9 * gpu.dram_gbps, 1e9 * gpu.l2_gbps), analysis.done
+    return [amount / rate / seconds for amount, rate in zip((work.flops, work.dram, work.l2), rates, strict=True)]
 
 
 FEWEST = 60  # rows that settle an interval
@@ -173,8 +119,6 @@ KINDS = ("gemm", "attention_prefill", "attention_decode", "mla_context", "mla_ge
 
 def fit(rows: Rows, steps: int = 2500, seed: int = 0) -> dict[str, Any]:
     """Shares of each kind, factors of generations and of collected rows, that explain the watts."""
-    import torch
-
     torch.manual_seed(seed)
     table = rows.table
     kinds = [kind for kind in KINDS if (table["kind"] == kind).any()]
@@ -220,6 +164,58 @@ def _factors(keys: list[tuple[str, str]], logs: Any, kind: str, but: set[str] | 
     return {key: round(float(np.exp(log)), 4) for (name, key), log in pairs if name == kind and key not in but}
 
 
+def readings_of(rows: Rows, law: Mapping[str, Any]) -> dict[str, Any]:
+    """What a collection's meter reads besides a law in the form of `fit`, by kind, as `collected.json` holds it."""
+    rows = rows.take(~rows.table["own"].to_numpy(bool))
+    above = drawn(rows, law)
+    masks = {kind: (rows.table["kind"] == kind).to_numpy() for kind in FEATURES}
+    return {kind: _reading(rows.take(mask).table, kind, above[mask]) for kind, mask in masks.items() if mask.any()}
+
+
+def _reading(table: pd.DataFrame, kind: str, drawn: np.ndarray) -> dict[str, Any]:
+    inputs, drawing = np.stack(table["inputs"].to_list()), np.random.default_rng(0)
+    middle, scale = inputs.mean(0), inputs.std(0) + 1e-9
+    low, high = middle - REACH * scale, middle + REACH * scale
+    given = torch.tensor((np.clip(inputs, low, high) - middle) / scale)
+    group, groups = pd.factorize(table["rows"])
+    sizes = (0.5 / len(middle) ** 0.5, (len(middle), HIDDEN[kind])), (0.5, HIDDEN[kind] + 1), (0.05, HIDDEN[kind])
+    matrix, bias, out = (torch.tensor(drawing.normal(0.0, *each)) for each in sizes)
+    of_group = torch.tensor(np.zeros((len(groups), HIDDEN[kind] + 1)))
+    known = pd.DataFrame([BOARDS[name] for name in table["gpu"]]).assign(law=drawn, weight=weights(table))
+    known = known.assign(truth=table["watts"] / table["limit"], base=table["base"])
+    names = ("idle", "limit", "law", "weight", "truth", "base")
+    idle, limit, law, weight, truth, base = (torch.tensor(known[name].to_numpy(float)) for name in names)
+    parameters = [matrix, bias, out, of_group]
+    optimiser = torch.optim.LBFGS(parameters, max_iter=250, history_size=20, line_search_fn="strong_wolfe")
+
+    def loss() -> Any:
+        optimiser.zero_grad()
+        each = (bias + of_group)[group]
+        more = torch.relu(given @ matrix + each[:, :-1]) @ out + each[:, -1]
+        found = torch.maximum(law + base * torch.clamp(more, -MOST_SHARE, MOST_SHARE), idle)
+        error = torch.log((found**-20 + limit**-20) ** (-1 / 20) / truth)
+        value = (weight * torch.sqrt(error**2 + 4e-4)).mean() + 3.0 / len(table) * ((matrix**2).sum() + (out**2).sum())
+        value = value + 5e-3 * (of_group**2).sum() / len(groups)
+        value.backward()
+        return value
+
+    for parameter in parameters:
+        parameter.requires_grad_()
+    optimiser.step(loss)
+    unscaled = matrix / torch.tensor(scale)[:, None]
+    own = bias + of_group
+    own[:, :-1] -= torch.tensor(middle) @ unscaled
+    arrays = {"low": low, "high": high, "weights": unscaled, "out": out}
+    found = {"nets": sorted(set(table["net"])), "features": FEATURES[kind]}
+    found |= {name: _rounded(values) for name, values in arrays.items()}
+    return found | {"groups": dict(zip(groups, _rounded(own), strict=True))}
+
+
+def _rounded(values: Any) -> Any:
+    found = values.detach().numpy() if isinstance(values, torch.Tensor) else values
+    return np.array([float(f"{value:.5g}") for value in found.ravel()]).reshape(found.shape).tolist()
+
+
 def weights(table: pd.DataFrame) -> np.ndarray:
     """Kinds and boards alike, long calls more, our loops as much as a board of the corpus."""
     energy = table["watts"] * table["latency_us"]
@@ -231,69 +227,72 @@ def weights(table: pd.DataFrame) -> np.ndarray:
     return weight / weight.mean()
 
 
-def watts(rows: Rows, law: Mapping[str, Any]) -> np.ndarray:
-    """Watts of rows by a law in the form of `fit`."""
+def drawn(rows: Rows, law: Mapping[str, Any]) -> np.ndarray:
+    """What a law in the form of `fit` says of rows at no limit, in shares of their boards' power."""
     table = rows.table
     found = np.empty(len(table))
     for (kind, gpu, stack, generation, own), members in table.groupby(
         ["kind", "gpu", "stack", "generation", "own"]
     ).groups.items():
-        row, board = law.get(kind, law["attention_prefill"]), BOARDS.get(gpu, WATTS)
+        row = law.get(kind, law["attention_prefill"])
         factor = row["generations"].get(generation, 1.0) * (1.0 if own else row["collected"].get(stack, 1.0))
-        drawn = board["idle"] + factor * rows.shares[members] @ np.array([row[part] for part in PARTS])
-        found[members] = np.minimum(drawn, board["limit"]) * table["limit"][members]
+        idle = BOARDS.get(gpu, WATTS)["idle"]
+        found[members] = idle + factor * rows.shares[members] @ np.array([row[part] for part in PARTS])
     return found
 
 
-def folds(table: pd.DataFrame) -> np.ndarray:
-    """Rows whose group of shapes is held out."""
-    return np.array([fold(group) == HELD_OUT for group in table["group"]])
+def watts(rows: Rows, law: Mapping[str, Any], read: Mapping[str, Any]) -> np.ndarray:
+    """Watts of rows by a law, and by what `readings_of` says of a collection's meter."""
+    table, found = rows.table, drawn(rows, law)
+    for (kind, group), members in table[~table["own"].astype(bool)].groupby(["kind", "rows"]).groups.items():
+        if kind in read and (reading := Reading.of(read[kind], group)):
+            given = np.stack(table["inputs"][members].to_list()).T
+            features = dict(zip(reading.features, given[4:], strict=True))
+            found[members] += table["base"][members] * reading.share(tuple(given[:3]), 1e-6 * 2.0 ** given[3], features)
+    boards = pd.DataFrame([BOARDS.get(gpu, WATTS) for gpu in table["gpu"]])
+    return np.asarray(np.clip(found, boards["idle"], boards["limit"]) * table["limit"])
 
 
-def spreads(rows: Rows, law: Mapping[str, Any], default: float) -> dict[str, float]:
-    """Half-widths of the logarithm that nine in ten rows of each kind keep."""
-    error = np.abs(np.log(watts(rows, law) / rows.table["watts"]))
-    found = dict.fromkeys(KINDS, default)
-    for kind, members in rows.table.groupby("kind").groups.items():
-        found[kind] = float(np.quantile(error[members], 0.9)) if len(members) >= FEWEST else default
-    return found
+def spreads(rows: Rows, found: np.ndarray, default: float) -> dict[str, float]:
+    """Half-widths of the logarithm that nine in ten rows of each kind keep. `found`: their watts by a law."""
+    error, members = np.abs(np.log(found / rows.table["watts"])), rows.table.groupby("kind").groups
+    settled = {kind: float(np.quantile(error[rows], 0.9)) for kind, rows in members.items() if len(rows) >= FEWEST}
+    return dict.fromkeys(KINDS, default) | settled
 
 
-def unseen_shapes(rows: Rows) -> tuple[Rows, np.ndarray]:
-    """Collected rows whose group of shapes is held out, and their watts by a law that was fitted without them."""
-    held = folds(rows.table) & ~rows.table["own"].to_numpy(bool)
-    some = rows.take(held)
-    return some, watts(some, fit(rows.take(~held)))
+def unseen_shapes(rows: Rows) -> tuple[Rows, np.ndarray, np.ndarray]:
+    """Collected rows whose group of shapes is held out, and their watts by a fit without them, and by its law alone."""
+    held = np.array([fold(group) == HELD_OUT for group in rows.table["group"]])
+    return _without(rows, held & ~rows.table["own"].to_numpy(bool))
 
 
-def unseen_gpu(rows: Rows, name: str) -> tuple[Rows, np.ndarray]:
-    """Collected rows of a GPU, and their watts by a law that was fitted without it."""
-    mask = gpu_mask(rows, name)
-    some = rows.take(mask & ~rows.table["own"].to_numpy(bool))
-    return some, watts(some, fit(rows.take(~mask)))
+def unseen_gpu(rows: Rows, name: str) -> tuple[Rows, np.ndarray, np.ndarray]:
+    """Collected rows of a GPU, and their watts by a fit without it, and by its law alone."""
+    return _without(rows, (rows.table["gpu"] == name).to_numpy())
+
+
+def _without(rows: Rows, mask: np.ndarray) -> tuple[Rows, np.ndarray, np.ndarray]:
+    some, others = rows.take(mask & ~rows.table["own"].to_numpy(bool)), rows.take(~mask)
+    law = fit(others)
+    return some, watts(some, law, readings_of(others, law)), watts(some, law, {})
 
 
 def main(argv: list[str] | None = None) -> None:
     """Fit, settle intervals on what each fit did not see, and write the law."""
     parser = argparse.ArgumentParser(prog="python -m train power", description=__doc__)
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--out", type=Path, default=LAW)
-    options = parser.parse_args(argv)
-    rows = read(options.data)
-    unseen = folds(rows.table) & ~rows.table["own"].to_numpy(bool)
-    near = spreads(rows.take(unseen), fit(rows.take(~unseen)), 0.15)
-    masks = [gpu_mask(rows, name) for name in COLLECTED]
-    apart = [spreads(rows.take(mask), fit(rows.take(~mask)), 0.25) for mask in masks]
+    rows = read(parser.parse_args(argv).data)
+    held, with_readings, alone = unseen_shapes(rows)
+    near, told = (spreads(held, found, 0.15) for found in (alone, with_readings))
+    apart = [spreads(others, found, 0.25) for others, _, found in (unseen_gpu(rows, name) for name in COLLECTED)]
     kinds = fit(rows)
     for kind, row in kinds.items():
-        other = max(near[kind], *(found[kind] for found in apart))
+        other = max(near[kind], *(one[kind] for one in apart))
         row["spread"] = [round(value, 3) for value in (near[kind], other, 1.5 * other)]
-    law = {"source": SOURCE, "boards": BOARDS | {"other": WATTS}, "like": LIKE, "kinds": kinds}
+    told_of = readings_of(rows, kinds)
+    for kind, row in told_of.items():
+        row["spread"] = round(told[kind], 3)
+    law = SHIPPED | {"source": SOURCE, "boards": BOARDS | {"other": WATTS}, "kinds": kinds}
     law["generations"] = sorted(rows.table["generation"].unique())
-    law["steps"] = json.loads(LAW.read_text(encoding="utf-8"))["steps"]  # of `train.power_serving`
-    options.out.write_text(json.dumps(law, indent=1) + "\n", encoding="utf-8")
-
-
-def gpu_mask(rows: Rows, name: str) -> np.ndarray:
-    """Rows of one GPU."""
-    return (rows.table["gpu"] == name).to_numpy()
+    LAW.write_text(json.dumps(law, indent=1) + "\n", encoding="utf-8")
+    READINGS.write_text(json.dumps(told_of) + "\n", encoding="utf-8")

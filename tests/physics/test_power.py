@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ import pytest
 import pipewave as pw
 from pipewave.calls.families import Call
 from pipewave.gpus import find
+from pipewave.physics.collected import MOST_SHARE, READINGS
 from pipewave.physics.energy import Work
 from pipewave.physics.power import EXTRAPOLATED, KINDRED, MEASURED, MOST_OVER, board_of, draw_of
 
@@ -62,8 +64,12 @@ def test_more_work_in_the_same_time_draws_more() -> None:
     assert draw.spent(draw.work_j(Work(9e12, 0, 0)), 1e-3).power_w == draw.board.limit_w
 
 
-def test_one_call_a_list_and_their_sum_agree() -> None:
-    alone, many = [pw.predict(call, "H200") for call in CALLS], pw.predict(CALLS, "H200")
+@pytest.mark.parametrize("protocol", ["cold", "graph"])
+def test_one_call_a_list_and_their_sum_agree(protocol: str) -> None:
+    alone, many = (
+        [pw.predict(call, "H200", protocol=protocol) for call in CALLS],
+        pw.predict(CALLS, "H200", protocol=protocol),
+    )
     for one, other in zip(alone, many, strict=True):
         for name in ("power_w", "power_low_w", "power_high_w", "energy_j"):
             assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-4)
@@ -91,3 +97,37 @@ def test_a_lower_limit_caps_the_watts_and_changes_no_joules_of_work() -> None:
         assert after.board.idle_w == before.board.idle_w and after.board.limit_w < 401
     hot, held = (pw.predict(CALLS[1], each) for each in (gpu, lower))
     assert held.power_w < 401 < hot.power_w and math.isfinite(held.energy_j)
+
+
+COLLECTED = {"stack": "vllm-0.22.0", "protocol": "graph", "impl": "vllm_default"}
+
+
+def test_what_a_collection_s_meter_reads_is_said_of_groups_of_its_rows_alone() -> None:
+    assert draw_of(find("H200"), "gemm", "bf16", **COLLECTED).reading
+    for gpu, changed in (("H200", {"protocol": "cold"}), ("H200", {"impl": "another"}), ("A100", {})):
+        assert draw_of(find(gpu), "gemm", "bf16", **COLLECTED | changed).reading is None
+    assert draw_of(find("H200"), "batched_gemm", "bf16", **COLLECTED).reading is None
+
+
+@pytest.mark.parametrize("gpu", ["H200", "B200"])
+def test_a_reading_keeps_watts_between_idle_and_the_limit_whatever_it_is_asked(gpu: str) -> None:
+    drawn = np.random.default_rng(0)
+    board = board_of(find(gpu))
+    for row in json.loads(READINGS.read_text(encoding="utf-8")).values():
+        known = [
+            group.split(" ")
+            for group in row["groups"]
+            if group.split(" ")[0] == str(find(gpu).compute_capability // 10)
+        ]
+        for _, framework, impl, dtype in known:
+            draw = draw_of(find(gpu), row["nets"][0], dtype, f"{framework}-1", "graph", impl)
+            assert draw.reading
+            work = Work(*(10.0 ** drawn.uniform(3, 16, (3, 200))))
+            seconds, features = (
+                10.0 ** drawn.uniform(-7, 1, 200),
+                {name: drawn.uniform(-99, 99, 200) for name in row["features"]},
+            )
+            share = draw.reading.share((work.flops, work.dram, work.l2), seconds, features)
+            assert np.all(np.abs(share) <= MOST_SHARE)
+            spent = draw.spent(draw.work_j(work, seconds, features), seconds)
+            assert np.all((board.idle_w <= spent.power_w) & (spent.power_w <= board.limit_w))

@@ -7,12 +7,13 @@ the work are counted from its FLOPs and bytes. All of it scales with the datashe
 peak, or its memory at full bandwidth, take the same share of its power whatever the part. So constants are shares,
 fitted to steady rows (`python -m train power` writes `power.json`), and carry over to parts that nobody measured.
 
-How a board at its limit lengthens steps is `energy.py`, whose joules were fitted to times, not to watts.
+What the meter of a public collection reads besides is `collected.py`, for the protocol `graph` alone. How a board at
+its limit lengthens steps is `energy.py`, whose joules were fitted to times, not to watts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from math import exp
@@ -24,6 +25,7 @@ import numpy as np
 from pipewave.files import packaged
 from pipewave.gpus import GPU
 from pipewave.physics.arith import ARRAY, RECORDED, Arith, straight
+from pipewave.physics.collected import Reading, reading_of
 from pipewave.physics.energy import Work, as_made
 
 LAW = Path(__file__).with_name("power.json")
@@ -81,10 +83,11 @@ class Draw:
     """What calls of one kind draw on one board above its idle watts.
 
     `spread`: half the 90 % interval of the logarithm of a call's watts. `sustained`: times of these calls are of loops
-    that last.
+    that last. `reading`: what a collection's meter reads besides, in shares of `made_w`, the board's power as made.
     """
 
     board: Board
+    made_w: float
     active_w: float
     per_flop_j: float
     per_dram_byte_j: float
@@ -92,19 +95,29 @@ class Draw:
     spread: float
     sustained: bool
     in_step: float  # joules of such a call between the other kernels of a step, over those of the call alone
+    rates: tuple[float, float, float]  # of FLOPs, DRAM and L2 bytes, a second
+    reading: Reading | None
     spent_alone: Callable[[float, float], tuple[float, ...]] = field(init=False)  # `spent` of one call, recorded
 
     def __post_init__(self) -> None:
         alone = straight(lambda work_j, seconds: self.spent(work_j, seconds, RECORDED), 2)
         object.__setattr__(self, "spent_alone", alone)
 
-    def work_j(self, work: Work) -> Any:
-        """Joules of FLOPs and bytes."""
-        return self.per_flop_j * work.flops + self.per_dram_byte_j * work.dram + self.per_l2_byte_j * work.l2
+    def work_j(self, work: Work, base_s: Any = 0.0, features: Mapping[str, Any] = {}, xp: Arith = ARRAY) -> Any:
+        """Joules of FLOPs and bytes; of a collection's rows also what its meter reads besides, which may be negative.
+        `base_s` and `features`: the family's estimate of the time and what it tells its net.
+        """
+        joules = self.per_flop_j * work.flops + self.per_dram_byte_j * work.dram + self.per_l2_byte_j * work.l2
+        if self.reading is None:
+            return joules
+        amounts = work.flops, work.dram, work.l2
+        shares = [amount / rate / base_s for amount, rate in zip(amounts, self.rates, strict=True)]
+        return joules + self.made_w * base_s * self.reading.share(shares, base_s, features, xp)
 
     def above_idle_j(self, work_j: Any, seconds: Any, xp: Arith = ARRAY) -> Any:
         """Joules above what the idle board draws, of calls that take so long."""
-        return self.active_w * xp.maximum(seconds - START_S, 0.0) + work_j
+        joules = self.active_w * xp.maximum(seconds - START_S, 0.0) + work_j
+        return xp.maximum(joules, 0.0) if self.reading else joules
 
     def spent(self, work_j: Any, seconds: Any, xp: Arith = ARRAY) -> Spent:
         """What a call draws that takes `seconds` alone, again and again; longer where the board is at its limit."""
@@ -139,24 +152,30 @@ def board_of(gpu: GPU) -> Board:
 
 
 @lru_cache(maxsize=4096)
-def draw_of(gpu: GPU, kind: str, dtype: str, stack: str = "", protocol: str = "") -> Draw:
+def draw_of(gpu: GPU, kind: str, dtype: str, stack: str = "", protocol: str = "", impl: str = "") -> Draw:
     """What calls of a kind (the net that answers for them) draw, by type of their products, software and protocol."""
     law, made = _law(), as_made(gpu)
     like, generation = law["like"].get(kind, kind), str(made.compute_capability // 10)
     row = law["kinds"].get(like) or law["kinds"][law["like"]["other"]]
     factor = row["generations"].get(generation, 1.0)
-    factor *= row["collected"].get(f"{stack.partition('-')[0]} {dtype}", 1.0) if protocol == GRAPH else 1.0
+    framework, reading = stack.partition("-")[0], None
+    if protocol == GRAPH:
+        factor *= row["collected"].get(f"{framework} {dtype}", 1.0)
+        reading = reading_of(kind, f"{generation} {framework} {impl} {dtype}")
     full_w = factor * made.tdp_w
-    board = board_of(gpu)
+    board, rates = board_of(gpu), (gpu.peak_flops(dtype), 1e9 * gpu.dram_gbps, 1e9 * gpu.l2_gbps)
     return Draw(
         board=board,
+        made_w=made.tdp_w,
         active_w=row["active"] * full_w,
-        per_flop_j=row["tensor"] * full_w / gpu.peak_flops(dtype),
-        per_dram_byte_j=row["dram"] * full_w / (1e9 * gpu.dram_gbps),
-        per_l2_byte_j=row["l2"] * full_w / (1e9 * gpu.l2_gbps),
-        spread=row["spread"][POWER_BASES.index(board.basis)],
+        per_flop_j=row["tensor"] * full_w / rates[0],
+        per_dram_byte_j=row["dram"] * full_w / rates[1],
+        per_l2_byte_j=row["l2"] * full_w / rates[2],
+        spread=reading.spread if reading and board.basis == MEASURED else row["spread"][POWER_BASES.index(board.basis)],
         sustained=protocol == GRAPH,
         in_step=law["steps"]["experts"].get(generation, 1.0) if like == EXPERTS else 1.0,
+        rates=rates,
+        reading=reading,
     )
 
 

@@ -244,7 +244,8 @@ def _physics(sketches: tuple[Sketch, ...], at: Setting, nets: Nets | None, xp: A
     ceiling, moved = (nets.ceiling, nets.correction) if nets else (None, None)
     same = plain_seen is seen and nets is not None and nets.alike
     seconds = found.base_s, floor, pipes.get("dram", 0.0), plain.base_s
-    heat, work_j = energy.joules(ctx.gpu, ctx.dtype, found.work), at.draw(found.work.product).work_j(found.work)
+    heat = energy.joules(ctx.gpu, ctx.dtype, found.work)
+    work_j = at.draw(found.work.product).work_j(found.work, found.base_s, found.features, xp)
     return Physics(
         known=(*seconds, found.amounts.get("dram", 0.0), bound, heat, work_j),
         inputs=nets.residual.inputs(seen.features) if nets else (),

@@ -147,7 +147,8 @@ def _alone(
         seconds = in_step(seconds, analysis.demand.dram, family, ctx, key[1], ARRAY)
     work = analysis.done
     draw, numbers = at.draw(work.product), np.empty((NUMBERS, len(analysis.base_s)))
-    rest = busiest(pipes), joules(ctx.gpu, ctx.dtype, work), draw.work_j(work)
+    work_j = draw.work_j(work, analysis.base_s, analysis.features)
+    rest = busiest(pipes), joules(ctx.gpu, ctx.dtype, work), work_j
     for row, values in zip(numbers, (*seconds, *rest), strict=True):
         row[:] = values
     return Answers(numbers, at.source, ctx, draw, analysis)
