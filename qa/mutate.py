@@ -93,8 +93,8 @@ NAMED = (
         "sizes[i] += 1", "tests/models/test_model_totals.py -k left_over",
     ),
     Named(
-        "the gate is left out of the input map", "models/read_attention.py",
-        "wide = (narrow or heads * head_dim) + gate + kv_heads", "wide = (narrow or heads * head_dim) + kv_heads",
+        "the gate is left out of the input map", "data/model_parts.json",
+        "(bottleneck or heads * head_dim) + gate + kv_heads", "(bottleneck or heads * head_dim) + kv_heads",
         "tests/models/test_model_blocks.py -k gate",
     ),
     Named(
