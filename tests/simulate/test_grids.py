@@ -27,7 +27,8 @@ values = st.lists(st.floats(0, 1e6), min_size=len(GRID), max_size=len(GRID))
 @given(values, values, st.floats(0, 1024))
 def test_all_ways_of_reading_say_the_same(first: list[float], second: list[float], at: float) -> None:
     once = between(GRID, first, at)
-    assert reader(GRID, first)(at) == pytest.approx(once, rel=1e-9, abs=1e-6)
+    often = reader(GRID, first)
+    assert often.at(at) == often.each(np.array([at]))[0] == pytest.approx(once, rel=1e-9, abs=1e-6)
     assert reader_of_two(GRID, first, second)(at) == pytest.approx(
         (once, between(GRID, second, at)), rel=1e-9, abs=1e-6
     )
@@ -37,7 +38,7 @@ def test_all_ways_of_reading_say_the_same(first: list[float], second: list[float
 
 def test_beyond_the_grid_the_last_segment_goes_on_and_one_point_holds_everywhere() -> None:
     assert between(GRID, [0.0, 0.0, 64.0, 256.0], 512.0) == pytest.approx(512.0)
-    assert between([7.0], [3.0], 99.0) == reader([7.0], [3.0])(99.0) == 3.0
+    assert between([7.0], [3.0], 99.0) == reader([7.0], [3.0]).at(99.0) == 3.0
     assert shares([1, 4, 9], 4) == ((1, 1.0),)
     assert shares([1, 4, 9], 14) == ((1, -1.0), (2, 2.0))
     assert shares([5], 99) == shares([5, 6], 3) == ((0, 1.0),)
