@@ -21,7 +21,7 @@ import matplotlib as mpl
 import pipewave as pw
 from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
-from pipewave.published.unstated import releases
+from pipewave.software.engine_rules import releases as read_releases
 from studies.published_rows import Row, corpus, read
 
 mpl.use("svg")
@@ -47,9 +47,9 @@ Twelve deployments under every release of their engine in the last year, answere
 `python -m docs.tools.drift_page`: prompts of {input_len:,} tokens, answers of {output_len}, {concurrency} requests in
 flight, {max_num_batched_tokens:,} tokens a step. Model, GPUs and load stay; what moves is what the releases' own
 defaults and code change: asynchronous scheduling, captured graphs, the choice of kernels. Rows of kernels exist for a
-few versions only, and nothing here knows of a kernel that became faster in between. SGLang 0.5.3 to 0.5.7 mixes chunks,
-as AIConfigurator launches it; where a launch does not, those releases answer as their neighbours. Releases are listed
-that change an answer by over {moved:.1f} %.
+few versions only, and nothing here knows of a kernel that became faster in between. SGLang before 0.5.8 mixes chunks,
+as AIConfigurator launches it; where a launch does not, it answers as 0.5.8 does. Releases are listed that change an
+answer by over {moved:.1f} %.
 
 ![Tokens a second over those of the first version](../img/drift.svg)
 
@@ -58,10 +58,15 @@ that change an answer by over {moved:.1f} %.
 ## Beside published runs
 
 Runs that were published for one deployment, load by load, under two releases: what the newer one changed, as measured
-and as answered.
+and as answered. Upgrades gave more than is known here: kernels of one measured version answer for both.
 
 {published}
 """
+
+
+def releases(engine: str) -> Mapping[str, str]:
+    """Releases of the last year whose source was read, with their days, oldest first."""
+    return {version: str(day) for version, day in read_releases(engine)["versions"].items()}
 
 
 @dataclass(frozen=True, slots=True)

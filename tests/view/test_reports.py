@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ def serve() -> dict[str, Any]:
     return serve_answer(ServeQuery(model="Llama-3.1-8B", gpu="H200", batch=4, input_len=256, output_len=32))
 
 
+@cache
 def plan() -> dict[str, Any]:
     query = PlanQuery(model="Llama-3.1-8B", gpus=["H100", "L4"], input_len=256, output_len=32, tp=[1, 2], max_num_seqs=[1, 32, 64],
                   max_num_batched_tokens=[2048])  # fmt: skip
