@@ -12,7 +12,7 @@ import pytest
 import pipewave as pw
 from pipewave.calls.families import Call
 from pipewave.gpus import find
-from pipewave.physics.collected import MOST_SHARE, READINGS
+from pipewave.physics.collected import MOST_SHARE, MOST_TAKEN, READINGS
 from pipewave.physics.energy import Work
 from pipewave.physics.power import EXTRAPOLATED, KINDRED, MEASURED, MOST_OVER, board_of, draw_of
 
@@ -131,3 +131,6 @@ def test_a_reading_keeps_watts_between_idle_and_the_limit_whatever_it_is_asked(g
             assert np.all(np.abs(share) <= MOST_SHARE)
             spent = draw.spent(draw.work_j(work, seconds, features), seconds)
             assert np.all((board.idle_w <= spent.power_w) & (spent.power_w <= board.limit_w))
+            law_j = draw.active_w * seconds + replace(draw, reading=None).work_j(work)
+            left_j = draw.active_w * seconds + draw.work_j(work, seconds, features)
+            assert np.all(left_j >= (1 - MOST_TAKEN) * law_j * (1 - 1e-12))

@@ -19,6 +19,7 @@ from pipewave.physics.arith import ARRAY, Arith, clipped, log2
 
 READINGS = Path(__file__).with_name("collected.json")
 MOST_SHARE = 0.7  # of the board's power, that a reading adds or takes
+MOST_TAKEN = 0.5  # of what the law says above idle: a meter that reads less saw another call
 
 
 @dataclass(frozen=True, slots=True, eq=False)
