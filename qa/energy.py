@@ -34,25 +34,27 @@ def off(found: Any, true: Any, weight: Any = None) -> float:
     return float(100.0 * np.average(np.abs(np.asarray(found) / np.asarray(true) - 1.0), weights=weight))
 
 
-def _line(name: str, rows: power.Rows, found: Any) -> None:
+def _line(name: str, rows: power.Rows, found: Any, law: Any) -> None:
+    """Of watts as answered, of those by the law alone, and of a board at its cap."""
     table = rows.table
     energy = table["watts"] * table["latency_us"]
     cap = table["limit"] * table["gpu"].map(lambda gpu: power.BOARDS.get(gpu, power.WATTS)["limit"])
     weighted, mean = off(found, table["watts"], energy), off(found, table["watts"])
-    at_cap = off(cap, table["watts"], energy)
-    print(f"{name:24} {len(table):6,} rows: by energy {weighted:.1f} %, mean {mean:.1f} %; at the cap {at_cap:.1f} %")
+    alone, at_cap = (off(one, table["watts"], energy) for one in (law, cap))
+    print(f"{name:24} {len(table):6,} rows: by energy {weighted:.1f} %, mean {mean:.1f} %; by energy the law alone "
+          f"{alone:.1f} %, at the cap {at_cap:.1f} %")  # fmt: skip
 
 
 def kernels() -> None:
     """Watts of kernels."""
     rows = power.read()
-    some, found, _ = power.unseen_shapes(rows)
+    some, found, law = power.unseen_shapes(rows)
     task = some.table["kind"].map(TASKS)
     for name in ("prefill", "gemm", "moe", "decode"):
         mask = (task == name).to_numpy()
-        _line(f"unseen shapes, {name}", some.take(mask), found[mask])
+        _line(f"unseen shapes, {name}", some.take(mask), found[mask], law[mask])
     for gpu in power.COLLECTED:
-        _line(f"without {gpu}", *power.unseen_gpu(rows, gpu)[:2])
+        _line(f"without {gpu}", *power.unseen_gpu(rows, gpu))
     for (gpu, fitted), some in groupby(own_rows(), itemgetter("gpu", "fitted")):
         _own_line(f"own loops on an {gpu}{'' if fitted else ', left out'}", list(some))
 

@@ -24,7 +24,7 @@ from pipewave.calls.families import from_dict
 from pipewave.errors import PipewaveError
 from pipewave.gpus import GPU, find
 from pipewave.kernels import family_of
-from pipewave.physics.collected import MOST_SHARE, MOST_TAKEN, READINGS, Reading
+from pipewave.physics.collected import MOST_SHARE, READINGS, Reading
 from pipewave.physics.power import LAW, START_S
 from pipewave.prediction.columns import columns_of, group_key_of
 from pipewave.prediction.kernel_latency import answer
@@ -248,9 +248,9 @@ def watts(rows: Rows, law: Mapping[str, Any], read: Mapping[str, Any]) -> np.nda
         if kind in read and (reading := Reading.of(read[kind], group)):
             given = np.stack(table["inputs"][members].to_list()).T
             features = dict(zip(reading.features, given[4:], strict=True))
-            share = reading.share(tuple(given[:3]), 1e-6 * 2.0 ** given[3], features)
             idle = np.array([BOARDS.get(gpu, WATTS)["idle"] for gpu in table["gpu"][members]])
-            found[members] += np.maximum(table["base"][members] * share, MOST_TAKEN * (idle - found[members]))
+            base, said = table["base"][members], found[members] - idle
+            found[members] += base * reading.share(said / base, tuple(given[:3]), 1e-6 * 2.0 ** given[3], features)
     boards = pd.DataFrame([BOARDS.get(gpu, WATTS) for gpu in table["gpu"]])
     return np.asarray(np.clip(found, boards["idle"], boards["limit"]) * table["limit"])
 

@@ -45,15 +45,17 @@ class Reading:
         shared = {name: row[name] for name in ("low", "high", "weights", "out")}
         return cls(tuple(row["features"]), **shared, bias=own[:-1], constant=own[-1], spread=row.get("spread", 0.0))
 
-    def share(self, shares: Sequence[Any], base_s: Any, features: Mapping[str, Any], xp: Arith = ARRAY) -> Any:
-        """What the meter reads above the law, in shares of the board's power."""
+    def share(
+        self, law: Any, shares: Sequence[Any], base_s: Any, features: Mapping[str, Any], xp: Arith = ARRAY
+    ) -> Any:
+        """What the meter reads above the law, in shares of the board's power; `law`: what the law says above idle."""
         given = (*shares, log2(1e6 * base_s, xp), *(features[name] for name in self.features))
         inputs = [clipped(*each, xp) for each in zip(given, self.low, self.high, strict=True)]
         found = self.constant
         for bias, column, out in zip(self.bias, zip(*self.weights, strict=True), self.out, strict=True):
             hidden = sum((weight * value for weight, value in zip(column, inputs, strict=True)), bias)
             found = found + out * xp.maximum(hidden, 0.0)
-        return clipped(found, -MOST_SHARE, MOST_SHARE, xp)
+        return xp.maximum(clipped(found, -MOST_SHARE, MOST_SHARE, xp), -MOST_TAKEN * law)
 
 
 def reading_of(net: str, group: str) -> Reading | None:

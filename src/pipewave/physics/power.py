@@ -25,7 +25,7 @@ import numpy as np
 from pipewave.files import packaged
 from pipewave.gpus import GPU
 from pipewave.physics.arith import ARRAY, RECORDED, Arith, straight
-from pipewave.physics.collected import MOST_TAKEN, Reading, reading_of
+from pipewave.physics.collected import Reading, reading_of
 from pipewave.physics.energy import Work, as_made
 
 LAW = Path(__file__).with_name("power.json")
@@ -112,8 +112,9 @@ class Draw:
             return joules
         amounts = work.flops, work.dram, work.l2
         shares = [amount / rate / base_s for amount, rate in zip(amounts, self.rates, strict=True)]
-        read = self.made_w * base_s * self.reading.share(shares, base_s, features, xp)
-        return joules + xp.maximum(read, -MOST_TAKEN * (joules + self.active_w * base_s))
+        made_j = self.made_w * base_s
+        law = (joules + self.active_w * base_s) / made_j
+        return joules + made_j * self.reading.share(law, shares, base_s, features, xp)
 
     def above_idle_j(self, work_j: Any, seconds: Any, xp: Arith = ARRAY) -> Any:
         """Joules above what the idle board draws, of calls that take so long."""

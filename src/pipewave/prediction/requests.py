@@ -56,7 +56,7 @@ def check_protocol(protocol: Any) -> str:
     if not isinstance(protocol, str) or protocol not in stacks.PROTOCOLS:
         known = ", ".join(stacks.PROTOCOLS)
         hint = did_you_mean(str(protocol), stacks.PROTOCOLS)
-        raise BadInput(f"protocol = {protocol!r}: must be one of {known}{hint}", field="protocol")
+        raise BadInput(f"protocol = {protocol!r}: must be one of {known};{hint}".rstrip(";"), field="protocol")
     return protocol
 
 

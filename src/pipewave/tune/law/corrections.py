@@ -30,6 +30,7 @@ from pipewave.tune.law.anchors import Anchors, Floats, Ints, Peaks
 
 ALIKE = ((1.5, 0.5, 0.2), (1.5, 0.5, 0.02), (0.8, 0.5, 0.1), (1.5, 0.2, 0.2), (3.0, 1.0, 0.1))  # of `alike`
 SOFT = 0.015  # log µs: configurations predicted this near the best share the choice when fits are compared
+NEAR = 2.0  # times the fastest up to which a configuration is learned from, and corrected; the rest decides nothing
 
 
 class Setting(NamedTuple):
@@ -131,7 +132,6 @@ def spread(us: Floats, left: Floats) -> Floats:
     return np.asarray(np.sqrt((np.nansum(off**2, axis=0) + 10 * every**2) / (number + 10)))
 
 
-NEAR = 2.0  # times the fastest up to which a configuration is learned from, and corrected; the rest decides nothing
 LEADING = 12  # configurations that are corrected at most
 LENGTH, MARK_LENGTH = 1.5, 2.0  # in spreads of log sizes; in marks, which are about octaves
 NOISE = 0.1  # against a variance of one for each of both covariances
