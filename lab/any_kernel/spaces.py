@@ -20,9 +20,9 @@ import numpy as np
 
 from pipewave.errors import BadFile
 from pipewave.files.whole import write as replace
-from pipewave.tune.law.anchors import Anchors, Floats, Ints, columns, usual
+from pipewave.tune.law.anchors import Anchors, Floats, Ints, columns
 from pipewave.tune.law.wave import COUNTS
-from pipewave.tune.user_kernels.measuring import disturbed_from
+from pipewave.tune.user_kernels.measuring import undisturbed
 
 T4_VERSION = "1.0.0"
 SUFFIX = ".t4.json.gz"
@@ -62,27 +62,17 @@ class Space:
         """Sizes [s, d]."""
         return np.array([list(shape.values()) for shape in self.shapes], float)
 
-    def anchors(self, index: Ints, rounds: int | None = None) -> Anchors:
-        """Launches to fit to, with their first rounds only if asked."""
-        us = np.array([[_mean(undisturbed(runs[:rounds])) for runs in self.runs[i]]
-                       for i in index.tolist()])  # fmt: skip
-        held = self.held()[index] if len(index) else usual(self.resident)
-        return Anchors(self.at()[index], self.counts[index], us, columns(self.configs), held)
+    def anchors(self, index: Ints) -> Anchors:
+        """Launches to fit to."""
+        return Anchors(self.at(), self.counts, self.us(), columns(self.configs), self.resident).take(index)
 
 
-def undisturbed(runs: Sequence[float]) -> tuple[float, ...]:
-    """Rounds that no busy host or other process stretched. What is left is averaged: short launches take one of two or
-    three times, so that a median of few rounds falls on any of them.
-    """
-    return tuple(us for us in runs if us <= disturbed_from(runs))
-
-
-def _halves(runs: tuple[float, ...]) -> list[float]:
+def _halves(runs: Sequence[float]) -> list[float]:
     """Means of even and of odd rounds; where only one round is left it stands for both."""
     return [_mean(runs[half::2] or runs) for half in (0, 1)]
 
 
-def _mean(values: tuple[float, ...]) -> float:
+def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if values else float("nan")
 
 

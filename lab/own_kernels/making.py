@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lab.own_kernels.build import function
 from lab.own_kernels.measured import Measured, measured, routed_rows
-from lab.own_kernels.recording import ANCHOR, Recording
+from lab.own_kernels.recording import ANCHOR, Recording, flat
 from pipewave.tune import store, tables
 from pipewave.tune.chooser import CHUNK, Chooser
 from pipewave.tune.law.anchors import Anchors, Floats, peaks_of
@@ -39,7 +39,7 @@ def table_of(recording: Recording, out: Path, samples: int = SAMPLES) -> Path:
     kinds = {kind: _kind(kernel, anchors, recording.meta["env"], kind, samples)
              for kind in (tables.SHAPE, *((tables.LOAD,) if anchors.load else ()))}  # fmt: skip
     path = out / store.slug(recording.meta["env"]["gpu"]) / kernel
-    return store.write_table(path, of, recording.meta["env"], kinds)
+    return store.write_table(path, of, flat(recording.meta["env"]), kinds)
 
 
 def described(kernel: str) -> KernelDescription:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from numpy.typing import NDArray
 from pipewave.errors import BadFile, cause
 from pipewave.files.whole import write as replace
 
+SAID = {"driver": "driver_version", "sm_clock": "clocks.max.sm", "power_limit": "power.limit",
+        "mig": "mig.mode.current"}  # fmt: skip
 TEST, ANCHOR = 0, 1  # roles of a shape: scored only, fitted; 2 of older recordings: placed on waves, not used
 
 
@@ -95,3 +98,10 @@ class Rows:
             np.concatenate([np.array(p[2], np.uint8) for p in self.parts]),
             np.concatenate([np.array(p[3], np.float32) for p in self.parts]),
         )  # fmt: skip
+
+
+def flat(env: Mapping[str, Any]) -> dict[str, Any]:
+    """The environment of a recording, with what `nvidia-smi` said of it beside the rest."""
+    smi = env.get("nvidia_smi") or {}
+    named = {name: smi[field] for name, field in SAID.items() if field in smi}
+    return {name: value for name, value in env.items() if name != "nvidia_smi"} | named

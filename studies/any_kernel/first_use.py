@@ -39,6 +39,7 @@ class Recorded:
     def __init__(self, space: spaces.Space) -> None:
         self.space, self.peaks, self.env = space, peaks_of_space(space), dict(space.meta["env"])
         self.row, self.now_s, self._pick = 0, 0.0, random.Random(0)
+        self._us, self._held = space.us(), space.held()
 
     def clock(self) -> float:
         """Seconds of timing so far."""
@@ -50,7 +51,7 @@ class Recorded:
 
     def build(self, launch: Launch, configs: Sequence[int]) -> dict[int, Built]:
         """What did not compile there does not here; shared memory such that as many blocks fit an SM as there."""
-        us, held = self.space.us()[self.row], self.space.held()[self.row]
+        us, held = self._us[self.row], self._held[self.row]
         smem = [int(self.peaks.smem_bytes // blocks) - BLOCK_BYTES for blocks in held.tolist()]
         return {index: Built(smem[index], 16, "" if us[index] == us[index] else "recorded as invalid")
                 for index in configs}  # fmt: skip

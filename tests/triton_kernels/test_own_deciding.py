@@ -23,7 +23,6 @@ from pipewave.tune.compiled_chooser import (  # noqa: E402
     Candidate,
     compiled_chooser,
     factors_at,
-    law_function,
     short,
 )
 from pipewave.tune.law import wave  # noqa: E402
@@ -87,7 +86,7 @@ def test_a_written_short_list_chooses_as_its_laws_do_one_by_one(draw: Any, block
         if any(work is None for work in works):
             assert found is None
             continue
-        us = [factor * law_function(SMS)(*work[:5], 0, one.resident, *one.law)[0]
+        us = [factor * np.dot(wave.terms(wave.LaunchCounts(*work[:5]), SMS, one.resident), one.law)
               for factor, work, one in zip(by, works, every, strict=True)]  # fmt: skip
         assert us[found] == pytest.approx(min(us), rel=1e-9)
 

@@ -9,10 +9,9 @@ import pytest
 
 from lab.own_kernels.measured import undisturbed
 from lab.own_kernels.shapes import draw
-from pipewave.tune.compiled_chooser import law_function
 from pipewave.tune.law import wave
 from pipewave.tune.law.anchors import peaks_of
-from pipewave.tune.law.corrections import alike, smoother
+from pipewave.tune.law.smooth import alike, smoother
 from pipewave.tune.shipped_kernels import (
     SHAPE_FIELDS,
     LaunchCounts,
@@ -75,14 +74,6 @@ def test_stated_counts_are_the_same_for_numbers_and_columns(kernel: str) -> None
     assert np.allclose(made.many(columns), [made.counts(shape) for shape in shapes])
     configs = description(kernel).configs
     assert made.counts(shapes[3])[5, :5] == pytest.approx(stated(kernel)(shapes[3], configs[5])[:5])
-
-
-def test_a_law_written_out_is_the_sum_of_its_terms() -> None:
-    law = RNG.uniform(0, 1, len(wave.TERMS))
-    for blocks, resident in ((7, 3), (132, 1), (5000, 2)):
-        counts = LaunchCounts(blocks, 9.5, 12, 3e6, 5e6, 7)
-        found = law_function(132)(*counts, resident, *law)[0]
-        assert found == pytest.approx(np.dot(wave.terms(counts, 132, resident), law))
 
 
 def test_a_known_law_is_found_and_stays_nonnegative() -> None:

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from pipewave.tune.law.anchors import Anchors, Floats, peaks_of
-from pipewave.tune.law.corrections import MOST_ROWS, NEAR, Smoother, learned, marks, rows_of
+from pipewave.tune.law.gp_correction import MOST_ROWS, NEAR, learned, marks, rows_of
 from pipewave.tune.law.model import fit
+from pipewave.tune.law.smooth import Smoother
 
 H200 = peaks_of("NVIDIA H200")
 CONFIG = {"BLOCK": np.array([64, 128])}

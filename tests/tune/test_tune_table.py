@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lab.own_kernels.recording import flat
 from lab.own_kernels.shapes import draw
 from lab.own_kernels.space import kernels, space
 from pipewave.errors import BadFile, BadInput, MissingField, PipewaveError, UnknownField, UnknownKernel
@@ -43,7 +44,8 @@ def test_every_kernel_ships_a_table_whose_choices_are_members_of_its_space(kerne
 @pytest.mark.parametrize("kernel", SHIPPED)
 def test_a_short_list_loses_little_against_all_configurations(kernel: str) -> None:
     table = load_table(kernel)
-    inside = [shape for shape in shapes(kernel) if table.is_foreseen(shape)]
+    keys = {i: table.key(shape) for i, shape in enumerate(shapes(kernel))}
+    inside = [shapes(kernel)[i] for i, (chooser, key) in keys.items() if chooser.listed(key) is not None]
     columns = {name: np.array([shape[name] for shape in inside]) for name in inside[0]}
     us, at = table.us(columns, sigmas=1.0), np.arange(len(inside))
     us[at, defaults(kernel, table.config, columns)] *= np.exp(-table.kinds[SHAPE].model.margin)
@@ -134,9 +136,9 @@ def test_another_card_is_refused_and_another_driver_warned_of_once() -> None:
     store._warned.clear()
     with pytest.raises(TableMismatch, match="sm_count"):
         check_environment(meta, {**meta["env"], "sm_count": 108})
-    nested = {"gpu": meta["env"]["gpu"], "nvidia_smi": {"driver_version": "1.0"}}  # as `record` writes it
+    recorded = flat({"gpu": meta["env"]["gpu"], "nvidia_smi": {"driver_version": "1.0"}})
     with pytest.warns(UserWarning, match="driver"):
-        assert check_environment(meta, nested)
+        assert check_environment(meta, recorded)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert check_environment(meta, {**meta["env"], "driver": "1.0"})

@@ -12,23 +12,22 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from pipewave.tune.compiled_chooser import (
     CELL_BITS,
-    IDLE,
     Candidate,
     Key,
     Short,
     compiled_chooser,
     factors_at,
-    law_function,
     short,
 )
 from pipewave.tune.law.anchors import Floats, Ints
 from pipewave.tune.law.model import Model
+from pipewave.tune.law.wave import design
+from pipewave.tune.source.formula import Formula, values_of
 from pipewave.tune.user_kernels.aside import ASIDE
 from pipewave.tune.user_kernels.launch_formulas import LaunchFormulas, Sizes, drawn
 
@@ -86,8 +85,6 @@ class Chooser:
         self._grows = lists is None  # lists of a table are whole: choices do not depend on what was asked before
         self.is_ready = lists is not None or not len(seen)
         self._asked = 0  # the generation of `ASIDE` that works on lists and function
-        self._rows: dict[int, Any] = {}
-        self._law = law_function(model.peaks.sms)
 
     def remember(self, key: Key, config: int) -> int:
         """Keep a choice."""
@@ -137,7 +134,7 @@ class Chooser:
             cells = dict(zip(WIDTHS, self.lists, strict=True))
             self._compiled = compiled_chooser(every, self.inputs, self._size_at[:CELLED], cells, self.model.peaks.sms)
 
-    def _formula(self, index: int) -> Any:
+    def _formula(self, index: int) -> Formula:
         return self.formulas.formulas[int(self.formulas.group[index])][0]
 
     def listed(self, key: Key) -> Short | None:
@@ -153,32 +150,27 @@ class Chooser:
         return packed
 
     def _evaluated(self, key: Key, listed: Short) -> int:
-        """The least of a short list."""
+        """The least of a short list, as the C function finds it: by the laws, and by the whole model for a launch that
+        takes turns which were not read.
+        """
         index, factors = factors_at(listed, self._logs(key)[0, :CELLED])
-        best, least = int(index[0]), math.inf
-        for one, factor in zip(index.tolist(), factors.tolist(), strict=True) if len(index) > 1 else ():
-            count, at, law = self._rows.get(one) or self._row(one)
-            found = count(*[key[i] for i in at])
-            if found is None:
-                return self._whole(key)
-            blocks, trips = max(found[0], 1.0), found[1]
-            idle = found[IDLE] if len(found) > IDLE else 0.0
-            us = factor * self._law(blocks, trips, max(found[2], trips), found[3], found[4], idle, *law)[0]
-            if us < least:
-                best, least = one, us
-        return best
-
-    def _row(self, index: int) -> Any:
-        """What counts launches of a configuration, places of its inputs in a key, and its law."""
-        formula = self._formula(index)
-        law = float(self.model.resident[index]), *self.model.law[index].tolist()
-        self._rows[index] = formula.one, tuple(self.inputs.index(name) for name in formula.inputs), law
-        return self._rows[index]
+        if len(index) == 1:
+            return int(index[0])
+        numbers = dict(zip(self.inputs, key, strict=True))
+        found = [each.one(*values_of(each.inputs, numbers)) for each in map(self._formula, index.tolist())]
+        if None in found:
+            return self._whole(key)
+        terms = design(np.array([found], float), self.model.peaks.sms, self.model.resident[index])[0]
+        return int(index[(factors * np.sum(terms * self.model.law[index], axis=1)).argmin()])
 
     def _whole(self, key: Key) -> int:
         """Choose by the whole model, for a launch that nobody foresaw."""
+        return self.best_of(key, self.usable)
+
+    def best_of(self, key: Key, some: Ints) -> int:
+        """The best of some configurations by the whole model."""
         ranked, _ = self._judged(self.counts(key)[None], self._logs(key), self._columns(key))
-        return int(self.usable[ranked[0, self.usable].argmin()])
+        return int(some[ranked[0, some].argmin()])
 
     def counts(self, key: Key) -> Floats:
         """Counts [c, 6] of a launch."""
@@ -248,10 +240,6 @@ class Chooser:
         bound = lost + np.log(filled)
         order = np.argsort(bound.mean(axis=0), kind="stable")
         return [int(one) for one in self.usable[order[(bound.min(axis=0) <= 0.0)[order]]]]
-
-    def expected_us(self, key: Key) -> Floats:
-        """Predicted µs [c] of every configuration at a launch."""
-        return np.asarray(self.model.us(self.counts(key)[None], self._logs(key))[0])
 
 
 def shortlist(lost: Floats, default: Ints) -> Ints:

@@ -3,8 +3,8 @@
 The same sums as `wave.terms` · law over `Formula.one`: both are written from those very functions, by what they compute
 of traced numbers. Configurations whose counts are worked out by the same steps share a function, with tiles and laws as
 data, so that the text depends on the kernel alone and is compiled once, by the compiler that Triton itself calls for
-its launchers. In Python a candidate took a fifth of a microsecond, and two to three times as long where other work had
-come in between.
+its launchers. Where nothing can be
+compiled, `chooser` does the same sums with numpy.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ import numpy as np
 from pipewave.tune.law import wave
 from pipewave.tune.law.anchors import Floats, Ints
 from pipewave.tune.law.wave import LaunchCounts
-from pipewave.tune.source.emitted import HEAD, SCALARS, Emitted, Known, Native, counted, function, identifier, plain
+from pipewave.tune.source.emitted import HEAD, Known, Native, identifier, plain, with_guards
 from pipewave.tune.source.formula import Formula
 from pipewave.tune.source.traced import Trace
 
 COUNTED = ("blocks", "trips", "longest", "least", "moved", "idle")  # of a launch, in the order of `formula.OUTPUTS`
-LAW_INPUTS = (*COUNTED, "resident")
 IDLE = 6  # place of idle blocks among the outputs of a formula, where it has them
 CELL_BITS = 7  # of a size in a cell
 NEAREST = 3  # launches of a short list that its factors are taken from, by how near they are in size
@@ -93,9 +92,17 @@ class Candidate:
     resident: int
 
     def text(self, known: Known) -> tuple[list[str], list[float]]:
-        """Lines of C that count its launches, and the known numbers in them."""
+        """Lines of a C function over variables named as `identifier` names inputs, and the known numbers in them: `w`
+        gets the `COUNTED`; it leaves with 0 where a launch takes other turns, with 1 else.
+        """
         trace, outputs = self.counted.traced
-        return counted(trace, [*outputs[: IDLE - 1], outputs[IDLE] if len(outputs) > IDLE else 0.0], known)
+        wanted = [*outputs[: IDLE - 1], outputs[IDLE] if len(outputs) > IDLE else 0.0]
+        text = Native(trace, with_guards(trace, wanted), known)
+        checks = [f"{'!' if turned else ''}({guard})" for guard, turned in text.checks()]
+        results = [f"w[{at}] = {text.number(value)};" for at, value in enumerate(wanted)]
+        lines = ["int bad = 0;", *(f"const double {line};" for line in text.lines), *results,
+                 f"return !({' || '.join(['bad', *checks])});"]  # fmt: skip
+        return lines, text.values
 
 
 def compiled_chooser(
@@ -168,29 +175,13 @@ def _functions(candidates: Sequence[Candidate], inputs: Sequence[str]) -> tuple[
     return texts, parts
 
 
-def _law_terms(sms: int) -> tuple[Trace, tuple[Any, ...]]:
-    trace = Trace()
-    *counts, resident = (trace.symbol(name, 1.0) for name in LAW_INPUTS)
-    return trace, wave.terms(LaunchCounts(*counts), sms, resident)
-
-
-@cache
-def law_function(sms: int) -> Callable[..., Any]:
-    """`wave.terms` times a law as a Python function of counts, resident blocks and the law: (µs,)."""
-    trace, terms = _law_terms(sms)
-    law = [trace.symbol(f"law{i}", 1.0) for i in range(len(terms))]
-    total = sum(by * term for by, term in zip(law, terms, strict=True))
-    text = Emitted(trace, [total])
-    answer = text.number(total)
-    names = [identifier(name) for name in (*LAW_INPUTS, *(f"law{i}" for i in range(len(law))))]
-    return function(names, [*text.lines, f"return ({answer},)"], {"abs": abs, **SCALARS})
-
-
 def _law_text(sms: int) -> str:
     """`wave.terms` times a law, of counts `w` of a launch: the busiest SM has a block at least, and no block takes
     fewer trips than the mean.
     """
-    trace, terms = _law_terms(sms)
+    trace = Trace()
+    *counts, resident = (trace.symbol(name, 1.0) for name in (*COUNTED, "resident"))
+    terms = wave.terms(LaunchCounts(*counts), sms, resident)
     text = Native(trace, terms)
     sums = [f"law[{at}] * {text.number(term)}" for at, term in enumerate(terms)]
     values = "greatest(w[0], 1)", "w[1]", "greatest(w[2], w[1])", "w[3]", "w[4]", "w[5]"

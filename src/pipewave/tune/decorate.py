@@ -8,13 +8,13 @@ Kernels are told by their source, not by their name: a kernel called `gemm` is a
 from __future__ import annotations
 
 import atexit
-import math
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from pipewave.errors import BadInput
@@ -72,6 +72,13 @@ class KernelReport:
     best: str
     reason: str
 
+    @classmethod
+    def of(cls, kernel: TunedKernel) -> KernelReport:
+        """The report of a kernel as it stands."""
+        count, gain = kernel.provenance, geometric_mean(kernel.gains) if kernel.gains else 1.0
+        return cls(kernel.of.name, count["measured"], count["model"], count["upstream"], kernel.spent_s, gain,
+                   str(kernel.best_config), kernel.reason)  # fmt: skip
+
     def __str__(self) -> str:
         gain = f"{self.gain:.2f} × over the first configuration" if self.measured else "nothing measured"
         more = f"; {self.reason}" if self.reason else ""
@@ -115,7 +122,7 @@ class Patch:
 
     def report(self) -> list[KernelReport]:
         """What was measured, chosen and gained, kernel by kernel."""
-        return [reported(kernel) for kernel in self.kernels]
+        return [KernelReport.of(kernel) for kernel in self.kernels]
 
     def say(self) -> None:
         """Write the report to stderr."""
@@ -142,11 +149,3 @@ def patch(*, budget_s: float = BUDGET_S, cache: Any = True, report: bool = True,
     if report:
         atexit.register(made.say)
     return made
-
-
-def reported(kernel: TunedKernel) -> KernelReport:
-    """The report of one kernel."""
-    gain = math.exp(sum(map(math.log, kernel.gains)) / len(kernel.gains)) if kernel.gains else 1.0
-    count = kernel.provenance
-    return KernelReport(kernel.of.name, count["measured"], count["model"], count["upstream"], kernel.spent_s, gain,
-                        str(kernel.best_config), kernel.reason)  # fmt: skip

@@ -40,7 +40,7 @@ def explain(table: KernelTable, shape: dict[str, int], rows: int = 8) -> dict[st
     candidates = [{**table.configs[i], "us": float(us[i]), "within_us": float(2 * model.sigma[i] * us[i]),
                    **{name: round(float(share[i, list(terms)].sum()), 3) for name, terms in PARTS.items()},
                    "is": said.get(i, "")} for i in order]  # fmt: skip
-    inside = "profiled domain" if table.is_foreseen(shape) else "extrapolated"
+    inside = "profiled domain" if chooser.listed(key) is not None else "extrapolated"
     # Each law off by two of its sigmas, in the unlucky direction.
     worst = us[chosen] * (1 + 2 * model.sigma[chosen]) / np.min(us * (1 - 2 * model.sigma))
     return {"kernel": table.kernel, "shape": shape, "chosen": dict(config), "candidates": candidates,

@@ -21,6 +21,7 @@ FEW_DOWN = {"BLOCK_N": 4, "BLOCK_K": 256, "num_warps": 1}
 FEW_DOWN_LONG = {"BLOCK_N": 2, "BLOCK_K": 1024, "num_warps": 1}  # for rows of weights of LONG and more
 LONG = 2048
 Config = dict[str, int]
+table_of = cache(load_table)
 
 
 def is_few(tokens: int, experts: int, top_k: int, hidden: int, inter: int) -> bool:
@@ -71,13 +72,8 @@ def select(tokens: int, experts: int, top_k: int, hidden: int, inter: int) -> tu
         BadFile: there is none for this GPU.
     """
     shape = {"m": tokens, "e": experts, "top_k": top_k, "hidden": hidden, "inter": inter}
-    up, down = (_table(kernel).select(**shape) for kernel in ("moe_up", "moe_down"))
+    up, down = (table_of(kernel).select(**shape) for kernel in ("moe_up", "moe_down"))
     return dict(up), dict(down)
-
-
-@cache
-def _table(kernel: str) -> Any:
-    return load_table(kernel)
 
 
 @cache

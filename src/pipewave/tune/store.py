@@ -22,10 +22,11 @@ from pipewave.files.store import Store, read
 from pipewave.tune.chooser import Lists
 from pipewave.tune.compiled_chooser import short
 from pipewave.tune.law.anchors import Floats, Peaks
-from pipewave.tune.law.corrections import GpCorrection, Smoother
+from pipewave.tune.law.gp_correction import GpCorrection
 from pipewave.tune.law.margin import Base
 from pipewave.tune.law.model import Model, Pooled, PooledPrediction
-from pipewave.tune.user_kernels.device import Built, flat
+from pipewave.tune.law.smooth import Smoother
+from pipewave.tune.user_kernels.device import Built
 from pipewave.tune.user_kernels.kernel import KernelDescription, Kind, config_hash
 from pipewave.tune.user_kernels.measuring import Timed
 
@@ -133,7 +134,7 @@ def write_table(path: Path, of: KernelDescription, env: Mapping[str, Any], kinds
     card: dict[str, Any] = {"schema": TABLE, "kernel": {"name": of.name, "source_sha256": of.source_sha256,
                             "configs_sha256": config_hash(of.configs), "key": list(of.key),
                             "configs": [_plain(config) for config in of.configs]},
-                            "env": flat(env), "kinds": [], "canary": list(canary)}  # fmt: skip
+                            "env": dict(env), "kinds": [], "canary": list(canary)}  # fmt: skip
     arrays: Arrays = {}
     for i, (kind, one) in enumerate(kinds.items()):
         for level, lists in enumerate(one.lists or ()):
@@ -236,7 +237,7 @@ def check_environment(meta: Mapping[str, Any], env: Mapping[str, Any]) -> list[s
     Raises:
         TableMismatch: another GPU.
     """
-    made, env, kernel = meta["env"], flat(env), meta["kernel"]["name"]
+    made, kernel = meta["env"], meta["kernel"]["name"]
     for name in HARD:
         if name in env and env[name] != made.get(name, env[name]):
             raise TableMismatch(f"the {kernel} table is for {name} = {made[name]}, this machine has {env[name]}; "

@@ -69,7 +69,7 @@ def load_table(kernel: str, *, gpu: str | None = None, path: str | Path | None =
         TableMismatch: a table of another kernel, kernel source, configuration space or GPU.
     """
     of = description(kernel or (store.card(Path(path))["kernel"].get("name", "") if path else ""))
-    here = device.this_machine() if env is None else device.flat(env)
+    here = device.this_machine() if env is None else env
     name = gpu or here.get("gpu") or FROM
     try:
         meta, kinds = store.read_table(Path(path) if path else store.locate(of.name, name), of)
@@ -185,11 +185,6 @@ class KernelTable:
             numbers |= routed(routing, self._blocks)
         chooser = self.chooser(LOAD if routing is not None or "longest" in numbers else SHAPE)
         return chooser, tuple(numbers[name] for name in chooser.inputs)
-
-    def is_foreseen(self, shape: Mapping[str, Any]) -> bool:
-        """Whether a shape lies in the measured domain, or near it."""
-        chooser, key = self.key(shape)
-        return chooser.listed(key) is not None
 
     def us(self, shape: Mapping[str, Any], *, sigmas: float = 0.0) -> Floats:
         """Predicted µs [s, c] at shapes given as columns, so many standard deviations up."""

@@ -6,19 +6,18 @@ that reads the file for block-scaled products.
 
 from __future__ import annotations
 
-import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import Any
+from unittest.mock import patch
 
 from pipewave.errors import MissingExtra
 from pipewave.tune.engine.lookups import BLOCK, Lookup
-from pipewave.tune.user_kernels.gpu import FEW, ColdTimer, Gpu, async_mode
+from pipewave.tune.user_kernels.gpu import FEW, ColdTimer, Gpu, compiling_in_threads
 
 KEYS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
 USUAL = {"num_warps": 4, "num_stages": 3, "GROUP_SIZE_M": 1}  # where an engine's rule leaves them to Triton
@@ -69,7 +68,9 @@ class Installed:
         """What puts a configuration where the engine would have found a file's."""
         if of.kind == "moe":
             return partial(import_module(self.overrides).override_config, config)
-        return partial(replaced, import_module(self.block_fp8), "get_w8a8_block_fp8_configs", lambda *_: {m: config})
+        return partial(
+            patch.object, import_module(self.block_fp8), "get_w8a8_block_fp8_configs", lambda *_: {m: config}
+        )
 
 
 def _file_type(of: Lookup) -> str | None:
@@ -111,17 +112,6 @@ INSTALLED: Mapping[str, Installed] = {
 }  # fmt: skip
 
 
-@contextmanager
-def replaced(owner: Any, name: str, by: Any) -> Iterator[None]:
-    """A function of a module or a class, replaced for a while."""
-    old = getattr(owner, name)
-    setattr(owner, name, by)
-    try:
-        yield
-    finally:
-        setattr(owner, name, old)
-
-
 class GpuTimer:
     """Times an engine's kernels with a cold L2; one product a kernel, all of it."""
 
@@ -135,6 +125,7 @@ class GpuTimer:
             raise MissingExtra(f"{problem.name} is not installed: profiling runs the engine's own kernels",
                                field="engine") from None  # fmt: skip
         self._torch, self._engine = torch, INSTALLED[engine]
+        self.default = self._engine.default
         gpu = Gpu()
         self._engine.prepare()
         self.env, self.peaks = gpu.env, gpu.peaks
@@ -144,10 +135,6 @@ class GpuTimer:
         # a generator that no capture holds: PyTorch's own gives nothing any more after a capture that failed
         self._random = torch.Generator("cuda").manual_seed(0)
         self._weights: tuple[Any, Any] = (None, None)
-
-    def default(self, of: Lookup, m: int) -> dict[str, int]:
-        """What the engine runs as it is installed: of the file that it ships, else by its rule."""
-        return self._engine.default(of, m)
 
     def time(self, of: Lookup, m: int, configs: Sequence[Mapping[str, int]]) -> list[float]:
         """µs of each configuration in this order, NaN where it does not run."""
@@ -232,10 +219,7 @@ class GpuTimer:
 
 
 def compile_ahead(launches: Sequence[Callable[[], Any]]) -> None:
-    """Compile what calls would launch, beside each other where this Triton can, without the launches themselves."""
-    mode = async_mode()
-    if mode is None:
-        return
+    """Compile what calls would launch, in threads where this Triton can, without the launches themselves."""
     from triton.runtime.jit import JITFunction
 
     run = JITFunction.run
@@ -243,9 +227,8 @@ def compile_ahead(launches: Sequence[Callable[[], Any]]) -> None:
     def compile_only(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:  # noqa: ARG001
         return run(kernel, *args, grid=grid, warmup=True, **kwargs)
 
-    with (ThreadPoolExecutor(max(2, (os.cpu_count() or 2) - 1)) as pool, mode(pool, ignore_errors=True),
-          replaced(JITFunction, "run", compile_only)):  # fmt: skip
-        for launch in launches:
+    with compiling_in_threads() as ahead, patch.object(JITFunction, "run", compile_only):
+        for launch in launches if ahead else ():
             _runs(launch)
 
 

@@ -19,7 +19,7 @@ from pipewave.tune.export import entries, steady, tokens, write
 from pipewave.tune.law.anchors import Anchors, Floats, Ints, Peaks, columns
 from pipewave.tune.law.model import fit
 from pipewave.tune.tables import description, formulas
-from pipewave.tune.user_kernels.measuring import HICCUP, staged
+from pipewave.tune.user_kernels.measuring import staged, undisturbed
 
 Config = Mapping[str, int]
 ANCHORS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192)
@@ -75,24 +75,19 @@ def profile(of: Lookup, timer: Timer, most: int = 8192) -> Profiled:
 
 
 def _timed(of: Lookup, m: int, configs: Sequence[Config], timer: Timer, default: int) -> Floats:
-    """µs [c] at one number of tokens: in rounds, the close ones and the default again and again.
-
-    A launch that something disturbed does not count.
+    """µs [c] at one number of tokens: in rounds, the close ones and the default again and again. The first round, which
+    loads binaries, only tells which run.
     """
-    runs: dict[int, list[float]] = {}
 
     def timed(order: Sequence[int]) -> list[float]:
-        found = timer.time(of, m, [configs[index] for index in order])
-        for index, us in zip(order, found, strict=True):
-            runs.setdefault(index, []).append(us)
-        return found
+        return timer.time(of, m, [configs[index] for index in order])
 
     usable = [index for index, us in enumerate(timed(range(len(configs)))) if np.isfinite(us)]
-    staged(timed, usable, {}, always=[default])
+    taken: dict[int, list[float]] = {}
+    staged(timed, usable, taken, always=[default])
     out = np.full(len(configs), np.nan)
-    for index in usable:
-        us = np.array(runs[index][1:] or runs[index])
-        out[index] = np.median(us[us <= HICCUP * us.min()])
+    for index, us in taken.items():
+        out[index] = np.mean(undisturbed(us))
     return out
 
 

@@ -17,11 +17,6 @@ Ints = NDArray[np.int64]
 UNKNOWN = "NVIDIA H200"  # stands in for a GPU without a specification; measured launches soon outweigh it
 
 
-def usual(resident: Ints) -> Ints:
-    """Blocks [c] that an SM holds of most launches' binaries, of those of each [s, c] or of all [c]."""
-    return np.asarray(np.median(np.atleast_2d(resident), axis=0), np.int64)
-
-
 @dataclass(frozen=True, slots=True)
 class Anchors:
     """`at` [s, d] sizes of the key; `counts` [s, c, 6]; `us` [s, c] µs, NaN where not timed; `config` name → [c];
@@ -42,7 +37,7 @@ class Anchors:
     @property
     def usual(self) -> Ints:
         """Blocks [c] that an SM holds of most launches' binaries."""
-        return usual(self.resident)
+        return np.asarray(np.median(np.atleast_2d(self.resident), axis=0), np.int64)
 
     @property
     def logs(self) -> Floats:

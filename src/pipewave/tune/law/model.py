@@ -18,10 +18,11 @@ from itertools import product
 
 import numpy as np
 
-from pipewave.tune.law import corrections, wave
+from pipewave.tune.law import wave
 from pipewave.tune.law.anchors import Anchors, Floats, Ints, Peaks
-from pipewave.tune.law.corrections import LEADING, NEAR, GpCorrection, Smoother, learned, marks, smoothed, spread
+from pipewave.tune.law.gp_correction import LEADING, NEAR, GpCorrection, learned, marks
 from pipewave.tune.law.margin import Base, bases, decided, folds, with_margin
+from pipewave.tune.law.smooth import SETTINGS, SETTINGS_USUAL, Smoother, smoothed, spread
 
 PRIOR_LAUNCHES = 6.0  # measured launches that a prior counts for
 PHYSICS = 0.2  # of a measured launch: what the physics of the GPU counts for, at each
@@ -248,7 +249,7 @@ def _smoothed(anchors: Anchors, us: Floats, predicted: Floats) -> tuple[Smoother
     filled = np.where(timed, us, 3.0 * np.nanmin(np.where(timed, us, np.inf), axis=1, keepdims=True))
     shared = float(residual.mean())
     residual -= shared
-    settings = corrections.EVERY if len(us) >= SEARCHED else corrections.USUAL
+    settings = SETTINGS if len(us) >= SEARCHED else SETTINGS_USUAL
     smooth, left, found = smoothed(anchors.logs, filled, anchors.config, residual, settings)
     if SEARCHED <= len(us) < MANY:  # shorter in one size where it helps: a row's width acts by its own divisors
         sizes = np.arange(anchors.logs.shape[1])

@@ -137,7 +137,8 @@ def identifier(name: str) -> str:
     return "v_" + "".join(c if c.isalnum() else "_" for c in name)
 
 
-def _wanted(trace: Trace, outputs: Sequence[Any]) -> list[Any]:
+def with_guards(trace: Trace, outputs: Sequence[Any]) -> list[Any]:
+    """What is written for outputs: the conditions that turns were taken by, too."""
     return [*(Traced(trace, ((node, 1),), 0, None) for node, _ in trace.guards), *outputs]
 
 
@@ -145,7 +146,7 @@ def compiled(trace: Trace, outputs: Sequence[Any]) -> tuple[tuple[str, ...], Cal
     """Inputs used, and two functions of them: one of numbers, None where a guard fails, and one of arrays. Both return
     the outputs as a tuple.
     """
-    text = Emitted(trace, _wanted(trace, outputs))
+    text = Emitted(trace, with_guards(trace, outputs))
     checks = [f"{'not ' if turned else ''}{guard}" for guard, turned in text.checks()]
     at_checks = len(text.lines)
     answer = f"return ({', '.join([text.number(value) for value in outputs])},)"
@@ -162,15 +163,3 @@ def function(arguments: Sequence[str], lines: Sequence[str], names: Mapping[str,
     exec(f"def formula({', '.join(arguments)}):\n    {body}", space)
     made: Callable[..., Any] = space["formula"]
     return made
-
-
-def counted(trace: Trace, outputs: Sequence[Any], known: Known) -> tuple[list[str], list[float]]:
-    """Lines of a C function over variables named as `identifier` names inputs: `w` gets the outputs; it leaves with 0
-    where a launch takes other turns, with 1 else. And the known numbers in it.
-    """
-    text = Native(trace, _wanted(trace, outputs), known)
-    checks = [f"{'!' if turned else ''}({guard})" for guard, turned in text.checks()]
-    results = [f"w[{at}] = {text.number(value)};" for at, value in enumerate(outputs)]
-    lines = ["int bad = 0;", *(f"const double {line};" for line in text.lines), *results,
-             f"return !({' || '.join(['bad', *checks])});"]  # fmt: skip
-    return lines, text.values

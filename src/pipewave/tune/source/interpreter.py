@@ -56,11 +56,10 @@ class Reader(Expressions):
     def _return(self, node: ast.Return) -> None:
         raise _Return(self.value(node.value) if node.value else None)
 
-    def _continue(self, _: ast.Continue) -> None:
+    def _continue(self, _: ast.Continue | ast.Break) -> None:
         raise _Jump
 
-    def _break(self, _: ast.Break) -> None:
-        raise _Jump
+    _break = _continue
 
     def _assign(self, node: ast.Assign) -> None:
         value = self.value(node.value)

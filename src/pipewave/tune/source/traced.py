@@ -63,7 +63,7 @@ class Traced:
     def __init__(self, trace: Trace, terms: Terms, const: Any, value: Any) -> None:
         self.trace, self.terms, self.const, self.value = trace, terms, const, value
 
-    def _sum(self, other: Any, sign: int) -> Any:
+    def _sum(self, other: Any, sign: int = 1) -> Any:
         if not _known(other):
             return NotImplemented
         found = dict(self.terms)
@@ -90,10 +90,8 @@ class Traced:
         node = self.trace.node(value, name, self.trace.operand(left), self.trace.operand(right))
         return made(self.trace, {node: 1}, 0, value)
 
-    def __add__(self, other: Any) -> Any:
-        return self._sum(other, 1)
-
-    __radd__ = __add__
+    __add__ = __radd__ = _sum
+    __mul__ = __rmul__ = _times
 
     def __sub__(self, other: Any) -> Any:
         return self._sum(other, -1)
@@ -109,11 +107,6 @@ class Traced:
 
     def __invert__(self) -> Any:
         return -self - 1
-
-    def __mul__(self, other: Any) -> Any:
-        return self._times(other)
-
-    __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> Any:
         by_number = not isinstance(other, Traced) and _known(other) and other
@@ -147,28 +140,20 @@ class Traced:
     def __abs__(self) -> Any:
         return greatest(self, -self)
 
-    def __gt__(self, other: Any) -> Any:
-        return self._opaque("<", other, self)
 
-    def __ge__(self, other: Any) -> Any:
-        return self._opaque("<=", other, self)
-
-
-def _forward(name: str) -> Callable[[Traced, Any], Any]:
-    return lambda self, other: self._opaque(name, self, other)
+def _operators(symbol: str) -> tuple[Callable[[Traced, Any], Any], Callable[[Traced, Any], Any]]:
+    """An operator with the traced number on its left, and on its right."""
+    return lambda self, other: self._opaque(symbol, self, other), lambda self, other: self._opaque(symbol, other, self)
 
 
-def _backward(name: str) -> Callable[[Traced, Any], Any]:
-    return lambda self, other: self._opaque(name, other, self)
-
-
-for _name, _method in (("//", "floordiv"), ("/", "truediv"), ("%", "mod"), ("**", "pow"), ("<<", "lshift"),
-                       (">>", "rshift"), ("&", "and"), ("|", "or"), ("^", "xor"), ("<", "lt"), ("<=", "le"),
-                       ("==", "eq"), ("!=", "ne")):  # fmt: skip
-    if f"__{_method}__" not in Traced.__dict__ or _method in ("eq", "ne"):
-        setattr(Traced, f"__{_method}__", _forward(_name))
-    if _method not in ("lt", "le", "eq", "ne"):
-        setattr(Traced, f"__r{_method}__", _backward(_name))
+for _symbol, _left, _right in (
+    ("//", "", "rfloordiv"), ("/", "", "rtruediv"), ("%", "mod", "rmod"), ("**", "pow", "rpow"),
+    ("<<", "lshift", "rlshift"), (">>", "rshift", "rrshift"), ("&", "and", "rand"), ("|", "or", "ror"),
+    ("^", "xor", "rxor"), ("<", "lt", "gt"), ("<=", "le", "ge"), ("==", "eq", ""), ("!=", "ne", ""),
+):  # fmt: skip
+    for _name, _method in zip((_left, _right), _operators(_symbol), strict=True):
+        if _name:
+            setattr(Traced, f"__{_name}__", _method)
 
 
 def made(trace: Trace, terms: Mapping[int, Any], const: Any, value: Any) -> Any:

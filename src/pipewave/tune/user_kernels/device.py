@@ -77,8 +77,6 @@ class Options:
 
 
 DRIVER = Path("/proc/driver/nvidia")
-_FLAT = {"driver": "driver_version", "sm_clock": "clocks.max.sm", "power_limit": "power.limit",
-         "mig": "mig.mode.current"}  # fmt: skip
 
 
 def this_machine(driver: Path = DRIVER) -> dict[str, Any]:
@@ -98,13 +96,6 @@ def this_machine(driver: Path = DRIVER) -> dict[str, Any]:
         found["driver"] = next((word for word in words if "." in word and word.replace(".", "").isdigit()), None)
         found["triton"] = version("triton") if find_spec("triton") else None
     return {name: value for name, value in found.items() if value is not None}
-
-
-def flat(env: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an environment with what `nvidia-smi` said of it beside the rest."""
-    smi = env.get("nvidia_smi") or {}
-    named = {name: smi[field] for name, field in _FLAT.items() if field in smi}
-    return {name: value for name, value in env.items() if name != "nvidia_smi"} | named
 
 
 def _from_torch() -> dict[str, Any]:

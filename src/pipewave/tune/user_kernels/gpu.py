@@ -10,8 +10,9 @@ a queue, on an H100 and an H200 alike and however the host keeps up. A timer of 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -43,13 +44,18 @@ def _gpu(_device: int) -> Gpu:
     return Gpu()
 
 
-def async_mode() -> Any:
-    """Triton's own way to compile in threads, None where it has none."""
+@contextmanager
+def compiling_in_threads() -> Iterator[bool]:
+    """What is compiled within is compiled in threads, Triton's passes and the assembler beside each other, and is there
+    at the end. Whether this Triton can.
+    """
     try:
         from triton.runtime._async_compile import AsyncCompileMode
     except ImportError:
-        return None
-    return AsyncCompileMode
+        yield False
+        return
+    with ThreadPoolExecutor(max(2, (os.cpu_count() or 2) - 1)) as pool, AsyncCompileMode(pool, ignore_errors=True):
+        yield True
 
 
 class Gpu:
@@ -71,12 +77,10 @@ class Gpu:
         return not torch.cuda.is_current_stream_capturing()
 
     def build(self, launch: Launch, configs: Sequence[int]) -> dict[int, Built]:
-        """Compile in threads where this Triton can: its passes and the assembler run beside each other."""
-        mode = async_mode()
-        if mode is not None:
-            with ThreadPoolExecutor(max(2, (os.cpu_count() or 2) - 1)) as pool, mode(pool, ignore_errors=True):
-                for index in configs:
-                    built(launch, index)
+        """Compile configurations."""
+        with compiling_in_threads() as ahead:
+            for index in configs if ahead else ():
+                built(launch, index)
         return {index: built(launch, index) for index in configs}
 
     def time(self, launch: Launch, order: Sequence[int]) -> list[float]:

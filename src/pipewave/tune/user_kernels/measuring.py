@@ -76,7 +76,7 @@ def measure(
         seconds += clock() - start
     found = np.full(len(counts), np.nan)
     for index, values in taken.items():
-        found[index] = np.mean([value for value in values if value <= disturbed_from(values)])
+        found[index] = np.mean(undisturbed(values))
     return Timed(found, built, seconds)
 
 
@@ -108,10 +108,13 @@ def _twice(timed: Timer, order: Sequence[int]) -> list[float]:
     return [0.5 * (one + other) for one, other in zip(us, us[len(order) + len(between) :], strict=False)]
 
 
-def disturbed_from(values: Sequence[float]) -> float:
-    """µs from which on a round of a launch was disturbed."""
-    least = min(values, default=math.inf)
-    return max(HICCUP * least, least + JITTER_US)
+def undisturbed(us: Sequence[float]) -> list[float]:
+    """Rounds of a launch that no busy host or other process stretched. What is left is averaged: short launches take
+    one of two or three times, so that a median of few rounds falls on any of them.
+    """
+    least = min(us, default=math.inf)
+    most = max(HICCUP * least, least + JITTER_US)
+    return [one for one in us if one <= most]
 
 
 def resident(built: Sequence[Built], warps: Ints, peaks: Peaks) -> Ints:

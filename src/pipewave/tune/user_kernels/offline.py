@@ -108,7 +108,12 @@ def measure_all(
     for number, one in enumerate(launches):
         if clock() >= end:
             break
-        _measure(kernel, one, device, make)
+        named, numbers = _made(kernel, one, make)
+        state = kernel.state(kernel.of.kind(named), one.grid, named, inputs_of(one.grid, named, kernel.of.constants))
+        if all(dict(known) != numbers for known in state.numbers):
+            counts = np.array(one.record["counts"]) if "counts" in one.record else state.formulas.counts(numbers)
+            launch = kernel.launch((), named, one.grid)
+            kernel.timed(state, device, launch, numbers, counts, range(len(kernel.configs)))
         progress(number + 1, len(launches))
     return write_table(kernel, device)
 
@@ -118,15 +123,6 @@ def _made(kernel: TunedKernel, one: Noted, make: TensorFactory) -> tuple[dict[st
     named = {name: make(value) if (isinstance(value, dict) and "tensor" in value) or hasattr(value, "element_size")
              else value for name, value in one.args.items()}  # fmt: skip
     return named, dict(one.record.get("numbers") or inputs_of(one.grid, named, kernel.of.constants))
-
-
-def _measure(kernel: TunedKernel, one: Noted, device: Device, make: TensorFactory) -> None:
-    named, numbers = _made(kernel, one, make)
-    state = kernel.state(kernel.of.kind(named), one.grid, named, inputs_of(one.grid, named, kernel.of.constants))
-    if any(dict(known) == numbers for known in state.numbers):
-        return
-    counts = np.array(one.record["counts"]) if "counts" in one.record else state.formulas.counts(numbers)
-    kernel.timed(state, device, kernel.launch((), named, one.grid), numbers, counts, range(len(kernel.configs)))
 
 
 def write_table(kernel: TunedKernel, device: Device) -> Path | None:

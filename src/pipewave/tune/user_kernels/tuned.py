@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pipewave.errors import BadInput
 from pipewave.tune import store as store
 from pipewave.tune.chooser import Chooser
@@ -270,9 +272,8 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
             index = self._counted(chooser, key)
             if index in allowed:
                 return index
-            usable = [i for i in allowed if i in chooser.usable] or list(allowed)
-            expected = chooser.expected_us(key)
-            return chooser.remember(key, min(usable, key=lambda i: float(expected[i])))
+            usable = [i for i in allowed if i in chooser.usable] or allowed
+            return chooser.remember(key, chooser.best_of(key, np.array(usable)))
         self.provenance["default"] += 1
         if not self.reason and self.device() is None:
             self.reason = "no GPU to measure on: the first configuration runs"
