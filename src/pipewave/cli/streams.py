@@ -95,9 +95,9 @@ def give(answer: Mapping[str, Any], as_json: bool, *, verbose: bool = False) -> 
     if as_json:
         print_json(answer)
     else:
-        from pipewave.view import document, terminal
+        from pipewave.view import document_of, terminal
 
-        sys.stdout.write(terminal.write(document(answer), verbose=verbose))
+        sys.stdout.write(terminal.write(document_of(answer), verbose=verbose))
 
 
 def show(

@@ -94,11 +94,11 @@ def _share(text: str) -> float:
 
 def _text(found: Report | Comparison, form: str, top: int, by: str, *, verbose: bool) -> str:
     """The answer as it is asked for."""
-    from pipewave.view import document, report, terminal
+    from pipewave.view import document_of, report, terminal
 
     answer = found.to_dict()
     if form == "json":
         return dumps(answer) + "\n"
     if form != "table":
         return report(answer, form)
-    return terminal.write(document(answer | {"by": by, "top": top}), verbose=verbose)
+    return terminal.write(document_of(answer | {"by": by, "top": top}), verbose=verbose)

@@ -43,7 +43,7 @@ def report(answer: Mapping[str, Any], form: str = "html") -> str:
     """
     check_form(form)
     write: Callable[[Document], str] = getattr(import_module("pipewave.view.files"), FORMS[form])
-    return write(document(answer))
+    return write(document_of(answer))
 
 
 def check_form(form: str) -> str:
@@ -53,7 +53,7 @@ def check_form(form: str) -> str:
     return form
 
 
-def document(answer: Mapping[str, Any]) -> Document:
+def document_of(answer: Mapping[str, Any]) -> Document:
     """What an answer says, as a document; BadFile where it says too little."""
     for kind, (mark, home) in KINDS.items():
         if mark in answer:

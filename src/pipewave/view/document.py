@@ -114,6 +114,14 @@ def between(low: float, high: float, unit: str) -> str:
     return f"90 % between {number(low)} and {number(high)} {unit}"
 
 
+def interval(answer: Mapping[str, Any], field: str, unit: str = "") -> str:
+    """The 90 % interval of an answer's field in words, its ends alone without a unit; empty where it has none."""
+    low, high = answer.get(f"{field}_low"), answer.get(f"{field}_high")
+    if low is None or high is None:
+        return ""
+    return between(low, high, unit) if unit else ends(low, high)
+
+
 def ends(low: float, high: float) -> str:
     """The two ends of an interval in one cell."""
     return f"{number(float(low))} – {number(float(high))}"

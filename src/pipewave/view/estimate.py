@@ -5,26 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pipewave.view import document as doc
 from pipewave.view import svg
-from pipewave.view.document import (
-    Block,
-    Chart,
-    Document,
-    Fact,
-    Facts,
-    Table,
-    between,
-    closing,
-    costs_of,
-    ms,
-    number,
-    percent,
-    rests_on,
-    rests_on_what_is_open,
-    shares_of,
-    table_of,
-    words,
-)
 from pipewave.view.svg import Part
 
 DECODE = "decode_step_ms"
@@ -40,34 +22,38 @@ PARTS = {"stage": "stage", "name": "part", "count": "×", "each_us": "each µs",
          "high_us": "high", "share": "share", "bound": "bound", "basis": "basis"}  # fmt: skip
 
 
-def document(answer: Mapping[str, Any]) -> Document:
+def document(answer: Mapping[str, Any]) -> doc.Document:
     """Everything an estimate says. Raises KeyError or TypeError where it is not one."""
     title = f"{answer['model']} on {answer['gpus']} × {answer['gpu']}, {answer['engine']}"
     subtitle = f"Static batch under {answer['engine']}: every request arrives at once."
-    return Document(title, subtitle, tuple(_blocks(answer)), rests_on_what_is_open(answer["basis"], answer))
+    return doc.Document(title, subtitle, tuple(_blocks(answer)), doc.rests_on_what_is_open(answer["basis"], answer))
 
 
-def replayed(answer: Mapping[str, Any]) -> Document:
+def replayed(answer: Mapping[str, Any]) -> doc.Document:
     """What recorded iterations would take. Raises KeyError or TypeError where it is no answer of `replay`."""
-    blocks = (_facts(answer), *_breakdown(answer["breakdown"]), *closing(answer))
-    sure = rests_on_what_is_open(answer["basis"], answer)
-    return Document(f"Recorded iterations on {answer['gpu']}", "", blocks, sure)
+    blocks = (_facts(answer), *_breakdown(answer["breakdown"]), *doc.closing(answer))
+    sure = doc.rests_on_what_is_open(answer["basis"], answer)
+    return doc.Document(f"Recorded iterations on {answer['gpu']}", "", blocks, sure)
 
 
-def step(answer: Mapping[str, Any]) -> Document:
+def step(answer: Mapping[str, Any]) -> doc.Document:
     """One engine iteration. Raises KeyError or TypeError where it is no answer of `step`."""
-    parts = [part | {"share": percent(part["share"])} for part in answer["parts"] if part["total_us"] >= SHORTEST_US]
+    parts = [
+        part | {"share": doc.percent(part["share"])} for part in answer["parts"] if part["total_us"] >= SHORTEST_US
+    ]
     staged = any(part["stage"] for part in parts)
     columns = {name: head for name, head in PARTS.items() if staged or name != "stage"}
-    took = f"{number(float(answer['total_us']))} µs", between(answer["low_us"], answer["high_us"], "µs")
-    table = table_of("", parts, columns, droppable=("basis", "each µs", "low", "high"))
+    took = f"{doc.number(float(answer['total_us']))} µs", doc.between(answer["low_us"], answer["high_us"], "µs")
+    table = doc.table_of("", parts, columns, droppable=("basis", "each µs", "low", "high"))
     basis = {name: sum(part["total_us"] for part in parts if part["basis"] == name) / (answer["total_us"] or 1.0)
              for name in dict.fromkeys(part["basis"] for part in parts) if name}  # fmt: skip
     title = "One engine step" + (f": {answer['model']} on {answer['gpu']}" if "model" in answer else "")
-    return Document(title, "", (Facts((Fact("one step", *took),)), table, *closing(answer)), rests_on(basis))
+    return doc.Document(
+        title, "", (doc.Facts((doc.Fact("one step", *took),)), table, *doc.closing(answer)), doc.rests_on(basis)
+    )
 
 
-def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
+def _blocks(answer: Mapping[str, Any]) -> Iterator[doc.Block]:
     yield _facts(answer)
     embeds = answer["tpot_ms"] == 0.0  # no decode step
     breakdown = answer["breakdown"]
@@ -78,64 +64,73 @@ def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
         yield from _memory(answer["memory_gib"])
     for phase, one in answer.get("timeline", {}).items():
         yield _step(phase, one)
-    yield from closing(answer)
+    yield from doc.closing(answer)
 
 
-def _facts(answer: Mapping[str, Any]) -> Facts:
-    times = [Fact(name, ms(answer[field]), between(answer[f"{field}_low"], answer[f"{field}_high"], "ms"))
+def _facts(answer: Mapping[str, Any]) -> doc.Facts:
+    times = [doc.Fact(name, doc.ms(answer[field]), doc.interval(answer, field, "ms"))
              for field, name in TIMES.items() if f"{field}_low" in answer and answer[field]]  # fmt: skip
     rate = answer.get("output_tokens_per_s")
-    rates = (Fact("output tokens per second", number(float(rate)), "of the whole deployment"),) if rate else ()
-    energy = [Fact(name, number(float(answer[field])), between(answer[f"{field}_low"], answer[f"{field}_high"], unit))
+    rates = (doc.Fact("output tokens per second", doc.number(float(rate)), "of the whole deployment"),) if rate else ()
+    energy = [doc.Fact(name, doc.number(float(answer[field])), doc.interval(answer, field, unit))
               for field, (name, unit) in ENERGY.items() if field in answer]  # fmt: skip
-    return Facts((*times, *rates, *energy, *costs_of(answer)))
+    return doc.Facts((*times, *rates, *energy, *doc.costs_of(answer)))
 
 
-def _breakdown(breakdown: Mapping[str, Mapping[str, float]]) -> Iterator[Block]:
+def _breakdown(breakdown: Mapping[str, Mapping[str, float]]) -> Iterator[doc.Block]:
     """A bar and a table of time by kernel family and gap; a phase that takes no time is left out."""
     breakdown = {phase: parts for phase, parts in breakdown.items() if sum(parts.values()) > 0}
     total = {name: sum(parts.get(name, 0.0) for parts in breakdown.values()) for parts in breakdown.values()
              for name in parts}  # fmt: skip
     names = [name for name in sorted(total, key=lambda name: -total[name]) if total[name] > 0]
-    bars = [(PHASES.get(phase, words(phase)), _folded(names, parts)) for phase, parts in breakdown.items()]
+    bars = [(PHASES.get(phase, doc.words(phase)), _folded(names, parts)) for phase, parts in breakdown.items()]
     shown = [(part.name, part.colour) for part in bars[0][1]] if bars else []
     drawing = svg.stacks(bars, "time by kernel family") + svg.legend(shown)
-    yield Chart("Where the time goes", drawing, "By kernel family; what the engine adds (gaps) has names of its own.")
-    yield shares_of("family", names, {PHASES.get(phase, words(phase)): parts for phase, parts in breakdown.items()})
+    yield doc.Chart(
+        "Where the time goes", drawing, "By kernel family; what the engine adds (gaps) has names of its own."
+    )
+    yield doc.shares_of(
+        "family", names, {PHASES.get(phase, doc.words(phase)): parts for phase, parts in breakdown.items()}
+    )
 
 
 def _folded(names: Sequence[str], sizes: Mapping[str, float]) -> list[Part]:
     """The first names with a colour each, all others as one."""
     own = svg.COLOURS - 1 if len(names) > svg.COLOURS else svg.COLOURS
-    parts = [Part(words(name), sizes.get(name, 0.0), i) for i, name in enumerate(names[:own])]
+    parts = [Part(doc.words(name), sizes.get(name, 0.0), i) for i, name in enumerate(names[:own])]
     rest = sum(sizes.get(name, 0.0) for name in names[own:])
     return [*parts, Part("the rest", rest, own)] if names[own:] else parts
 
 
-def _pipes(pipes: Mapping[str, Mapping[str, float]]) -> Chart:
+def _pipes(pipes: Mapping[str, Mapping[str, float]]) -> doc.Chart:
     names = list(dict.fromkeys(name for shares in pipes.values() for name in shares))
     bars = [(phase, _folded(names, shares)) for phase, shares in pipes.items()]
     drawing = svg.stacks(bars, "time by pipe") + svg.legend([(part.name, part.colour) for part in bars[0][1]])
-    said = "; ".join(f"{phase}: " + ", ".join(f"{n} {percent(s)}" for n, s in shares.items() if s >= 0.0005)
+    said = "; ".join(f"{phase}: " + ", ".join(f"{n} {doc.percent(s)}" for n, s in shares.items() if s >= 0.0005)
                      for phase, shares in pipes.items())  # fmt: skip
-    return Chart("What the kernels wait for", drawing, f"Share of a step by the pipe that bounds each kernel. {said}.")
+    return doc.Chart(
+        "What the kernels wait for", drawing, f"Share of a step by the pipe that bounds each kernel. {said}."
+    )
 
 
-def _memory(memory: Mapping[str, float]) -> Iterator[Block]:
+def _memory(memory: Mapping[str, float]) -> Iterator[doc.Block]:
     sizes = dict(memory) | {"kv_left": memory["kv"] - memory.get("kv_used", 0.0)}
     parts = [Part(MEMORY_NAMES.get(name, name), float(sizes.get(name, 0.0)), i) for i, name in enumerate(MEMORY)]
     drawing = svg.stacks([("GiB", parts)], "memory", whole=float(memory["total"]))
     drawing += svg.legend([(part.name, part.colour) for part in parts])
-    yield Chart("Memory of the fullest GPU", drawing)
-    rows = tuple((part.name, part.size, percent(part.size / memory["total"])) for part in parts)
-    yield Table("", ("part", "GiB", "share"), rows, f"The KV cache holds {number(int(memory['kv_tokens']))} tokens.")
+    yield doc.Chart("Memory of the fullest GPU", drawing)
+    rows = tuple((part.name, part.size, doc.percent(part.size / memory["total"])) for part in parts)
+    yield doc.Table(
+        "", ("part", "GiB", "share"), rows, f"The KV cache holds {doc.number(int(memory['kv_tokens']))} tokens."
+    )
 
 
-def _step(phase: str, step: Mapping[str, Any]) -> Table:
+def _step(phase: str, step: Mapping[str, Any]) -> doc.Table:
     parts = sorted(step["parts"], key=lambda part: -part["duration_us"])[:MOST_ROWS]
-    rows = tuple((words(part["name"]), words(part["family"]), part["count"], float(part["each_us"]),
-                  float(part["duration_us"]), percent(part["duration_us"] / (step["total_us"] or 1.0)), part["bound"])
+    whole = step["total_us"]
+    rows = tuple((doc.words(part["name"]), doc.words(part["family"]), part["count"], float(part["each_us"]),
+                  float(part["duration_us"]), doc.percent(part["duration_us"] / (whole or 1.0)), part["bound"])
                  for part in parts if part["duration_us"] > 0)  # fmt: skip
     kind = "prompt" if phase == "prefill" else phase
-    note = f"{number(step['requests'])} requests, {number(step['tokens'])} tokens, {ms(step['total_us'] / 1e3)}."
-    return Table(f"One {kind} step", ("kernel", "family", "×", "µs each", "µs", "share", "bound by"), rows, note)
+    note = f"{doc.number(step['requests'])} requests, {doc.number(step['tokens'])} tokens, {doc.ms(whole / 1e3)}."
+    return doc.Table(f"One {kind} step", ("kernel", "family", "×", "µs each", "µs", "share", "bound by"), rows, note)

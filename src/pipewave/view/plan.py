@@ -6,22 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from pipewave.view import document as doc
 from pipewave.view import svg
-from pipewave.view.document import (
-    Block,
-    Chart,
-    Code,
-    Document,
-    Fact,
-    Facts,
-    Notes,
-    Table,
-    closing,
-    ends,
-    ms,
-    number,
-    table_of,
-)
 
 FRONT = {
     "gpu": "GPU", "power_limit_w": "limit W", "replicas": "replicas", "gpus": "GPUs each", "tp": "TP", "pp": "PP",
@@ -41,49 +27,49 @@ MOST_REFUSED = 8  # lines of what is not possible
 COST, RATE, SPEED = "usd_per_million_tokens", "tokens_per_s_per_gpu", "tokens_per_s_per_user"
 
 
-def document(answer: Mapping[str, Any]) -> Document:
+def document(answer: Mapping[str, Any]) -> doc.Document:
     """Everything a plan says. Raises KeyError or TypeError where it is not one."""
     designs, met = int(answer["designs"]), int(answer["meet_the_limits"])
-    subtitle = f"{number(designs)} design{'s'[: designs != 1]}, {number(met)} meet{'s'[: met == 1]} the limits."
-    return Document(f"Serving {answer['model']}: {subtitle}", subtitle, tuple(_blocks(answer)), _evidence(answer))
+    subtitle = f"{doc.number(designs)} design{'s'[: designs != 1]}, {doc.number(met)} meet{'s'[: met == 1]} the limits."
+    return doc.Document(f"Serving {answer['model']}: {subtitle}", subtitle, tuple(_blocks(answer)), _evidence(answer))
 
 
-def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
+def _blocks(answer: Mapping[str, Any]) -> Iterator[doc.Block]:
     if answer["winner"]:
         yield _winner(answer)
-        yield Code("Launch one replica", str(answer["launch"]))
+        yield doc.Code("Launch one replica", str(answer["launch"]))
         yield _front(answer["front"], answer.get("all", ()))
         yield _table("Designs: the best of each GPU first, then the others, cheapest first", answer["rows"])
         yield from _fleet(answer.get("fleet") or {})
         yield from _elasticities(answer["elasticities"])
     else:
         shortest = answer.get("shortest")
-        least = f" The shortest first token takes {ms(shortest['ttft_ms'])}, the shortest later token " \
-                f"{ms(shortest['tpot_ms'])}." if shortest else ""  # fmt: skip
-        yield Notes((f"No design meets the limits.{least}",), detail=False)
+        least = f" The shortest first token takes {doc.ms(shortest['ttft_ms'])}, the shortest later token " \
+                f"{doc.ms(shortest['tpot_ms'])}." if shortest else ""  # fmt: skip
+        yield doc.Notes((f"No design meets the limits.{least}",), detail=False)
     if left := answer.get("left_out"):
         said = ", ".join(f"{row['option']} ({row['rate_change_percent']:+.0f} % of the rate)" for row in left)
-        yield Notes((f"not tried for the winner: {said}; decode context parallelism and KV offload",), detail=False)
+        yield doc.Notes((f"not tried for the winner: {said}; decode context parallelism and KV offload",), detail=False)
     yield from _refused(answer)
     if answer["prices"]:
         names = {"gpu": "GPU", "usd_per_hour": "USD per hour", "provider": "provider", "date": "date",
                  "verified": "verified"}  # fmt: skip
-        yield table_of("Prices", answer["prices"], names, detail=True)
+        yield doc.table_of("Prices", answer["prices"], names, detail=True)
     if missing := answer["without_price"]:
-        yield Notes((f"no price known, so not ranked: {', '.join(missing)} (give one with --price)",), detail=False)
-    yield from closing(answer)
+        yield doc.Notes((f"no price known, so not ranked: {', '.join(missing)} (give one with --price)",), detail=False)
+    yield from doc.closing(answer)
 
 
-def _refused(answer: Mapping[str, Any]) -> Iterator[Block]:
+def _refused(answer: Mapping[str, Any]) -> Iterator[doc.Block]:
     """What is not possible and why; where that is long, first the GPUs on which nothing is."""
     rows = tuple((row["why"], ", ".join(row["splits"])) for row in answer["does_not_fit"])
     long = len(rows) > MOST_REFUSED
     if long:
         splits = sum(len(row["splits"]) for row in answer["does_not_fit"])
         nowhere = (f"not possible on {gpu}: {why}" for gpu, why in answer.get("impossible", {}).items())
-        yield Notes((*nowhere, f"not possible: {splits} splits in all; --verbose says why of each"), detail=False)
+        yield doc.Notes((*nowhere, f"not possible: {splits} splits in all; --verbose says why of each"), detail=False)
     if rows:
-        yield Table("Not possible", ("why", "splits"), rows, detail=long)
+        yield doc.Table("Not possible", ("why", "splits"), rows, detail=long)
 
 
 def _evidence(answer: Mapping[str, Any]) -> str:
@@ -96,22 +82,22 @@ def _evidence(answer: Mapping[str, Any]) -> str:
     return f"{limits}; each design was served with Poisson arrivals at the rate shown{said}"
 
 
-def _table(title: str, front: Sequence[Mapping[str, Any]]) -> Table:
+def _table(title: str, front: Sequence[Mapping[str, Any]]) -> doc.Table:
     """Designs without columns that say the same in every row."""
     from pipewave.planning.plan import PERHAPS, STRADDLES
 
     doubt = any(row.get("sure") == PERHAPS for row in front)
-    rows = [{**row, "ttft_range": ends(row["ttft_ms_low"], row["ttft_ms_high"]),
-             "range": ends(row["tpot_ms_low"], row["tpot_ms_high"]), "sure": row.get("sure") if doubt else None}
+    rows = [{**row, "ttft_range": doc.ends(row["ttft_ms_low"], row["ttft_ms_high"]),
+             "range": doc.ends(row["tpot_ms_low"], row["tpot_ms_high"]), "sure": row.get("sure") if doubt else None}
             for row in front]  # fmt: skip
     alike = [name for name in USUAL if len({str(row.get(name)) for row in rows}) == 1]
     columns = {name: head for name, head in FRONT.items() if name not in alike}
     same = ", ".join(f"{FRONT[name]} {rows[0][name]}" for name in alike if rows[0].get(name) not in (None, "", "none"))
     told = [f"All with {same}."] * bool(same) + [f"{PERHAPS}: {STRADDLES}."] * doubt
-    return table_of(title, rows, columns, " ".join(told), droppable=DROPPABLE)
+    return doc.table_of(title, rows, columns, " ".join(told), droppable=DROPPABLE)
 
 
-def _winner(answer: Mapping[str, Any]) -> Facts:
+def _winner(answer: Mapping[str, Any]) -> doc.Facts:
     row, fleet = answer["winner"], answer["fleet"]
     name = "cheapest design" + ("" if row["sure"] == "yes" else ", which may miss a limit")
     split = f"TP {row['tp']}, PP {row['pp']}, EP {row['ep']}, DP {row['dp']}, {row['engine']}"
@@ -119,54 +105,57 @@ def _winner(answer: Mapping[str, Any]) -> Facts:
     split += "" if row["engines"] == "one" else f", engines apart: {row['engines']}"
     times = [("first token", "ttft_ms"), ("a later token", "tpot_ms")]
     facts = [
-        Fact(name, f"{row['replicas']} × {row['gpus']} × {row['gpu']}", split),
-        Fact("requests per second", number(float(row["requests_per_s"])),
+        doc.Fact(name, f"{row['replicas']} × {row['gpus']} × {row['gpu']}", split),
+        doc.Fact("requests per second", doc.number(float(row["requests_per_s"])),
              f"{100 * fleet['utilisation']:.0f} % of what it serves within the limits"),
-        *(Fact(what, ms(row[key]), f"90 % {ends(row[key + '_low'], row[key + '_high'])}") for what, key in times),
+        *(doc.Fact(what, doc.ms(row[key]), f"90 % {doc.ends(row[f'{key}_low'], row[f'{key}_high'])}")
+          for what, key in times),
     ]  # fmt: skip
     if fleet["usd_per_hour"] is None:
-        facts.append(Fact("cost", "no price known"))
+        facts.append(doc.Fact("cost", "no price known"))
     else:
-        facts.append(Fact("cost", f"{number(float(fleet['usd_per_hour']))} USD an hour",
-                          f"{number(float(fleet['usd_per_month']))} USD a month of 730 hours"))  # fmt: skip
-        facts.append(Fact("a million output tokens", f"{number(float(row[COST]))} USD, prompts included",
-                          f"apart: {number(float(fleet['usd_per_million_input_tokens']))} a million tokens in, "
-                          f"{number(float(fleet['usd_per_million_output_tokens']))} out"))  # fmt: skip
+        facts.append(doc.Fact("cost", f"{doc.number(float(fleet['usd_per_hour']))} USD an hour",
+                          f"{doc.number(float(fleet['usd_per_month']))} USD a month of 730 hours"))  # fmt: skip
+        facts.append(doc.Fact("a million output tokens", f"{doc.number(float(row[COST]))} USD, prompts included",
+                          f"apart: {doc.number(float(fleet['usd_per_million_input_tokens']))} a million tokens in, "
+                          f"{doc.number(float(fleet['usd_per_million_output_tokens']))} out"))  # fmt: skip
     if "power_w" in row:
         co2 = row.get("kg_co2_per_million_tokens")
-        carbon = "" if co2 is None else f", {number(float(co2))} kg CO2 a million tokens"
-        facts.append(Fact("energy", f"{number(float(row['energy_j_per_output_token']))} J an output token",
-                          f"{number(float(row['power_w']))} W of a GPU, "
-                          f"{number(round(row['tokens_per_mwh'] / 1e6))} M tokens a MWh{carbon}"))  # fmt: skip
+        carbon = "" if co2 is None else f", {doc.number(float(co2))} kg CO2 a million tokens"
+        facts.append(doc.Fact("energy", f"{doc.number(float(row['energy_j_per_output_token']))} J an output token",
+                          f"{doc.number(float(row['power_w']))} W of a GPU, "
+                          f"{doc.number(round(row['tokens_per_mwh'] / 1e6))} M tokens a MWh{carbon}"))  # fmt: skip
     for name, field, key, said in (
         ("least energy", "least_energy", "energy_j_per_output_token", "J an output token"),
         ("cheapest likely one", "likely", COST, "USD; may miss a limit"),
     ):
         if (other := answer.get(field)) and other != row:
-            limit = f" at {number(other['power_limit_w'])} W" if other.get("power_limit_w") else ""
+            limit = f" at {doc.number(other['power_limit_w'])} W" if other.get("power_limit_w") else ""
             what = f"{other['replicas']} × {other['gpus']} × {other['gpu']}{limit}"
-            facts.append(Fact(name, what, f"{other['engine']}, {number(other[key])} {said}"))
-    return Facts(tuple(facts))
+            facts.append(doc.Fact(name, what, f"{other['engine']}, {doc.number(other[key])} {said}"))
+    return doc.Facts(tuple(facts))
 
 
-def _fleet(fleet: Mapping[str, Any]) -> Iterator[Block]:
+def _fleet(fleet: Mapping[str, Any]) -> Iterator[doc.Block]:
     """Budget and autoscaler, where they were asked for; and what the search left out."""
     if budget := fleet.get("budget"):
         enough = "is enough" if budget["enough"] else "is not enough"
-        yield Notes((f"{number(budget['usd_per_month'])} USD a month {enough}: it pays {budget['replicas']} replicas, "
-                     f"{number(budget['requests_per_s'])} requests a second",), detail=False)  # fmt: skip
+        pays = f"it pays {budget['replicas']} replicas, {doc.number(budget['requests_per_s'])} requests a second"
+        yield doc.Notes((f"{doc.number(budget['usd_per_month'])} USD a month {enough}: {pays}",), detail=False)
     if scaled := fleet.get("autoscaler"):
-        yield Notes((f"an autoscaler {number(scaled['scale_delay_s'])} s late runs {min(scaled['replicas'])} to "
-                     f"{max(scaled['replicas'])} replicas, {number(scaled['replica_hours'])} replica hours in place of "
-                     f"{number(scaled['fixed_replica_hours'])}; {100 * scaled['share_of_requests_while_short']:.1f} % "
-                     "of requests come while it has too few",), detail=False)  # fmt: skip
+        late, hours, fixed = (doc.number(scaled[name])
+                              for name in ("scale_delay_s", "replica_hours", "fixed_replica_hours"))  # fmt: skip
+        yield doc.Notes((f"an autoscaler {late} s late runs {min(scaled['replicas'])} to {max(scaled['replicas'])} "
+                         f"replicas, {hours} replica hours in place of {fixed}; "
+                         f"{doc.percent(scaled['share_of_requests_while_short'])} of requests come while it has too "
+                         "few",), detail=False)  # fmt: skip
         rows = tuple(
             zip(scaled["start_s"], scaled["requests_per_s"], scaled["needed"], scaled["replicas"], strict=True)
         )
-        yield Table("Replicas over time", ("from s", "requests/s", "needed", "running"), rows, detail=True)
+        yield doc.Table("Replicas over time", ("from s", "requests/s", "needed", "running"), rows, detail=True)
 
 
-def _front(front: Sequence[Mapping[str, Any]], cloud: Sequence[Mapping[str, Any]]) -> Chart:
+def _front(front: Sequence[Mapping[str, Any]], cloud: Sequence[Mapping[str, Any]]) -> doc.Chart:
     """Speed for a user against cost; every GPU a colour, the front joined."""
     priced = all(row.get(COST) is not None for row in front)
     field, name = (COST, "USD per million tokens") if priced else (RATE, "tokens per second and GPU")
@@ -178,22 +167,22 @@ def _front(front: Sequence[Mapping[str, Any]], cloud: Sequence[Mapping[str, Any]
     dots += [_dot(axes, row, field, gpus.index(row["gpu"]), front=True) for row in front]
     line = svg.tag("path", d=axes.path([row[SPEED] for row in front], [row[field] for row in front]), cls="line")
     drawing = svg.canvas(svg.HEIGHT, axes.grid() + line + "".join(dots), f"{name} against speed")
-    return Chart("Speed against cost", drawing + svg.legend([(gpu, i) for i, gpu in enumerate(gpus)]),
+    return doc.Chart("Speed against cost", drawing + svg.legend([(gpu, i) for i, gpu in enumerate(gpus)]),
                  "Large points are the front: no design beats them in both. " +
                  ("Faint ones miss a limit or are beaten." if cloud else ""))  # fmt: skip
 
 
 def _dot(axes: svg.Frame, row: Mapping[str, Any], field: str, colour: int, *, front: bool) -> str:
     said = (f"{row['gpus']} × {row['gpu']}, TP {row['tp']}, batch {row['max_num_seqs']}: "
-            f"{number(float(row[SPEED]))} tokens/s/user, {number(float(row[field]))}")  # fmt: skip
+            f"{doc.number(float(row[SPEED]))} tokens/s/user, {doc.number(float(row[field]))}")  # fmt: skip
     return svg.tag("circle", svg.tag("title", escape(said)), cx=axes.x.at(row[SPEED]), cy=axes.y.at(row[field]),
                    r=5 if front else 2.2, cls=f"{svg.colour(colour)}{'' if front else ' faint'}")  # fmt: skip
 
 
-def _elasticities(rows: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
+def _elasticities(rows: Sequence[Mapping[str, Any]]) -> Iterator[doc.Block]:
     if rows:
         columns = ("with", "TTFT %", "TPOT %", "tokens/s/GPU %")
         changes = [[row[f"{name}_change_percent"] for name in ("ttft_ms", "tpot_ms", RATE)] for row in rows]
         body = tuple((row["more"], *(f"{value:+.1f}" if value else "0" for value in each))
                      for row, each in zip(rows, changes, strict=True))  # fmt: skip
-        yield Table("What would move the winner", columns, body)
+        yield doc.Table("What would move the winner", columns, body)

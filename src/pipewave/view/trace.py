@@ -94,21 +94,10 @@ def _table(title: str, calls: Sequence[Mapping[str, Any]], answer: Mapping[str, 
     most = answer.get("top", ROWS) or len(calls)
     columns = ("call", "shape", "×", "measured", "predicted", "90 %", "ceiling", "floor", "bound by", "recoverable")
     shapes = [shape_text({name: value for name, value in call["call"].items() if value != 0}) for call in calls]
-    rows = tuple(
-        (
-            call["name"],
-            shape,
-            call["count"],
-            float(call["measured_us"]),
-            float(call["latency_us"]),
-            ends(call["low_us"], call["high_us"]),
-            float(call["ceiling_us"]),
-            float(call["floor_us"]),
-            call["bound"],
-            float(call["total_recoverable_us"]),
-        )
-        for call, shape in zip(calls[:most], shapes[:most], strict=True)
-    )
+    rows = tuple((call["name"], shape, call["count"], float(call["measured_us"]), float(call["latency_us"]),
+                  ends(call["low_us"], call["high_us"]), float(call["ceiling_us"]), float(call["floor_us"]),
+                  call["bound"], float(call["total_recoverable_us"]))
+                 for call, shape in zip(calls[:most], shapes[:most], strict=True))  # fmt: skip
     more = f"{number(len(calls) - most)} smaller ones are left out; --top 0 shows all." if len(calls) > most else ""
     note = f"µs of one call; recoverable of all of them. {more}".strip()
     return Table(title, columns, rows, note, ("90 %", "bound by", "floor"), detail=answer.get("by", "call") != "call")

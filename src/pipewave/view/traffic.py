@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pipewave.view import document as doc
 from pipewave.view import svg
-from pipewave.view.document import (
-    Block,
-    Chart,
-    Document,
-    Fact,
-    Facts,
-    Table,
-    between,
-    closing,
-    costs_of,
-    ends,
-    ms,
-    number,
-    rests_on_what_is_open,
-    shares_of,
-    words,
-)
 from pipewave.view.svg import Part
 
 TIMES = {"ttft": "time to first token", "tpot": "time per later token", "itl": "between tokens", "e2e": "end to end"}
@@ -40,69 +24,65 @@ STEADY = "steady"  # a verdict that is not worth words
 OVER_TIME = {"running": "requests in a step", "waiting": "requests that wait", "kv_share": "share of the KV cache"}
 
 
-def document(answer: Mapping[str, Any]) -> Document:
+def document(answer: Mapping[str, Any]) -> doc.Document:
     """Everything that `serve` says. Raises KeyError or TypeError where it is not one."""
     title = f"{answer['model']} on {answer['gpus']} × {answer['gpu']}"
-    count = number(int(answer.get("figures_of", answer["requests"])))
+    count = doc.number(int(answer.get("figures_of", answer["requests"])))
     title = ": ".join([f"{title}, {answer['engine']}", *filter(None, [answer.get("traffic")])])
     title = f"{title}; {verdict}" if (verdict := answer.get("verdict", STEADY)) != STEADY else title
     subtitle = f"{count} requests over time under {answer['engine']}."
-    return Document(title, subtitle, tuple(_blocks(answer)), rests_on_what_is_open(answer.get("basis", {}), answer))
+    return doc.Document(
+        title, subtitle, tuple(_blocks(answer)), doc.rests_on_what_is_open(answer.get("basis", {}), answer)
+    )
 
 
-def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
+def _blocks(answer: Mapping[str, Any]) -> Iterator[doc.Block]:
     yield _facts(answer)
     shown = {name: said for name, said in TIMES.items() if f"{name}_mean_ms" in answer}
     rows = [(said, *(float(answer[f"{name}_{column}_ms"]) for column in COLUMNS)) for name, said in shown.items()]
-    yield Table("Percentiles, ms", ("", *COLUMNS), tuple(rows))
+    yield doc.Table("Percentiles, ms", ("", *COLUMNS), tuple(rows))
     if "ttft_mean_ms_low" in answer:
-        both = [(said, *(_interval(answer, f"{name}_{column}_ms", ends) for column in COLUMNS))
+        both = [(said, *(doc.interval(answer, f"{name}_{column}_ms") for column in COLUMNS))
                 for name, said in shown.items()]  # fmt: skip
-        yield Table("90 % intervals, ms", ("", *COLUMNS), tuple(both), detail=True)
+        yield doc.Table("90 % intervals, ms", ("", *COLUMNS), tuple(both), detail=True)
     if "where" in answer:
         yield from _where(answer["where"])
     if "timeline" in answer:
         seconds = [float(one) for one in answer["timeline"]["time_s"]]
         for name, said in OVER_TIME.items():
             values = [float(one) for one in answer["timeline"][name]]
-            yield _curve("seconds", seconds, said, values, f"At most {number(max(values))}.")
-    rest = [Fact(RUN[name], number(answer[name])) for name in RUN if answer.get(name) is not None]
-    yield Facts((*rest, *costs_of(answer)))
-    yield from closing(answer)
+            yield _curve("seconds", seconds, said, values, f"At most {doc.number(max(values))}.")
+    rest = [doc.Fact(RUN[name], doc.number(answer[name])) for name in RUN if answer.get(name) is not None]
+    yield doc.Facts((*rest, *doc.costs_of(answer)))
+    yield from doc.closing(answer)
 
 
-def _facts(answer: Mapping[str, Any]) -> Facts:
+def _facts(answer: Mapping[str, Any]) -> doc.Facts:
     names = {"ttft": "mean time to first token", "tpot": "mean time per later token", "e2e": "mean end to end"}
-    times = [Fact(said, ms(answer[f"{name}_mean_ms"]), _interval(answer, f"{name}_mean_ms", between, "ms"))
+    times = [doc.Fact(said, doc.ms(answer[f"{name}_mean_ms"]), doc.interval(answer, f"{name}_mean_ms", "ms"))
              for name, said in names.items() if f"{name}_mean_ms" in answer]  # fmt: skip
-    rates = [Fact(said, number(float(answer[name]))) for name, said in RATES.items() if name in answer]
-    return Facts((*times, *rates))
+    rates = [doc.Fact(said, doc.number(float(answer[name]))) for name, said in RATES.items() if name in answer]
+    return doc.Facts((*times, *rates))
 
 
-def _interval(answer: Mapping[str, Any], field: str, say: Callable[..., str], *unit: str) -> str:
-    """The 90 % interval of a figure, empty where it has none."""
-    low, high = answer.get(f"{field}_low"), answer.get(f"{field}_high")
-    return "" if low is None or high is None else say(low, high, *unit)
-
-
-def _where(parts: Mapping[str, Mapping[str, float]]) -> Iterator[Block]:
+def _where(parts: Mapping[str, Mapping[str, float]]) -> Iterator[doc.Block]:
     """A bar and a table of what each mean is made of."""
     names = list(dict.fromkeys(name for each in parts.values() for name in each))
-    bars = [(name.removesuffix("_ms").upper(), [Part(words(n), each.get(n, 0.0), i) for i, n in enumerate(names)])
+    bars = [(name.removesuffix("_ms").upper(), [Part(doc.words(n), each.get(n, 0.0), i) for i, n in enumerate(names)])
             for name, each in parts.items()]  # fmt: skip
     drawing = svg.stacks(bars, "what the means are made of")
-    drawing += svg.legend([(words(name), i) for i, name in enumerate(names)])
-    yield Chart("Where the time goes", drawing, "Waiting: until the first step with a piece of the prompt begins.")
+    drawing += svg.legend([(doc.words(name), i) for i, name in enumerate(names)])
+    yield doc.Chart("Where the time goes", drawing, "Waiting: until the first step with a piece of the prompt begins.")
     by_head = {name.removesuffix("_ms").upper(): each for name, each in parts.items()}
-    yield shares_of("part", names, by_head, whole="in all")
+    yield doc.shares_of("part", names, by_head, whole="in all")
 
 
-def _curve(along: str, xs: Sequence[float], said: str, values: Sequence[float], note: str) -> Chart:
+def _curve(along: str, xs: Sequence[float], said: str, values: Sequence[float], note: str) -> doc.Chart:
     """A quantity from zero up, over seconds or rates."""
     axes = svg.frame(xs, [0.0, *values], (along, said), logs=(False, False))
     line = svg.tag("path", d=axes.path(xs, values), cls="curve l0")
     drawing = svg.canvas(svg.HEIGHT, axes.grid() + line, f"{said} over {along.split()[0]}")
-    return Chart(said[:1].upper() + said[1:], drawing, note)
+    return doc.Chart(said[:1].upper() + said[1:], drawing, note)
 
 
 CURVE = {"ttft_mean_ms": "mean TTFT, ms", "tpot_mean_ms": "mean TPOT, ms"}
@@ -111,19 +91,19 @@ CURVE_COLUMNS = {"rate": "sent a second", "requests_per_s": "done a second", "tt
                  "tpot_p99_ms": "p99", "output_tokens_per_s": "tokens/s"}  # fmt: skip
 
 
-def rate_document(answer: Mapping[str, Any]) -> Document:
+def rate_document(answer: Mapping[str, Any]) -> doc.Document:
     """Everything that `serve --find-rate` says."""
     title = f"{answer['model']} on {answer['gpus']} × {answer['gpu']}, {answer['engine']}: {answer['verdict']}"
     within = ", ".join(answer["limits"]) or "that is kept up with"
-    found = Fact(f"requests per second, {within}", number(float(answer["rate_per_s"])),
-                 f"90 % between {ends(answer['rate_per_s_low'], answer['rate_per_s_high'])}")  # fmt: skip
-    most = Fact("requests per second at most", number(float(answer["capacity_per_s"])))
-    blocks: list[Block] = [Facts((found, most, Fact("bound by", str(answer["bound_by"]))))]
+    found = doc.Fact(f"requests per second, {within}", doc.number(float(answer["rate_per_s"])),
+                 f"90 % between {doc.ends(answer['rate_per_s_low'], answer['rate_per_s_high'])}")  # fmt: skip
+    most = doc.Fact("requests per second at most", doc.number(float(answer["capacity_per_s"])))
+    blocks: list[doc.Block] = [doc.Facts((found, most, doc.Fact("bound by", str(answer["bound_by"]))))]
     rows = [row for row in answer["curve"] if "rate" in row]
     cells = [(*(row.get(name, "") for name in CURVE_COLUMNS), "saturated" if row["saturated"] else "") for row in rows]
-    blocks.append(Table("Rate against times, ms", (*CURVE_COLUMNS.values(), ""), tuple(cells)))
+    blocks.append(doc.Table("Rate against times, ms", (*CURVE_COLUMNS.values(), ""), tuple(cells)))
     if len(rows) > 1:
         rates = [float(row["rate"]) for row in rows]
         blocks += [_curve("requests a second", rates, said, [float(row[name]) for row in rows], "")
                    for name, said in CURVE.items() if name in rows[0]]  # fmt: skip
-    return Document(title, "", (*blocks, *closing(answer)), rests_on_what_is_open({}, answer))
+    return doc.Document(title, "", (*blocks, *doc.closing(answer)), doc.rests_on_what_is_open({}, answer))
