@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pipewave.cli.command import Group
 from pipewave.errors import BadInput, PipewaveError
+from pipewave.files import packaged
 
 # Matrices here are small: more threads hardly help, and where a quota holds fewer cores than the host shows they wait
 # for one another (read once, when numpy is imported; a value of the user's stays).
@@ -27,69 +28,14 @@ COLLECTED_AFTER = 50_000  # new objects: looking for cycles among modules that l
 
 ABOUT = "How long a kernel, a model or a fleet takes on a GPU, what it could reach, and how to get there."
 # Where each command is, and the first sentence of what it says of itself.
-COMMANDS = {
-    "predict": ("predict:GROUP", "Latency of a kernel, or of every case in a file."),
-    "gpus": ("catalogue:gpus", "List the GPUs, or show one with the source of every field (`pipewave gpus H200`)."),
-    "engines": (
-        "catalogue:engines",
-        "List versions of serving engines with their days and defaults (`pipewave engines vllm`).",
-    ),
-    "model": (
-        "catalogue:model_command",
-        "Blocks, parameters, work and memory of a model; without a name, the built-in ones.",
-    ),
-    "step": ("estimate:step_command", "One engine iteration, kernel by kernel, with its gaps."),
-    "estimate": (
-        "estimate:estimate_command",
-        "Time to first token, time per token, total and memory of a static batch.",
-    ),
-    "replay": ("estimate:replay_command", "What recorded engine iterations would take on a GPU."),
-    "workload": (
-        "estimate:workload_command",
-        "A replayable workload from a model and a table of requests, which all start together.",
-    ),
-    "serve": (
-        "serve:serve_command",
-        "Requests over time: latency percentiles, throughput and goodput of a deployment, or of every line of a file.",
-    ),
-    "tell": (
-        "tell:tell_command",
-        "What benchmark results say of a deployment, kept to correct other answers about it.",
-    ),
-    "check": (
-        "tell:check_command",
-        "Whether a server is slower than it was: exit status 1 where it is by more than identical runs differ.",
-    ),
-    "plan": (
-        "planning:plan_command",
-        "The cheapest way to serve requests within limits: replicas, GPUs and cost, each design as `serve` answers it.",
-    ),
-    "trace": (
-        "trace:trace_command",
-        "Measured, predicted and reachable time of every kernel call of a trace, ranked by what can be won back.",
-    ),
-    "tune": ("tune:GROUP", "Choose Triton configurations: explain, inspect, rank, profile, export, …"),
-    "export": ("export:export_command", "Write predictions in the form that other simulators read."),
-    "measure": (
-        "measure:measure",
-        "Time kernels on this machine's GPU; rows are appended as they come, and the next run resumes.",
-    ),
-    "calibrate": ("calibrate:GROUP", "Correct predictions for your GPU from as few as 30 rows of it."),
-    "accuracy": (
-        "catalogue:accuracy",
-        "Show how far the shipped weights are off on rows of shapes they never saw, without calibration.",
-    ),
-    "report": ("export:report", "One self-contained file, HTML or Markdown, of a plan, an estimate or a trace."),
-    "web": ("web:web", "Plan, serve, kernel and trace views in a browser, served to this machine only; works offline."),
-    "query": ("web:query", "One answer of the page as JSON: sweeps of a kernel, and what-if GPUs, without a server."),
-    "mcp": ("web:mcp", "Answers of the page as tools of the Model Context Protocol, over standard input and output."),
-}
+COMMANDS = Path(__file__).with_name("commands.json")
 
 
 @cache
 def build() -> Group:
     """The application: every command by its name."""
-    return Group(ABOUT, {name: (f"pipewave.cli.{home}", said) for name, (home, said) in COMMANDS.items()})
+    listed: dict[str, tuple[str, str]] = packaged.document(COMMANDS)
+    return Group(ABOUT, {name: (f"pipewave.cli.{home}", said) for name, (home, said) in listed.items()})
 
 
 def run(words: Sequence[str]) -> int:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pipewave.kernels.attention.setting import AttentionSetting, Estimate, reach
 from pipewave.kernels.attention.split import Grid, fa3_splits, part_blocks
 from pipewave.kernels.attention.tasks import Alike, Amount, AnyRequests, Shape, visible_keys
+from pipewave.kernels.base import features_of
 from pipewave.physics.arith import SCALAR, Arith
 from pipewave.physics.cache import DECODE_DRAM_SHARE
 from pipewave.physics.overlap import overlapped
@@ -51,7 +52,9 @@ def estimate(shape: Shape, setting: AttentionSetting) -> Estimate:
     base = base + setting.decode_companions.bytes(*shape.new_bytes) * (1.0 / setting.dram_rate)
     launches = 1.0 / setting.launch_s
     sizes = {"base": 1e6 * base} | {name: took * launches for name, took in times.items()}
-    sizes |= _sizes(shape, work, setting)
+    keys, window = shape.keys / shape.batch, reach(shape.layout, shape.requests.largest(shape.requests.kv), xp)
+    known: dict[str, Any] = {"shape": shape, "work": work, "setting": setting, "tile": tile, "keys": keys}
+    sizes |= features_of("attention_decode", xp=xp, reach=window, **known)
     longest = LAST_BLOCK_SHARE * work.beyond * block_s
     plain = {
         "merged": work.merged,
@@ -143,26 +146,6 @@ def _times(shape: Shape, work: DecodeWork, setting: AttentionSetting, block_s: f
         "unsplit": xp.maximum(load, work.deepest) * block_s,
         "compute": work.steps * (setting.block_cycles / (sms * hertz)),
         "merge": work.merged * setting.launch_s + (work.blocks > work.whole) * partial,
-    }
-
-
-def _sizes(shape: Shape, work: DecodeWork, setting: AttentionSetting) -> dict[str, Amount]:
-    """Counts and lengths that the net sees as logarithms, as it sees times in launches."""
-    layout, tile, keys = shape.layout, setting.engine.decode, shape.keys / shape.batch
-    return {
-        "splits": work.blocks / work.whole,
-        "waves": work.blocks / (setting.sms * tile.ctas),
-        "whole_waves": work.whole / setting.sms,
-        "part": work.part,
-        "deepest": work.deepest,
-        "footprint": shape.moved / setting.l2_bytes,
-        "group": shape.group,
-        "kv_heads": layout.kv_heads,
-        "batch": shape.batch,
-        "keys": keys,
-        "uneven": work.deepest * tile.keys / keys,
-        "reach": reach(layout, shape.requests.largest(shape.requests.kv), shape.xp),
-        "dim": layout.dim,
     }
 
 

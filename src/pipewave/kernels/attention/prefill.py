@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pipewave.kernels.attention.setting import AttentionSetting, Estimate, reach
 from pipewave.kernels.attention.software import AttentionKernel
 from pipewave.kernels.attention.split import FEWEST_BLOCKS, FULL, fa3_part
 from pipewave.kernels.attention.tasks import Amount, AnyRequests, Shape, tile_steps, visible_keys
+from pipewave.kernels.base import features_of
 from pipewave.physics.cache import MISSES, PREFILL_DRAM_SHARE, missing_share
 from pipewave.physics.overlap import overlapped
 from pipewave.physics.overlap import waves as waves_of
@@ -50,7 +51,10 @@ def estimate(shape: Shape, setting: AttentionSetting) -> Estimate:
     }
     launches, load = 1.0 / setting.launch_s, work.steps / slots
     sizes = {"base": 1e6 * base} | {name: took * launches for name, took in times.items()}
-    sizes |= {"waves": waves, "span": xp.maximum(work.span, load) / load} | _sizes(shape, work, setting)
+    sizes |= {"waves": waves, "span": xp.maximum(work.span, load) / load}
+    known: dict[str, Any] = {"shape": shape, "work": work, "setting": setting, "tile": setting.engine.prefill}
+    known |= {"queries": shape.tokens / shape.batch, "keys": shape.keys / shape.batch}
+    sizes |= features_of("attention_prefill", xp=xp, reach=reach(shape.layout, known["keys"], xp), **known)
     if not setting.engine.heads_last:
         return Estimate(base, sizes, plain)
     again = overlapped(3, running, memory + _again(shape, work, setting))
@@ -185,27 +189,6 @@ def _copies_s(shape: Shape, setting: AttentionSetting) -> Amount:
     missing = setting.missing(2.0 * (queries + keys), shape.xp)
     copying = 1.0 / (COPY_BYTES * setting.sms * setting.hertz)
     return moved.bytes(queries, keys) * (copying + 0.5 * missing / (PREFILL_DRAM_SHARE * setting.dram_rate))
-
-
-def _sizes(shape: Shape, work: PrefillWork, setting: AttentionSetting) -> dict[str, Amount]:
-    """Counts and lengths that the net sees as logarithms, as it sees times in launches."""
-    layout, keys = shape.layout, setting.engine.prefill.keys
-    q, kv = shape.tokens / shape.batch, shape.keys / shape.batch
-    return {
-        "longest": work.longest,
-        "parts": work.parts,
-        "unshared": work.unshared / work.steps,
-        "fill": shape.pairs / (work.steps * work.rows * keys),
-        "footprint": shape.moved / setting.l2_bytes,
-        "group": shape.group,
-        "kv_heads": layout.kv_heads,
-        "batch": shape.batch,
-        "queries": q,
-        "keys": kv,
-        "uneven": shape.longest / q,
-        "reach": reach(layout, kv, shape.xp),
-        "dim": layout.dim,
-    }
 
 
 def _loads(shape: Shape, work: PrefillWork, setting: AttentionSetting) -> dict[str, Amount]:

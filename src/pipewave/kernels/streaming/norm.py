@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES
 from pipewave.gpus import GPU
-from pipewave.kernels.base import Columns, Context, Sketch
+from pipewave.kernels.base import Columns, Context, Sketch, features_of
 from pipewave.kernels.streaming.stream import (
     GENERATED,
-    LOG_TIME,
     Stream,
     StreamTimes,
     describe,
@@ -19,7 +18,7 @@ from pipewave.kernels.streaming.stream import (
     sketch,
     times,
 )
-from pipewave.physics.arith import ARRAY, Arith, clipped, log2
+from pipewave.physics.arith import ARRAY, Arith, clipped
 from pipewave.physics.cache import LINE, SERVING
 from pipewave.physics.overlap import overlapped, wave_efficiency, waves
 from pipewave.software.rule_values import ScalarNorm
@@ -104,17 +103,8 @@ def _rowwise(call: Columns, ctx: Context, net: str, work: Stream, xu: float, xp:
         return sketch(least, generated_s(ctx, work, xp), ctx, work, xp)
     moving = times(ctx, work, xp, L2_SHARE)
     shape, base = _timed(rows, dim, ctx, net, work, moving, xp)
-    features = describe(ctx, work, moving, xp) | {
-        "log_rows": xp.minimum(log2(rows, xp), 18.0),
-        "log_dim": clipped(log2(dim, xp), 5.0, 16.0, xp),
-        "log_threads": log2(shape.threads, xp),
-        "log_loops": xp.minimum(log2(shape.loops, xp), 6.0),
-        "log_rounds": xp.minimum(log2(shape.rounds, xp), 10.0),
-        "fill": shape.fill,
-        "log_rowwise": clipped(log2(base, xp), *LOG_TIME, xp),
-        "ragged": xp.where(dim % VECTOR > 0, 1.0, 0.0),
-        "fused": float(work.in_place),
-    }
+    known: dict[str, Any] = {"rows": rows, "dim": dim, "shape": shape, "base": base, "work": work, "vector": VECTOR}
+    features = describe(ctx, work, moving, xp) | features_of("rowwise", xp=xp, **known)
     slower = row_start(rows, dim, work.in_place, ctx.protocol, xp)
     return sketch(least, base * slower, ctx, work, xp, net, **features)
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pipewave.gpus import GPU
-from pipewave.kernels.base import Context, Sketch
-from pipewave.physics.arith import ARRAY, Arith, clipped, log2
+from pipewave.kernels.base import Context, Sketch, features_of
+from pipewave.physics.arith import ARRAY, Arith
 from pipewave.physics.cache import COLD, MISSES, SERVING, STREAM_DRAM_SHARE, l2_bytes, least_dram, missing_share
 from pipewave.physics.energy import Work
 from pipewave.physics.overlap import launch_s, overlapped
@@ -16,7 +16,6 @@ from pipewave.physics.overlap import launch_s, overlapped
 L2_SHARE = 0.42
 # A compiler's kernels: only memory holds them up. The L2 share is that of vLLM's compiled steps on an H200.
 GENERATED, GENERATED_L2_SHARE = "inductor", 0.3
-LOG_TIME = -24.0, -9.0  # 60 ns to 2 ms: beyond, kernels only scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +97,7 @@ def generated_s(ctx: Context, work: Stream, xp: Arith) -> Any:
 
 
 def describe(ctx: Context, work: Stream, took: StreamTimes, xp: Arith) -> dict[str, Any]:
-    """Features every streaming kernel has: sizes, residency, shares of the base estimate; all bounded."""
-    base = took.base
-    return {
-        "log_moved": clipped(log2(work.moved, xp), 8.0, 32.0, xp),
-        "in_l2": clipped(log2(work.footprint(xp) / l2_bytes(ctx.gpu), xp), -8.0, 4.0, xp),
-        "written_share": clipped(work.written / work.moved, 0.3, 0.55, xp),
-        "log_base": clipped(log2(base, xp), *LOG_TIME, xp),
-        "dram_share": took.dram / base,
-        "through_share": took.through / base,
-        "log_dram": clipped(log2(took.dram + 1e-8, xp), *LOG_TIME, xp),
-    }
+    """Features every streaming kernel has: sizes, residency, shares of the base estimate; all bounded (times by
+    60 ns and 2 ms: beyond, kernels only scale).
+    """
+    return features_of("streaming", ctx, xp, work=work, took=took, base=took.base, footprint=work.footprint(xp))
