@@ -8,22 +8,11 @@ from itertools import groupby
 from string import ascii_uppercase
 from typing import Any
 
+from pipewave.models import shard
 from pipewave.models.attention_spec import Compressed, Gqa, Mixer, Mla, Recurrent
 from pipewave.models.precision import Linear
-from pipewave.models.shard import (
-    ALONE,
-    Parallel,
-    active_parameters,
-    element_bytes,
-    front_params,
-    kv_bytes_per_token,
-    norms_of,
-    padded_vocab,
-    parameters,
-    state_bytes,
-    weight_bytes,
-)
-from pipewave.models.spec import Bypass, Ffn, Layer, Mlp, ModelSpec, Moe
+from pipewave.models.shard import ALONE, Parallel
+from pipewave.models.spec import Ffn, Layer, Mlp, ModelSpec, Moe
 
 GIB = 2**30
 
@@ -37,11 +26,11 @@ def summary(model: ModelSpec, parallel: Parallel = ALONE) -> dict[str, Any]:
         "layers": len(model.layers),
         "hidden": model.hidden,
         "vocab": model.vocab,
-        "parameters": parameters(model),
-        "active_parameters": active_parameters(model),
-        "weights_gib_per_gpu": round(weight_bytes(model, parallel) / GIB, 3),
-        "kv_bytes_per_token_per_gpu": round(kv_bytes_per_token(model, parallel)),
-        "state_bytes_per_sequence_per_gpu": round(state_bytes(model, parallel)),
+        "parameters": shard.parameters(model),
+        "active_parameters": shard.active_parameters(model),
+        "weights_gib_per_gpu": round(shard.weight_bytes(model, parallel) / GIB, 3),
+        "kv_bytes_per_token_per_gpu": round(shard.kv_bytes_per_token(model, parallel)),
+        "state_bytes_per_sequence_per_gpu": round(shard.state_bytes(model, parallel)),
         "kv_dtype": model.kv_dtype or model.dtype,
         "notes": list(model.notes),
     }
@@ -69,18 +58,18 @@ def _matrix(where: str, linear: Linear, count: int, tp: int) -> Line:
 
 
 def _lines(model: ModelSpec, parallel: Parallel) -> Iterator[Line]:
-    dtype, hidden, vocab, width = model.dtype, model.hidden, padded_vocab(model) // parallel.tp, model.norm_width
+    dtype, hidden, vocab, width = model.dtype, model.hidden, shard.padded_vocab(model) // parallel.tp, model.norm_width
     yield "first", "embedding", 1, f"{vocab} × {hidden}", dtype, model.vocab * hidden, 2 * vocab * hidden, ""
     if side := model.side_params:
         yield "beside", "vision tower", 1, "", dtype, side, 2 * side, "idle for text"
-    if front := front_params(model):
+    if front := shard.front_params(model):
         yield "first", "other tables and maps", 1, "", dtype, front, 2 * front, "once a token, before the layers"
     for number, (layer, count) in enumerate(model.grouped()):
         where = _span(model, layer) if number or count < len(model.layers) else "all"
         for part in layer.parts:
             yield from (_matrix(where, linear, count, parallel.tp) for linear in part.linears())
             yield from _beside(where, part, count, parallel, model.kv_dtype or dtype)
-    yield "all", "norms", norms_of(model), str(hidden), dtype, width, 2 * width, ""
+    yield "all", "norms", shard.norms_of(model), str(hidden), dtype, width, 2 * width, ""
     if hyper := model.hyper:
         streams, each = f"{hyper.streams} streams", hyper.params
         yield "all", "hyper-connections", 2 * len(model.layers), streams, dtype, each, 2 * each, ""
@@ -95,16 +84,13 @@ def _lines(model: ModelSpec, parallel: Parallel) -> Iterator[Line]:
 
 def _beside(where: str, part: Mixer | Ffn, count: int, parallel: Parallel, dtype: str) -> Iterator[Line]:
     """What a part has beside its matrices."""
-    extra = part.extra_params
-    if isinstance(part, Mixer):
-        yield where, kind_of(part), count, shape_of(part), dtype, extra, 2 * extra, ", ".join(facts_of(part))
+    (name, shape, facts), extra = _told(part), part.extra_params
     if isinstance(part, Moe):
-        maps, held = 3 if part.gated else 2, part.expert_bytes(parallel.group) + 2 * part.small_params
+        dtype, facts = part.precision.dtype, [f"{part.topk} of {part.experts} a token"]
+        maps = 3 if part.gated else 2
         shape = f"{part.experts // parallel.ep} × {maps} × {part.inter // parallel.moe_tp} × {part.hidden}"
-        said = f"{part.topk} of {part.experts} a token"
-        yield where, "experts", count, shape, part.precision.dtype, extra, held, said
-    elif isinstance(part, Bypass) and extra:
-        yield where, part.name, count, "", dtype, extra, 2 * extra, ""
+    if extra or isinstance(part, Mixer):
+        yield where, name, count, shape, dtype, extra, _held(part, parallel), ", ".join(facts)
 
 
 def _span(model: ModelSpec, layer: Layer) -> str:
@@ -133,20 +119,16 @@ def kind_of(mixer: Mixer) -> str:
 
 def shape_of(mixer: Mixer) -> str:
     """Heads, widths, and how many keys a query sees where not all."""
-    window = getattr(mixer, "window", None)
-    return _widths(mixer) + (f", window {window}" if window else "")
-
-
-def _widths(mixer: Mixer) -> str:
-    if isinstance(mixer, Gqa):
-        wide = f"{mixer.head_dim}" + (f" and {mixer.v_dim}" if mixer.value_dim else "")
-        return f"{mixer.heads} heads, {mixer.kv_heads} kv, {wide} wide"
+    if isinstance(mixer, Recurrent):
+        return f"{mixer.heads} × {mixer.key_dim} × {mixer.value_dim}" if mixer.key_dim else f"{mixer.channels} channels"
+    assert isinstance(mixer, Gqa | Mla | Compressed)
     if isinstance(mixer, Mla):
-        return f"{mixer.heads} heads, latent {mixer.kv_lora_rank} + {mixer.rope_dim}"
-    if isinstance(mixer, Compressed):
-        return f"{mixer.heads} heads, 1 kv, {mixer.head_dim} wide"
-    assert isinstance(mixer, Recurrent)
-    return f"{mixer.heads} × {mixer.key_dim} × {mixer.value_dim}" if mixer.key_dim else f"{mixer.channels} channels"
+        widths = f"latent {mixer.kv_lora_rank} + {mixer.rope_dim}"
+    elif isinstance(mixer, Gqa):
+        widths = f"{mixer.kv_heads} kv, {mixer.head_dim}{f' and {mixer.v_dim}' if mixer.value_dim else ''} wide"
+    else:
+        widths = f"1 kv, {mixer.head_dim} wide"
+    return f"{mixer.heads} heads, {widths}" + (f", window {mixer.window}" if mixer.window else "")
 
 
 def facts_of(mixer: Mixer) -> list[str]:
@@ -234,33 +216,39 @@ def _precision(part: Mixer | Ffn) -> str:
 
 def _part(model: ModelSpec, part: Mixer | Ffn, parallel: Parallel) -> Part:
     """One part as one rank holds it."""
-    params = sum(linear.params for linear in part.linears()) + part.extra_params
-    weights = sum(linear.weight_bytes(parallel.tp) for linear in part.linears())
-    flops = sum(
-        2.0 * linear.out * linear.inp / linear.groups for linear in part.linears()
-    )  # two a weight that it meets
-    precision = _precision(part)
+    name, shape, facts = _told(part)
+    linears, held, idle, met = part.linears(), _held(part, parallel), 0, 0
+    if isinstance(part, Moe):
+        idle, met = (count * part.expert_params for count in (part.experts - part.topk, part.topk))
+    params = sum(linear.params for linear in linears) + part.extra_params
+    weights = sum(linear.weight_bytes(parallel.tp) for linear in linears) + held
+    products = sum(linear.out * linear.inp / linear.groups for linear in linears) + met
+    kv, state = 0.0, 0
     if isinstance(part, Mixer):
-        return Part(
-            kind_of(part), shape_of(part), precision, params, params, weights + 2 * part.extra_params, flops,
-            part.token_bytes(element_bytes(model), parallel.tp), part.state_bytes(parallel.tp),
-            ", ".join(facts_of(part)),
-        )  # fmt: skip
+        kv, state = part.token_bytes(shard.element_bytes(model), parallel.tp), part.state_bytes(parallel.tp)
+    sizes = params, params - idle, weights, 2.0 * products, kv, state  # two operations a weight that a token meets
+    return Part(name, shape, _precision(part), *sizes, ", ".join(facts))
+
+
+def _told(part: Mixer | Ffn) -> tuple[str, str, list[str]]:
+    """What a part is called, its shape, and what else it is known by."""
+    if isinstance(part, Mixer):
+        return kind_of(part), shape_of(part), facts_of(part)
     if isinstance(part, Moe):
         facts = [f"shared {part.shared.inter} wide"] if part.shared else []
         facts += [f"at a latent width of {part.hidden}"] if part.into else []
         facts += [f"{part.idle} that return their input"] if part.idle else []
-        return Part(
-            "experts", f"{part.topk} of {part.experts}, {part.inter} wide", precision, params,
-            params - (part.experts - part.topk) * part.expert_params,
-            weights + 2 * part.small_params + part.expert_bytes(parallel.group),
-            flops + 2.0 * part.topk * part.expert_params, 0.0, 0, ", ".join(facts),
-        )  # fmt: skip
+        return "experts", f"{part.topk} of {part.experts}, {part.inter} wide", facts
     if isinstance(part, Mlp):
-        name, shape = "dense block", f"{part.inter} wide, {'gated' if part.gated else 'plain'}"
-    else:
-        name, shape = part.name, ""
-    return Part(name, shape, precision, params, params, weights + 2 * part.extra_params, flops, 0.0, 0, "")
+        return "dense block", f"{part.inter} wide, {'gated' if part.gated else 'plain'}", []
+    return part.name, "", []
+
+
+def _held(part: Mixer | Ffn, parallel: Parallel) -> float:
+    """Bytes of one rank outside the matrices that every token meets."""
+    if isinstance(part, Moe):
+        return part.expert_bytes(parallel.group) + 2 * part.small_params
+    return 2 * part.extra_params
 
 
 def pattern(order: Sequence[str]) -> str:
