@@ -15,7 +15,6 @@ from pipewave.simulate.step_grids import (
     at_every_number,
     between,
     reader,
-    reader_of_two,
     shares,
     spaced,
 )
@@ -24,14 +23,11 @@ GRID = [16.0, 32.0, 64.0, 256.0]
 values = st.lists(st.floats(0, 1e6), min_size=len(GRID), max_size=len(GRID))
 
 
-@given(values, values, st.floats(0, 1024))
-def test_all_ways_of_reading_say_the_same(first: list[float], second: list[float], at: float) -> None:
+@given(values, st.floats(0, 1024))
+def test_all_ways_of_reading_say_the_same(first: list[float], at: float) -> None:
     once = between(GRID, first, at)
     often = reader(GRID, first)
     assert often.at(at) == often.each(np.array([at]))[0] == pytest.approx(once, rel=1e-9, abs=1e-6)
-    assert reader_of_two(GRID, first, second)(at) == pytest.approx(
-        (once, between(GRID, second, at)), rel=1e-9, abs=1e-6
-    )
     if at <= GRID[-1]:
         assert once == pytest.approx(np.interp(at, GRID, first), rel=1e-9, abs=1e-6)
 

@@ -19,16 +19,7 @@ from pipewave.models.shard import kv_bytes_per_token, weight_bytes
 from pipewave.models.spec import ModelSpec
 from pipewave.simulate.kv_budget import beside
 from pipewave.simulate.speculative import Speculative
-from pipewave.simulate.step_grids import (
-    CACHE_GRID,
-    Axes,
-    Pieces,
-    RankBatch,
-    Reader,
-    at_every_count,
-    between,
-    reader,
-)
+from pipewave.simulate.step_grids import CACHE_GRID, Axes, Pieces, RankBatch, Reader, at_every_count, between, reader
 from pipewave.simulate.step_table import StepTable
 from pipewave.step import Runner
 from pipewave.step.memory import GIB, Budget

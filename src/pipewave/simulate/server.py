@@ -145,8 +145,8 @@ def _table(runner: Runner, sizes: Sizes, verify: int = 1) -> StepTable:
 @lru_cache(maxsize=TABLES)
 def _drafter(runner: Runner, how: Speculative, sizes: Sizes) -> Drafter:
     budget, requests, longest, _, prompt = sizes
-    coarse = {"budget": budget, "requests": requests, "longest": longest, "prompt": prompt}
-    return Drafter(runner, how, requests, longest, Axes.coarse(**coarse, verify=1, mixed=False) if prompt else None)
+    coarse = Axes.of(budget=budget, requests=requests, longest=longest, prompt=prompt) if prompt else None
+    return Drafter(runner, how, requests, longest, coarse)
 
 
 def _drafted(table: StepTable, how: Speculative | None, sizes: Sizes) -> Drafted | None:

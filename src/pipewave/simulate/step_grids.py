@@ -6,9 +6,9 @@ One rule for all: level before the first point, linear between two, and beyond t
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product, takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -26,14 +26,20 @@ UsesOf = Callable[[Batch, int], list[Use]]
 ROW_SPANS = ((1, 8, 1), (8, 256, 8), (256, 512, 16), (512, 2048, 64), (2048, 8192, 256), (8192, 1 << 22, 2048))
 # Split decode attention fills a GPU in waves: up to a few dozen requests each one more may begin another.
 COUNT_SPANS = ((1, 16, 1), (16, 32, 2), (32, 64, 8), (64, 128, 32), (128, 256, 64), (256, 1 << 20, 256))
+POWERS = tuple(1 << i for i in range(24))
 CACHE_GRID = tuple(float(1 << i) for i in range(4, 21))
 PIECES = (1, 2, 4, 8, 16, 32, 64)
 PREFIXES = (0, 512, 2048, 8192, 32768, 131072, 524288)
 
 
+def upto(most: int, rising: Iterable[int]) -> list[int]:
+    """Numbers below `most`, and it."""
+    return [*takewhile(lambda n: n < most, rising), most]
+
+
 def spaced(spans: Sequence[tuple[int, int, int]], most: int) -> list[int]:
     """Numbers up to `most` in spans of (first, end, step)."""
-    return [*(n for low, high, step in spans for n in range(low, min(high, most), step)), most]
+    return upto(most, chain.from_iterable(range(*span) for span in spans))
 
 
 def at_every_number(grid: Sequence[int], values: Array) -> list[float]:
@@ -72,7 +78,7 @@ class Reader(NamedTuple):
 
 def reader(grid: Points, values: Points) -> Reader:
     """The same as `between`, to be read often."""
-    slopes = _slopes(grid, values)
+    slopes = [(high - low) / (b - a) for a, b, low, high in zip(grid, grid[1:], values, values[1:], strict=False)]
     first, last = grid[0], len(slopes) - 1
     grids, levels, rises = np.array(grid), np.array(values), np.array([*slopes, 0.0])
 
@@ -88,25 +94,6 @@ def reader(grid: Points, values: Points) -> Reader:
         return found
 
     return Reader(at, each)
-
-
-def reader_of_two(grid: Points, values: Points, others: Points) -> Callable[[float], tuple[float, float]]:
-    """Two quantities on one grid, to be read often and together."""
-    slopes = list(zip(_slopes(grid, values), _slopes(grid, others), strict=True))
-    first, last = grid[0], len(slopes) - 1
-
-    def read(at: float) -> tuple[float, float]:
-        if at <= first or last < 0:
-            return values[0], others[0]
-        low = min(bisect_right(grid, at) - 1, last)
-        beyond, (rise, other_rise) = at - grid[low], slopes[low]
-        return values[low] + rise * beyond, others[low] + other_rise * beyond
-
-    return read
-
-
-def _slopes(grid: Points, values: Points) -> list[float]:
-    return [(high - low) / (b - a) for a, b, low, high in zip(grid, grid[1:], values, values[1:], strict=False)]
 
 
 class Place(NamedTuple):
@@ -131,47 +118,29 @@ class Axes:
     prefixes: Sequence[int]  # tokens before it
     prompts: Sequence[tuple[int, int, int]]  # pieces, tokens of each, tokens before each
     verify: int = 1  # tokens that a decoding request brings
-    mixed_prompt: int = (
-        0  # tokens of the prompt beside which decodes are priced again; 0: they have a kernel of their own
-    )
+    # Tokens of the prompt beside which decodes are priced again; 0: they have a kernel of their own.
+    mixed_prompt: int = 0
 
     @classmethod
-    def of(cls, *, budget: int, requests: int, longest: int, verify: int, mixed: bool) -> Axes:
+    def of(
+        cls, *, budget: int, requests: int, longest: int, verify: int = 1, mixed: bool = False, prompt: int = 0
+    ) -> Axes:
         """Grids for steps of up to `budget` tokens, so many requests, and requests of the longest length; `mixed`:
-        decodes are priced beside a prompt as well.
+        decodes are priced beside a prompt as well. `prompt`: a tenth of those points, for a first look at requests of
+        `longest` tokens whose prompts have so many.
         """
-        chunks = [1 << i for i in range(4, 24) if 1 << i < budget] + [budget]
-        prefixes = [p for p in PREFIXES if p < longest] or [0]
-        return cls(
-            rows=spaced(ROW_SPANS, max(budget, requests) if verify == 1 else budget + requests * verify),
-            heads=spaced(ROW_SPANS, requests * verify),
-            counts=spaced(COUNT_SPANS, requests),
-            caches=[c for c in CACHE_GRID if c < 2 * longest] or CACHE_GRID[:1],
-            chunks=chunks,
-            prefixes=prefixes,
-            prompts=[(k, q, p) for k in PIECES for q in chunks for p in prefixes if k * q <= 2 * budget],
-            verify=verify,
-            mixed_prompt=budget if mixed else 0,
-        )
-
-    @classmethod
-    def coarse(cls, *, budget: int, requests: int, longest: int, verify: int, mixed: bool, prompt: int) -> Axes:
-        """A tenth of those points, for a first look at requests of `longest` tokens whose prompts have `prompt`."""
-        most = max(budget, requests) if verify == 1 else budget + requests * verify
-        chunks = sorted({max(budget >> shift, 1) for shift in (0, 2, 4)} | {min(prompt, budget)})
-        prefixes = sorted({0, longest})
-        counts = sorted({n for n in (1, 8, 32, 64, 128, 256, 512, 1024) if n < requests} | {requests})
-        return cls(
-            rows=sorted({n for n in (1, 2, 4, 8, 16, 32, *(1 << i for i in range(6, 22))) if n < most} | {most}),
-            heads=sorted({n for n in (1, 64, 256) if n < requests * verify} | {requests * verify}),
-            counts=counts,
-            caches=[float(max(prompt // 2, 1)), float(prompt + longest) / 2, float(2 * longest)],
-            chunks=chunks,
-            prefixes=prefixes,
-            prompts=[(1, q, p) for q in chunks for p in prefixes],
-            verify=verify,
-            mixed_prompt=budget if mixed else 0,
-        )
+        most, heads = max(budget, requests) if verify == 1 else budget + requests * verify, requests * verify
+        caches: Sequence[float] = [c for c in CACHE_GRID if c < 2 * longest] or CACHE_GRID[:1]
+        chunks, prefixes = upto(budget, POWERS[4:]), [p for p in PREFIXES if p < longest] or [0]
+        points = spaced(ROW_SPANS, most), spaced(ROW_SPANS, heads), spaced(COUNT_SPANS, requests)
+        if prompt:
+            caches = [float(max(prompt // 2, 1)), float(prompt + longest) / 2, float(2 * longest)]
+            chunks = sorted({max(budget >> shift, 1) for shift in (0, 2, 4)} | {min(prompt, budget)})
+            prefixes = sorted({0, longest})
+            points = upto(most, POWERS), upto(heads, (1, 64, 256)), upto(requests, (1, 8, *POWERS[5:11]))
+        pieces = PIECES[:1] if prompt else PIECES
+        prompts = [(k, q, p) for k in pieces for q in chunks for p in prefixes if k * q <= 2 * budget]
+        return cls(*points, caches, chunks, prefixes, prompts, verify, budget if mixed else 0)
 
     def batches(self, runner: Runner) -> list[tuple[UsesOf, list[Batch]]]:
         """For each grid, which kernels and the batches that stand for its points.

@@ -8,7 +8,7 @@ times what they take alone (FlashAttention 2).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from typing import Any
 
@@ -17,17 +17,7 @@ from pipewave.models.kernels import Batch
 from pipewave.physics.power import board_of
 from pipewave.prediction.notes import merged
 from pipewave.simulate.setup import AS_PREDICTED, Pace
-from pipewave.simulate.step_grids import (
-    Axes,
-    GridSums,
-    Pieces,
-    RankBatch,
-    Reader,
-    UsesOf,
-    fresh,
-    reader,
-    reader_of_two,
-)
+from pipewave.simulate.step_grids import Axes, GridSums, Pieces, RankBatch, Reader, UsesOf, fresh, reader
 from pipewave.step import Engine, Priced, Runner, StepGaps
 
 
@@ -45,12 +35,12 @@ class StepTable:
         self.runner, self.engine, self.factor, self.verify = runner, runner.engine, 1e-6, verify
         self.prompt_us, self.pace = 0.0, AS_PREDICTED
         self.decoders: dict[int, Reader] = {}
-        self.owns: dict[tuple[int, int], Callable[[float], tuple[float, float]]] = {}
+        self.owns: dict[tuple[int, int], list[Reader]] = {}  # of a rank's kernels: µs, and those at the power limit
         self.most_requests = requests
         one_attention = self.engine.scheduler.mixes_phases and not self.engine.kernels.separate_attention
         mixed = one_attention and verify == 1  # prompts and decodes of a step meet in one kernel
         sizes: dict[str, Any] = {"budget": budget, "requests": requests, "longest": longest, "verify": verify}
-        self.axes = axes = Axes.coarse(**sizes, mixed=mixed, prompt=prompt) if prompt else Axes.of(**sizes, mixed=mixed)
+        self.axes = axes = Axes.of(**sizes, mixed=mixed, prompt=prompt)
         self._predict(axes)
         self.two_batch = runner.two_batch
         self.shares = runner.stage_shares()
@@ -179,10 +169,11 @@ class StepTable:
         known = self.owns.get((rows, decoding))
         if known is None:
             heads = min(decoding, self.most_requests) * self.verify
-            known = self.owns[rows, decoding] = reader_of_two(
-                self.axes.caches, self.time.decoding(rows, heads, decoding), self.heat.decoding(rows, heads, decoding)
-            )
-        return known(cached / decoding if decoding else 0.0)
+            values = (sums.decoding(rows, heads, decoding) for sums in (self.time, self.heat))
+            known = self.owns[rows, decoding] = [reader(self.axes.caches, each) for each in values]
+        time, heat = known
+        mean = cached / decoding if decoding else 0.0
+        return time.at(mean), heat.at(mean)
 
     def group_seconds(self, ranks: Sequence[RankBatch]) -> float:
         """Seconds of a step of data-parallel ranks in lock step.
@@ -229,7 +220,12 @@ def _tokens(rank: RankBatch, verify: int) -> int:
 
 
 def _parts(
-    table: StepTable, sums: GridSums, rows: Sequence[int], ranks: Sequence[RankBatch], *, halves: bool
+    table: StepTable,
+    sums: GridSums,
+    rows: Sequence[int],
+    ranks: Sequence[RankBatch],
+    *,
+    halves: bool,
 ) -> tuple[float, float]:
     """Kernels of the fullest rank with the group's experts, and the group's exchange; as two halves, or whole."""
     parts, verify = 1 + halves, table.verify

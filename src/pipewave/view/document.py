@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from pipewave.files import packaged
 
 BLOCKS = " ▏▎▍▌▋▊▉█"
 INTERVALS = "90 % intervals"  # begins the note that says what an answer's intervals hold
-BASIS = {  # words of `basis` in an answer
-    "measured_gpu": "measured on this GPU",
-    "same_architecture": "measured on GPUs of its architecture",
-    "new_architecture": "carried over from other architectures",
-}
+# Names of fields as people read them, by the part of an answer that has them.
+LABELS: Mapping[str, Any] = packaged.document(Path(__file__).with_name("labels.json"))
+BASIS: Mapping[str, str] = LABELS["basis"]  # words of `basis` in an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,21 +182,13 @@ def rests_on_what_is_open(basis: Mapping[str, float], answer: Mapping[str, Any])
     return "; ".join(part for part in (rests_on(basis), *told[:1]) if part)
 
 
-COSTS = {
-    "usd_per_million_tokens": "USD a million output tokens",
-    "usd_per_hour": "USD an hour",
-    "tokens_per_mwh": "output tokens a MWh",
-    "kg_co2_per_million_tokens": "kg CO2 a million output tokens",
-}
-
-
 def costs_of(answer: Mapping[str, Any]) -> list[Fact]:
     """What its output tokens cost, where an answer says so."""
     found = answer.get("cost", {})
     texts = {name: number(float(value)) for name, value in found.items()}
     if found:
         texts["tokens_per_mwh"] = f"{number(1e-6 * found['tokens_per_mwh'])} million"
-    return [Fact(said, texts[name]) for name, said in COSTS.items() if name in texts]
+    return [Fact(said, texts[name]) for name, said in LABELS["costs"].items() if name in texts]
 
 
 def closing(answer: Mapping[str, Any]) -> tuple[Block, ...]:

@@ -11,15 +11,13 @@ from pipewave.view.svg import Part
 
 DECODE = "decode_step_ms"
 PHASES = {"prefill_ms": "prompts", DECODE: "decode step"}
-TIMES = {"prefill_ms": "until every request has its first token", "tpot_ms": "a later token", "e2e_ms": "in all",
-         "decode_ms_mean": "a decode iteration", "total_ms": "all iterations"}  # fmt: skip
+TIMES: Mapping[str, str] = doc.LABELS["batch_times"]
 ENERGY = {"power_w": ("W of a GPU", "W"), "energy_j_per_output_token": ("J an output token", "J")}
 MEMORY = ("weights", "activations", "engine", "kv_used", "kv_left", "free")
 MEMORY_NAMES = {"kv_used": "KV cache in use", "kv_left": "KV cache left", "free": "left to others"}
 MOST_ROWS = 40
 SHORTEST_US = 1e-3  # of a part that is shown
-PARTS = {"stage": "stage", "name": "part", "count": "×", "each_us": "each µs", "total_us": "total", "low_us": "low",
-         "high_us": "high", "share": "share", "bound": "bound", "basis": "basis"}  # fmt: skip
+PARTS: Mapping[str, str] = doc.LABELS["step_parts"]
 
 
 def document(answer: Mapping[str, Any]) -> doc.Document:

@@ -5,39 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pipewave.view import document as doc
 from pipewave.view import svg
-from pipewave.view.document import BASIS, Block, Chart, Document, Notes, Table, bar, closing, ends, table_of, words
 
 SHOWN = 12  # sizes in the table
 
 
-PREDICTED = {"gpu": "GPU", "latency_us": "latency µs", "range": "90 % interval", "floor_us": "floor",
-             "ceiling_us": "ceiling", "bound": "bound", "basis": "basis", "software": "software", "stack": "stack",
-             "impl": "impl"}  # fmt: skip
+PREDICTED: Mapping[str, str] = doc.LABELS["predicted"]
 DROPPABLE = ("impl", "stack", "software", "bound", "basis", "ceiling", "floor")  # by a narrow terminal, in order
 BUSY = "busy_"  # begins a pipe's share in an answer
 
 
-def predictions(answer: Mapping[str, Any]) -> Document:
+def predictions(answer: Mapping[str, Any]) -> doc.Document:
     """One call on each GPU. Raises KeyError or TypeError where it is no answer of `predict`."""
     from pipewave.prediction.notes import compared
 
     rows = [row for row in answer["predictions"] if "error" not in row]
     known = all(row["software"] == "measured" for row in rows)
-    shown = [row | {"range": ends(row["low_us"], row["high_us"]), "software": None if known else row["software"]}
+    shown = [row | {"range": doc.ends(row["low_us"], row["high_us"]), "software": None if known else row["software"]}
              for row in rows]  # fmt: skip
     pipes = [name for name in (rows[0] if rows else ()) if name.startswith(BUSY) and any(row[name] for row in rows)]
-    shares = [[f"{bar(row[name], 8):8} {row[name]:4.0%}" if row[name] else "" for name in pipes] for row in rows]
+    shares = [[f"{doc.bar(row[name], 8):8} {row[name]:4.0%}" if row[name] else "" for name in pipes] for row in rows]
     busy = tuple((row["gpu"], *texts) for row, texts in zip(rows, shares, strict=True))
     refused = tuple(str(row["error"]["message"]) for row in answer["predictions"] if "error" in row)
-    return Document(
+    return doc.Document(
         str(answer.get("call", "One kernel call")),
         "",
         (
-            table_of("", shown, PREDICTED, droppable=DROPPABLE),
-            Table("busy share of each pipe", ("GPU", *(name.removeprefix(BUSY) for name in pipes)), busy),
-            Notes(refused, detail=False),
-            Notes(tuple(compared([(row["gpu"], row["notes"]) for row in rows]))),
+            doc.table_of("", shown, PREDICTED, droppable=DROPPABLE),
+            doc.Table("busy share of each pipe", ("GPU", *(name.removeprefix(BUSY) for name in pipes)), busy),
+            doc.Notes(refused, detail=False),
+            doc.Notes(tuple(compared([(row["gpu"], row["notes"]) for row in rows]))),
         ),
         _evidence([str(row["basis"]) for row in rows]),
     )
@@ -46,21 +44,21 @@ def predictions(answer: Mapping[str, Any]) -> Document:
 def _evidence(basis: Sequence[str]) -> str:
     """What the answers rest on: of several GPUs, how many on what."""
     if len(basis) == 1:
-        return BASIS.get(basis[0], words(basis[0]))
+        return doc.BASIS.get(basis[0], doc.words(basis[0]))
     counts = {name: basis.count(name) for name in dict.fromkeys(basis)}
-    said = BASIS | {"measured_gpu": "measured"}
-    return ", ".join(f"{n} of {len(basis)} GPUs {said.get(name, words(name))}" for name, n in counts.items())
+    said = {**doc.BASIS, "measured_gpu": "measured"}
+    return ", ".join(f"{n} of {len(basis)} GPUs {said.get(name, doc.words(name))}" for name, n in counts.items())
 
 
-def document(answer: Mapping[str, Any]) -> Document:
+def document(answer: Mapping[str, Any]) -> doc.Document:
     """Everything a sweep says. Raises KeyError or TypeError where it is not one."""
     x = answer["x"]
-    title = f"{words(answer['kernel'])} over {words(answer['field'])}"
+    title = f"{doc.words(answer['kernel'])} over {doc.words(answer['field'])}"
     subtitle = f"{answer['field']} from {x[0]:,} to {x[-1]:,}, protocol {answer['protocol']}."
-    return Document(title, subtitle, tuple(_blocks(answer)))
+    return doc.Document(title, subtitle, tuple(_blocks(answer)))
 
 
-def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
+def _blocks(answer: Mapping[str, Any]) -> Iterator[doc.Block]:
     series = [one for one in answer["series"] if "error" not in one]
     yield _latency(answer, series)
     waved = [one for one in series if one["waves"]]
@@ -71,46 +69,48 @@ def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
         runs = tuple((run["from"], run["to"], " ".join(f"{k}={v}" for k, v in run["config"].items()))
                      for run in tuned["runs"])  # fmt: skip
         title = f"The tuner's choices for {tuned['kernel']} on {tuned['gpu']}"
-        yield Table(title, (f"{answer['field']} from", "to", "configuration"), runs)
+        yield doc.Table(title, (f"{answer['field']} from", "to", "configuration"), runs)
     said = [f"{one['gpu']}: {one['error']['message']}" for one in answer["series"] if "error" in one]
     said += [f"{one['gpu']}: {note}" for one in series for note in one["notes"]]
-    yield from closing({**answer, "notes": said})
+    yield from doc.closing({**answer, "notes": said})
 
 
 def _wide(values: Sequence[float]) -> bool:
     return min(values) > 0 and max(values) / min(values) > 30
 
 
-def _latency(answer: Mapping[str, Any], series: Sequence[Mapping[str, Any]]) -> Chart:
+def _latency(answer: Mapping[str, Any], series: Sequence[Mapping[str, Any]]) -> doc.Chart:
     x = [float(value) for value in answer["x"]]
     every = [value for one in series for name in ("floor_us", "high_us") for value in one[name]]
-    axes = svg.frame(x, every, (words(answer["field"]), "µs"), logs=(_wide(x), _wide(every)), zero=True)
+    axes = svg.frame(x, every, (doc.words(answer["field"]), "µs"), logs=(_wide(x), _wide(every)), zero=True)
     body = [axes.grid()]
     for i, one in enumerate(series):
         body.append(svg.tag("path", d=axes.band(x, one["low_us"], one["high_us"]), cls=f"{svg.colour(i)} band"))
         for name, style in (("floor_us", "dots"), ("ceiling_us", "dash"), ("latency_us", "curve")):
             body.append(svg.tag("path", d=axes.path(x, one[name]), cls=f"{style} l{i % svg.COLOURS}"))
     drawing = svg.canvas(svg.HEIGHT, "".join(body), "latency over size")
-    return Chart("Latency", drawing + svg.legend([(one["gpu"], i) for i, one in enumerate(series)]),
+    return doc.Chart("Latency", drawing + svg.legend([(one["gpu"], i) for i, one in enumerate(series)]),
                  "Line: prediction with its 90 % band; dashes: a good kernel; dots: physical floor.")  # fmt: skip
 
 
-def _waves(answer: Mapping[str, Any], series: Sequence[Mapping[str, Any]], waved: Sequence[Mapping[str, Any]]) -> Chart:
+def _waves(
+    answer: Mapping[str, Any], series: Sequence[Mapping[str, Any]], waved: Sequence[Mapping[str, Any]]
+) -> doc.Chart:
     x = [float(value) for value in answer["x"]]
     every = [value for one in waved for value in one["waves"]]
-    axes = svg.frame(x, every, (words(answer["field"]), "waves"), logs=(_wide(x), _wide(every)), zero=True)
+    axes = svg.frame(x, every, (doc.words(answer["field"]), "waves"), logs=(_wide(x), _wide(every)), zero=True)
     curves = [svg.tag("path", d=axes.path(x, one["waves"]), cls=f"curve l{i % svg.COLOURS}")
               for i, one in enumerate(series) if one["waves"]]  # fmt: skip
     drawing = svg.canvas(svg.HEIGHT, axes.grid() + "".join(curves), "waves over size")
     note = "Tasks over the places that the SMs offer at a time; a product's are tiles of one size throughout."
-    return Chart("Waves", drawing, note)
+    return doc.Chart("Waves", drawing, note)
 
 
-def _table(answer: Mapping[str, Any], one: Mapping[str, Any]) -> Table:
+def _table(answer: Mapping[str, Any], one: Mapping[str, Any]) -> doc.Table:
     last = len(answer["x"]) - 1
     chosen = sorted({round(i * last / (SHOWN - 1)) for i in range(SHOWN)})
     names = ("latency_us", "low_us", "high_us", "ceiling_us", "floor_us")
     rows = tuple((answer["x"][i], *(float(one[name][i]) for name in names), one["waves"][i] if one["waves"] else None,
-                  one["bound"][i], words(one["basis"][i])) for i in chosen)  # fmt: skip
+                  one["bound"][i], doc.words(one["basis"][i])) for i in chosen)  # fmt: skip
     columns = (answer["field"], "µs", "90 % low", "high", "ceiling", "floor", "waves", "bound by", "basis")
-    return Table(str(one["gpu"]), columns, rows)
+    return doc.Table(str(one["gpu"]), columns, rows)

@@ -9,19 +9,8 @@ from typing import Any
 from pipewave.view import document as doc
 from pipewave.view import svg
 
-FRONT = {
-    "gpu": "GPU", "power_limit_w": "limit W", "replicas": "replicas", "gpus": "GPUs each", "tp": "TP", "pp": "PP",
-    "ep": "EP", "dp": "DP", "engines": "engines", "drafts": "drafts", "engine": "engine", "weights": "weights",
-    "kv_dtype": "KV cache", "max_num_seqs": "most at once", "max_num_batched_tokens": "step tokens",
-    "requests_per_s": "requests/s", "ttft_ms": "TTFT ms", "ttft_range": "TTFT 90 %", "tpot_ms": "TPOT ms",
-    "range": "TPOT 90 %", "tokens_per_s_per_gpu": "tokens/s/GPU", "tokens_per_s_per_user": "tokens/s/user",
-    "power_w": "W a GPU", "energy_j_per_output_token": "J/token", "kg_co2_per_million_tokens": "kg CO2/M",
-    "usd_per_million_tokens": "USD/M output", "sure": "sure",
-}  # fmt: skip
-USUAL = (
-    "replicas", "tp", "pp", "ep", "dp", "engines", "drafts", "engine", "weights", "kv_dtype", "max_num_seqs",
-    "max_num_batched_tokens",
-)  # fmt: skip
+FRONT: Mapping[str, str] = doc.LABELS["designs"]
+USUAL: Sequence[str] = doc.LABELS["usual_settings"]  # columns that often say the same in every row
 DROPPABLE = tuple(FRONT[name] for name in ("ttft_range", "range", "power_w", "tokens_per_s_per_gpu"))
 MOST_REFUSED = 8  # lines of what is not possible
 COST, RATE, SPEED = "usd_per_million_tokens", "tokens_per_s_per_gpu", "tokens_per_s_per_user"

@@ -9,17 +9,10 @@ from pipewave.view import document as doc
 from pipewave.view import svg
 from pipewave.view.svg import Part
 
-TIMES = {"ttft": "time to first token", "tpot": "time per later token", "itl": "between tokens", "e2e": "end to end"}
+TIMES: Mapping[str, str] = doc.LABELS["run_times"]
 COLUMNS = ("mean", "p50", "p90", "p95", "p99")
-RATES = {"requests_per_s": "requests per second", "output_tokens_per_s": "output tokens per second",
-         "goodput_per_s": "requests per second within the limits"}  # fmt: skip
-RUN = {"requests": "requests", "duration_s": "seconds in all", "total_tokens_per_s": "tokens in and out per second",
-       "output_tokens_per_s_per_gpu": "output tokens per second and GPU", "good_share": "share within the limits",
-       "kv_tokens": "tokens that the KV cache holds",
-       "prefix_found_share": "share of prompt tokens found in the cache",
-       "preemptions": "preemptions", "steps": "engine steps",
-       "busy_share": "share of the time that engines are busy", "energy_j_per_output_token": "J an output token",
-       "power_w": "W of a GPU"}  # fmt: skip
+RATES: Mapping[str, str] = doc.LABELS["rates"]
+RUN: Mapping[str, str] = doc.LABELS["run"]
 STEADY = "steady"  # a verdict that is not worth words
 OVER_TIME = {"running": "requests in a step", "waiting": "requests that wait", "kv_share": "share of the KV cache"}
 
@@ -86,9 +79,7 @@ def _curve(along: str, xs: Sequence[float], said: str, values: Sequence[float], 
 
 
 CURVE = {"ttft_mean_ms": "mean TTFT, ms", "tpot_mean_ms": "mean TPOT, ms"}
-CURVE_COLUMNS = {"rate": "sent a second", "requests_per_s": "done a second", "ttft_mean_ms": "TTFT mean",
-                 "ttft_p90_ms": "p90", "ttft_p99_ms": "p99", "tpot_mean_ms": "TPOT mean", "tpot_p90_ms": "p90",
-                 "tpot_p99_ms": "p99", "output_tokens_per_s": "tokens/s"}  # fmt: skip
+CURVE_COLUMNS: Mapping[str, str] = doc.LABELS["rate_curve"]
 
 
 def rate_document(answer: Mapping[str, Any]) -> doc.Document:

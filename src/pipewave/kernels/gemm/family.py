@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from pipewave.kernels.base import Analysis, Columns, Context, Sketch, features_of
 from pipewave.kernels.gemm.machine import (
-    TILES,
     GemmMachine,
     Tiling,
     Traffic,
@@ -34,11 +33,6 @@ from pipewave.software.rules import constant
 # No feature is a property of the GPU alone: with a handful of GPUs in training such a feature is a name tag, and a new
 # GPU's tag means nothing. The GPU reaches the net as a category, which may be unknown.
 
-MORE_TILES = ((256, 128), (192, 128), (128, 192))  # seen in kernel names; only their waves are worth a feature
-BESIDE = tuple(f"beside_{rows}x{columns}" for rows, columns in TILES)
-WAVES = tuple(f"waves_{rows}x{columns}" for rows, columns in TILES)
-MORE_WAVES = tuple(f"waves_{rows}x{columns}" for rows, columns in MORE_TILES)
-
 
 class GemmTimes(NamedTuple):
     """Seconds of the parts of a GEMM and of the whole."""
@@ -60,19 +54,6 @@ def times(flops: Any, moved: Traffic, tiles: Tiling, quantize: Any, at: GemmMach
     on_sms = overlapped(4, tiles.best, power, xp=xp)
     base = at.launch_s + overlapped(2, on_sms, memory, through, xp=xp) + quantize
     return GemmTimes(flops * (1.0 / at.peak), tiles.best, power, memory, through, quantize, base)
-
-
-def _tiles(tiles: Tiling, at: GemmMachine, xp: Arith) -> dict[str, Any]:
-    best = 1.0 / tiles.best
-    out = {name: xp.minimum(xp.log2(seconds * best), 4.0) for name, seconds in zip(BESIDE, tiles.seconds, strict=True)}
-    for name, per_sm in zip(WAVES, tiles.per_sm, strict=True):
-        out[name] = wave_efficiency(per_sm, xp)
-    for name, (rows, columns) in zip(MORE_WAVES, MORE_TILES, strict=True):
-        per_sm = tiles.rows[rows] * tiles.columns[columns] * (1.0 / at.sms)
-        out[name] = wave_efficiency(per_sm, xp)
-    out["beside_unsliced"] = xp.minimum(xp.log2(tiles.unsliced * best), 6.0)
-    out["log_tiles"] = xp.log2(tiles.per_sm[3])
-    return out
 
 
 # What the SM clock does to a GEMM: a product bound on the chip follows it, one bound by DRAM hardly does.
@@ -197,8 +178,9 @@ def parts(
         tiles = known_tile(tiles, m, n, k, (tile[0], tile[1]), ctas, at, xp)
     t = times(2.0 * m * n * k, moved, tiles, quantize_s(m, k, moved, at, xp), at, xp)
     # A matrix times one `vector` runs other kernels.
-    named = features_of("gemm", xp=xp, m=m, n=n, k=k, moved=moved, rows=tiles.rows, t=t, at=at)
-    return moved, t, named | _tiles(tiles, at, xp)
+    known: dict[str, Any] = {"m": m, "n": n, "k": k, "moved": moved, "rows": tiles.rows, "t": t, "at": at}
+    known |= {"tiles": tiles, "best": 1.0 / tiles.best, "efficiency": partial(wave_efficiency, xp=xp)}
+    return moved, t, features_of("gemm", xp=xp, **known)
 
 
 def least(m: Any, n: Any, k: Any, moved: Traffic, at: GemmMachine) -> dict[str, Any]:

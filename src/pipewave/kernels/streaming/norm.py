@@ -7,17 +7,7 @@ from typing import Any, NamedTuple
 from pipewave.calls.dtypes import ACTIVATION_BYTES
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Columns, Context, Sketch, features_of
-from pipewave.kernels.streaming.stream import (
-    GENERATED,
-    Stream,
-    StreamTimes,
-    describe,
-    dram_bytes,
-    generated_s,
-    least_bytes,
-    sketch,
-    times,
-)
+from pipewave.kernels.streaming import stream
 from pipewave.physics.arith import ARRAY, Arith, clipped
 from pipewave.physics.cache import LINE, SERVING
 from pipewave.physics.overlap import overlapped, wave_efficiency, waves
@@ -77,7 +67,7 @@ def row_start(rows: Any, dim: Any, in_place: bool, protocol: str, xp: Arith = AR
 
 
 def _timed(
-    rows: Any, dim: Any, ctx: Context, net: str, work: Stream, moving: StreamTimes, xp: Arith
+    rows: Any, dim: Any, ctx: Context, net: str, work: stream.Stream, moving: stream.StreamTimes, xp: Arith
 ) -> tuple[Blocks, Any]:
     """The blocks of a kernel, and its seconds: start, then memory or the lives of blocks in each place, whichever is
     longer; with a vector a thread and loop, the start covers the first.
@@ -85,7 +75,7 @@ def _timed(
     gpu = ctx.gpu
     if loop := ctx.rule("norm_scalar"):
         shape = blocks(gpu, rows, dim, False, 1.0, xp)
-        held = scalar_s(ctx, shape, rows, loop, dram_bytes(gpu, ctx.protocol, work, xp) / work.moved, xp)
+        held = scalar_s(ctx, shape, rows, loop, stream.dram_bytes(gpu, ctx.protocol, work, xp) / work.moved, xp)
     else:
         shape = blocks(gpu, rows, dim, net == "rmsnorm", xp=xp)
         life = ROW_S[net] + shape.loops * LOOP_CYCLES / (gpu.sustained_clock_mhz * 1e6)
@@ -93,20 +83,20 @@ def _timed(
     return shape, moving.start + overlapped(3, moving.base - moving.start, held)
 
 
-def _rowwise(call: Columns, ctx: Context, net: str, work: Stream, xu: float, xp: Arith) -> Sketch:
+def _rowwise(call: Columns, ctx: Context, net: str, work: stream.Stream, xu: float, xp: Arith) -> Sketch:
     """Physics of a row-wise kernel with four FMAs and so many special functions per output element."""
     rows, dim = call["rows"], call["dim"]
     elements = rows * dim
-    dram = least_bytes(ctx.gpu, ctx.protocol, work, xp)
+    dram = stream.least_bytes(ctx.gpu, ctx.protocol, work, xp)
     least = {"dram": dram, "l2": work.moved, "fma": 4.0 * elements, "xu": xu * elements, "launch": 1.0}
-    if ctx.impl == GENERATED and net == "silu_and_mul":
-        return sketch(least, generated_s(ctx, work, xp), ctx, work, xp)
-    moving = times(ctx, work, xp, L2_SHARE)
+    if ctx.impl == stream.GENERATED and net == "silu_and_mul":
+        return stream.sketch(least, stream.generated_s(ctx, work, xp), ctx, work, xp)
+    moving = stream.times(ctx, work, xp, L2_SHARE)
     shape, base = _timed(rows, dim, ctx, net, work, moving, xp)
     known: dict[str, Any] = {"rows": rows, "dim": dim, "shape": shape, "base": base, "work": work, "vector": VECTOR}
-    features = describe(ctx, work, moving, xp) | features_of("rowwise", xp=xp, **known)
+    features = stream.describe(ctx, work, moving, xp) | features_of("rowwise", xp=xp, **known)
     slower = row_start(rows, dim, work.in_place, ctx.protocol, xp)
-    return sketch(least, base * slower, ctx, work, xp, net, **features)
+    return stream.sketch(least, base * slower, ctx, work, xp, net, **features)
 
 
 def rmsnorm(call: Columns, ctx: Context, xp: Arith) -> Sketch:
@@ -118,10 +108,10 @@ def rmsnorm(call: Columns, ctx: Context, xp: Arith) -> Sketch:
     size, weights = ACTIVATION_BYTES * call["rows"] * call["dim"], ACTIVATION_BYTES * call["dim"]
     old = size if fused and ctx.protocol == SERVING else 0.0 * size
     both = size * (2.0 if fused else 1.0)
-    return _rowwise(call, ctx, "rmsnorm", Stream(weights + old, both - old, both, in_place=fused), 0.0, xp)
+    return _rowwise(call, ctx, "rmsnorm", stream.Stream(weights + old, both - old, both, in_place=fused), 0.0, xp)
 
 
 def silu_and_mul(call: Columns, ctx: Context, xp: Arith) -> Sketch:
     """Two values in, one out, one exponential and one reciprocal each."""
     size = ACTIVATION_BYTES * call["rows"] * call["dim"]
-    return _rowwise(call, ctx, "silu_and_mul", Stream(0.0 * size, 2.0 * size, size), 2.0, xp)
+    return _rowwise(call, ctx, "silu_and_mul", stream.Stream(0.0 * size, 2.0 * size, size), 2.0, xp)
