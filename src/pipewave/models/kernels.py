@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pipewave.calls.families import Attention, Call, FusedMoe, Gemm, SiluAndMul, all_gather, send_recv
 from pipewave.calls.operators import HyperConnection
@@ -107,7 +108,7 @@ def _layer(stage: Stage, layer: Layer, *, lengthy: bool) -> Iterator[Use]:
         if first and (norms != "parallel" or not layer.mixers):
             yield stage.norm("ffn_norm", hidden, fused_add=True)
         for part in layer.ffns:
-            yield from ffn_kernels(stage, part)
+            yield from _FFNS[type(part)](stage, part)
         if stage.parallel.dp == 1 or not layer.moes:  # else the exchange adds up
             yield from stage.reduce("ffn_all_reduce")
         yield from _streams(stage, "post")
@@ -164,13 +165,6 @@ def merge(uses: Iterable[Use]) -> list[Use]:
     return [Use(name, call, sum(each)) for (name, call), each in counts.items()]
 
 
-def ffn_kernels(stage: Stage, part: Ffn) -> Iterator[Use]:
-    """The kernels of one part, the collective apart."""
-    if isinstance(part, Moe):
-        return _moe(stage, part)
-    return _mlp(stage, part) if isinstance(part, Mlp) else _bypass(stage, part)
-
-
 def _mlp(stage: Stage, spec: Mlp) -> Iterator[Use]:
     yield stage.linear(spec.up)
     inter = spec.inter // stage.tp
@@ -212,6 +206,10 @@ def _moe(stage: Stage, spec: Moe) -> Iterator[Use]:
         if spec.shared_gate:
             yield stage.linear(spec.shared_gate)
         yield stage.streaming("shared_add", 2 * hidden, hidden)
+
+
+# The kernels of one part, the collective apart.
+_FFNS: dict[type[Ffn], Callable[[Stage, Any], Iterator[Use]]] = {Moe: _moe, Mlp: _mlp, Bypass: _bypass}
 
 
 def tower_kernels(stage: Stage, images: int) -> Iterator[Use]:

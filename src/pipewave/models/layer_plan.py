@@ -294,8 +294,9 @@ def _windows(fields: Fields, family: Family, found: list[LayerKind]) -> list[Lay
                        field="sliding_window_size")  # fmt: skip
     if any(kind.ratio for kind in found) or (window is None and chunk is None):
         return found
-    if window is None:
-        return [replace(k, chunk=chunk, full=False) if _chunked(fields, family, i, k) else k
+    if window is None:  # Llama 4: layers with RoPE see their own chunk only
+        stated = fields.get("layer_types") is not None
+        return [replace(k, chunk=chunk, full=False) if (not k.full if stated else _rope(fields, family, i)) else k
                 for i, k in enumerate(found)]  # fmt: skip
     listed = any(not kind.full for kind in found) or fields.get("layer_types") is not None
     slides = [not k.full for k in found] if listed else _sliding(fields, family, len(found))
@@ -303,12 +304,6 @@ def _windows(fields: Fields, family: Family, found: list[LayerKind]) -> list[Lay
         replace(kind, window=kind.window or window, full=False) if slide and "attention" in kind.mixers else kind
         for kind, slide in zip(found, slides, strict=True)
     ]
-
-
-def _chunked(fields: Fields, family: Family, index: int, kind: LayerKind) -> bool:
-    """Llama 4: layers with RoPE see their own chunk only."""
-    listed = fields.get("layer_types") is not None
-    return not kind.full if listed else _rope(fields, family, index)
 
 
 def _sliding(fields: Fields, family: Family, count: int) -> list[bool]:

@@ -8,7 +8,8 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 
 from pipewave.calls.dtypes import kv_bytes
-from pipewave.errors import BadInput, CannotShard
+from pipewave.calls.fields import check_whole
+from pipewave.errors import CannotShard
 from pipewave.models.attention_spec import Gqa, Mixer, Recurrent
 from pipewave.models.spec import Layer, ModelSpec
 
@@ -32,9 +33,7 @@ class Parallel:
 
     def __post_init__(self) -> None:
         for name in ("tp", "pp", "ep", "dp"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 4096:
-                raise BadInput(f"{name} = {value!r}: must be an integer from 1 to 4096", field=name)
+            check_whole(name, getattr(self, name), high=4096)
         if self.group % self.ep:
             whole = f"tp = {self.tp}" if self.dp == 1 else f"tp × dp = {self.group}"
             raise CannotShard(f"ep = {self.ep}: must divide {whole}, as experts are cut inside it", field="ep")
@@ -124,11 +123,11 @@ def layer_bytes(layer: Layer, parallel: Parallel) -> float:
 
 def norms_of(model: ModelSpec, first: int = 0, last: int | None = None) -> int:
     """Norms over the hidden size in some layers: of their blocks, by the model's style, and those beside."""
-
-    def of_blocks(layer: Layer) -> int:
-        return min(layer.blocks, 1) if model.norms == "parallel" else layer.blocks * BLOCK_NORMS[model.norms]
-
-    return sum((of_blocks(layer) + layer.extra_norms) * count for layer, count in model.grouped(first, last))
+    each = BLOCK_NORMS.get(model.norms)  # of a block; parallel ones share theirs
+    return sum(
+        ((min(layer.blocks, 1) if each is None else layer.blocks * each) + layer.extra_norms) * count
+        for layer, count in model.grouped(first, last)
+    )
 
 
 def stream_params(model: ModelSpec, layers: int) -> int:

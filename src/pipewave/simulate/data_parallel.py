@@ -129,7 +129,10 @@ class DataParallelGroup:
                 count = rank.quiet_steps(count)
             if count < FEWEST or not self.decoding:
                 break
-            first, last = (self._decode_s(ahead) for ahead in (1, count))
+            first, last = (
+                self.timer.group_seconds([(one.decoding, one.cached + ahead * one.decoding, ()) for one in self.ranks])
+                for ahead in (1, count)
+            )
             took = np.linspace(first, last, count) * self.jitters[(self.steps + np.arange(count)) % len(self.jitters)]
             found = np.add.accumulate(np.concatenate(([now], took)))[1:]
             run = int(np.searchsorted(found, until, "right"))
@@ -141,12 +144,6 @@ class DataParallelGroup:
                 break
             now = ends[-1]
         return ends
-
-    def _decode_s(self, ahead: int) -> float:
-        """Seconds of the step so many steps from here if all decode until then."""
-        return self.timer.group_seconds(
-            [(rank.decoding, rank.cached + ahead * rank.decoding, ()) for rank in self.ranks]
-        )
 
     def _holds(self) -> bool:
         """Whether prompts wait for ranks that have none."""

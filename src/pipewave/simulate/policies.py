@@ -49,7 +49,7 @@ class SchedulingPolicy(BatchPolicy):
             room = engine.add_piece(step, request, done, room)
         while engine.waiting and room > 0 and engine.running < self.max_requests:
             request = engine.waiting[0]
-            cached = engine.comes_with_cache(request)
+            cached = engine.ready and request not in engine.made  # another engine has computed its prompt
             if not (cached or self._may_start(engine, request, room, step)):
                 break
             opened = engine.opening if self.mixes_phases else 0  # pages that this step's decodes take first

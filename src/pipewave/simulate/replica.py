@@ -217,10 +217,6 @@ class Replica:
         """Tokens that running requests and this one will still make."""
         return self.owed + self._left(request) + 1
 
-    def comes_with_cache(self, request: int) -> bool:
-        """Whether another engine has computed a waiting request's prompt."""
-        return self.ready and request not in self.made
-
     @property
     def opening(self) -> int:
         """Pages that decoding requests need for their next token."""

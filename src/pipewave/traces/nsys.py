@@ -53,17 +53,13 @@ class _Export:
     """Rows of the tables that the export has; views and virtual tables, which may compute anything, are none."""
 
     def __init__(self, base: sqlite3.Connection, source: str, most_rows: int) -> None:
-        self._base, self._source, self._left = base, source, MOST_STEPS
+        self._base, self._source, steps = base, source, iter(range(MOST_STEPS))
         self._most = most_rows  # of all tables together
         base.execute("PRAGMA trusted_schema = OFF")
-        base.set_progress_handler(self._spent, 1_000_000)
+        base.set_progress_handler(lambda: int(next(steps, None) is None), 1_000_000)
         base.text_factory = lambda data: data.decode("utf-8", "replace")
         listed = base.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql IS NOT NULL")
         self._tables = {name for name, sql in listed if TABLE.match(str(sql))}
-
-    def _spent(self) -> int:
-        self._left -= 1
-        return int(self._left < 0)
 
     def rows(self, table: str, *columns: str) -> Iterator[dict[str, Any]]:
         """Rows with these columns, None where the table lacks one; none where there is no such table."""

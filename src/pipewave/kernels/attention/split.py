@@ -79,11 +79,6 @@ def fa3_part(steps: Amount, units: Amount, deepest: Amount, sms: float, xp: Arit
     return xp.maximum(xp.ceil(1.1 * steps / sms), xp.ceil(deepest / fewest_parts(sms / units, deepest, xp)))
 
 
-def _fa3(grid: Grid) -> Amount:
-    part = fa3_part(grid.steps, grid.units, grid.deepest, grid.sms, grid.xp)
-    return grid.xp.where(fa3_splits(grid), part, grid.deepest)
-
-
 def _fa2(grid: Grid) -> Amount:
     share = 2 * grid.sms / grid.tasks  # two blocks per SM
     parts = fewest_parts(share, grid.deepest, grid.xp)
@@ -101,7 +96,9 @@ def _xqa(grid: Grid) -> Amount:
 _RULES: dict[str, Callable[[Grid], Amount]] = {
     "even": lambda grid: _whole_waves(grid, grid.sms),
     "fa2": _fa2,
-    "fa3": _fa3,
+    "fa3": lambda grid: grid.xp.where(
+        fa3_splits(grid), fa3_part(grid.steps, grid.units, grid.deepest, grid.sms, grid.xp), grid.deepest
+    ),
     "flashinfer": lambda grid: grid.xp.maximum(_whole_waves(grid, 4 * grid.sms), 2.0),
     "none": lambda grid: grid.deepest,
     "triton": lambda grid: _whole_waves(grid, 2 * grid.sms, 8.0),
