@@ -136,19 +136,6 @@ def _lines(found: Blocks) -> Iterator[dict[str, Any]]:
 
 
 TITLES = {"own": "Our H200 rows, shapes never trained on", "public": "Public corpus, shapes never trained on"}
-HEADINGS = {
-    "family": "family",
-    "dtype": "type",
-    "gpu": "GPU",
-    "software": "stack, implementation",
-    "protocol": "protocol",
-    "rows": "rows",
-    "mape": "MAPE %",
-    "median": "median %",
-    "bias": "bias %",
-    "coverage": "in 90 %",
-    "slower": "over ceiling %",
-}
 
 
 def accuracy(
@@ -156,6 +143,7 @@ def accuracy(
 ) -> None:
     """Show how far the shipped weights are off on rows of shapes they never saw, without calibration."""
     from pipewave.files import packaged
+    from pipewave.view.document import LABELS
 
     parts = packaged.document(packaged.ROOT / "data" / "accuracy" / "figures.json")["parts"]
     if json:
@@ -163,4 +151,8 @@ def accuracy(
         return
     for part, cells in parts.items():
         rows = [{**row, "software": f"{row['stack']} {row['impl']}"} for row in cells]
-        show([{head: row[name] for name, head in HEADINGS.items()} for row in rows], "table", title=TITLES[part])
+        show(
+            [{head: row[name] for name, head in LABELS["accuracy"].items()} for row in rows],
+            "table",
+            title=TITLES[part],
+        )

@@ -21,7 +21,7 @@ from pathlib import Path
 import yaml
 
 from pipewave.calls.families import Call, Elementwise, FusedMoe
-from pipewave.export.tables import Row, check_equal_layers, csv_table, served_us
+from pipewave.export.tables import Row, check_equal_layers, csv_table, names_of, served_us
 from pipewave.files.whole import write
 from pipewave.gpus import GPU
 from pipewave.kernels.streaming.metadata import ARGMAX_KERNEL, as_run
@@ -30,12 +30,8 @@ from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel
 from pipewave.version import VERSION
 
-DENSE = {
-    "embedding": "embedding", "layernorm": "input_norm", "qkv_proj": "qkv_proj", "qk_norm": "qk_norm",
-    "rotary_emb": "rope", "o_proj": "o_proj", "gate_up_proj": "gate_up_proj", "act_fn": "silu_and_mul",
-    "down_proj": "down_proj", "final_layernorm": "final_norm",
-}  # fmt: skip
-PER_SEQUENCE = {"lm_head": "lm_head", "sampler": "sample"}
+DENSE = names_of("llmservingsim_dense")
+PER_SEQUENCE = names_of("llmservingsim_per_sequence")
 TOKENS = (1, 2, 4, 8, *range(16, 257, 16), *range(320, 1025, 64), *range(1152, 2049, 128))
 SEQUENCES = (1, 2, 4, 8, *range(16, 257, 16))
 CHUNKS, CACHES = (0, *(16 << i for i in range(8))), (0, *(16 << i for i in range(11)))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pipewave.errors import BadInput
+from pipewave.files import packaged
 from pipewave.files.json_text import dumps
 from pipewave.files.whole import write
 from pipewave.gpus import GPU
@@ -17,6 +18,11 @@ from pipewave.prediction.answers import Predictions
 from pipewave.prediction.api import predict
 
 Row = dict[str, Any]
+
+
+def names_of(part: str) -> Mapping[str, str]:
+    """What a simulator calls kernels, its name → ours; or its methods → its operators."""
+    return dict(packaged.document(Path(__file__).with_name("names.json"))[part])
 
 
 def served(calls: Sequence[Any], gpu: GPU) -> Predictions:

@@ -27,7 +27,7 @@ import numpy as np
 from pipewave.calls.collective import AllReduce, SendRecv
 from pipewave.calls.families import Call, Collective
 from pipewave.errors import BadInput
-from pipewave.export.tables import Row, check_equal_layers, csv_table, served
+from pipewave.export.tables import Row, check_equal_layers, csv_table, names_of, served
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
 from pipewave.models import Mlp, ModelSpec, Moe, load
@@ -35,11 +35,7 @@ from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.models.shard import Parallel
 from pipewave.physics.demand import Array
 
-OPERATORS = {
-    "emb": "embedding", "input_layernorm": "input_norm", "attn_pre_proj": "qkv_proj", "attn_rope": "rope",
-    "attn_post_proj": "o_proj", "post_attention_layernorm": "ffn_norm", "mlp_up_proj": "gate_up_proj",
-    "mlp_act": "silu_and_mul", "mlp_down_proj": "down_proj",
-}  # fmt: skip
+OPERATORS: Mapping[str, str] = names_of("vidur_operators")
 TOKENS = tuple(sorted({1, *range(8, 257, 8), *range(288, 1025, 32), *range(1152, 4097, 128), *range(4608, 16385, 512)}))
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CACHED = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -203,22 +199,5 @@ def predictor_class(model: str | Path | ModelSpec, gpu: str | GPU) -> type[Any]:
         self.pipewave = LayerTimes(spec, card, replica_config.tensor_parallel_size)
         self._config.use_native_execution_time_predictor = False
 
-    names = {
-        "_get_attention_layer_pre_proj_execution_time": "attn_pre_proj",
-        "_get_attention_layer_post_proj_execution_time": "attn_post_proj",
-        "_get_attention_rope_execution_time": "attn_rope",
-        "_get_attention_kv_cache_save_execution_time": "kv_write",
-        "_get_attention_decode_execution_time": "attention_decode",
-        "_get_attention_prefill_execution_time": "attention_prefill",
-        "_get_mlp_layer_up_proj_execution_time": "mlp_up_proj",
-        "_get_mlp_layer_down_proj_execution_time": "mlp_down_proj",
-        "_get_mlp_layer_act_execution_time": "mlp_act",
-        "_get_attn_norm_layer_act_execution_time": "input_layernorm",
-        "_get_mlp_norm_layer_act_execution_time": "post_attention_layernorm",
-        "_get_add_layer_act_execution_time": "fused into the norm after it",
-        "_get_tensor_parallel_communication_time": "all_reduce",
-        "_get_pipeline_parallel_communication_time": "send_recv",
-        "_get_kv_parallel_communication_time": "not modelled",
-    }
-    methods = {method: part(name) for method, name in names.items()}
+    methods = {method: part(name) for method, name in names_of("vidur_methods").items()}
     return type("PipewavePredictor", (BaseExecutionTimePredictor,), {"__init__": start, **methods})

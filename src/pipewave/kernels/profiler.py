@@ -142,9 +142,7 @@ class Launched(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Shaped:
-    """A call read off a launch. `read`: every number came from the trace, the model or the user; otherwise `note` says
-    what was assumed.
-    """
+    """A call read off a launch. `read`: all numbers are the trace's, the model's or the user's; else `note` says so."""
 
     name: str
     call: Call

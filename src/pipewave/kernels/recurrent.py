@@ -70,9 +70,7 @@ PASSES = 4  # kernels that share what a scan leaves between them
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Per call: key and value heads and their widths, bytes of all states of a request, and of a token's inputs and
-    outputs.
-    """
+    """Per call: key and value heads, their widths, bytes of a request's states, and of a token's inputs and outputs."""
 
     k: Array
     v: Array

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipewave.errors import BadInput, MissingField, UnsupportedModel
-from pipewave.models.config_fields import Fields
+from pipewave.models.config_fields import Fields, words
 from pipewave.models.families import Family
 
 DENSE, SPARSE = ("mlp",), ("moe",)
@@ -40,24 +40,21 @@ class LayerKind:
 
 FULL, SLIDING, LINEAR = LayerKind(), LayerKind(full=False), LayerKind(("linear",))
 MAMBA, CONV = LayerKind(("mamba",)), LayerKind(("conv",))
-LAYER_WORDS: dict[str, LayerKind] = {
-    **dict.fromkeys(("full_attention", "attention", "global", "indexed_attention", "deepseek_sparse_attention"), FULL),
-    **dict.fromkeys(("sparse_attention", "minimax_m3_sparse"), LayerKind(own=(("sparse", True),))),
-    **dict.fromkeys(("sliding_attention", "local", "hybrid_sliding", "chunked_attention"), SLIDING),
-    "linear_attention": LINEAR,
-    **dict.fromkeys(("mamba", "mamba2"), MAMBA),
-    **dict.fromkeys(("conv", "short_conv"), CONV),
-    "hybrid": LayerKind(("mamba", "attention")),
-    "compressed_sparse_attention": LayerKind(ratio=4),
-    "heavily_compressed_attention": LayerKind(ratio=128),
-}
+
+
+def _by_words(section: str) -> dict[str, LayerKind]:
+    """Kinds of layers by the words of configs, as the file of names has them."""
+    found = dict[str, LayerKind]()
+    for row in words(section):
+        parts: dict[str, Any] = {name: tuple(row[name]) for name in ("mixers", "ffns") if name in row}
+        parts |= {name: row[name] for name in ("full", "ratio") if name in row}
+        found |= dict.fromkeys(row["words"], LayerKind(**parts, own=tuple(row.get("own", {}).items())))
+    return found
+
+
+LAYER_WORDS = _by_words("layer_words")
 # One part a layer: in lists that hold these words, every word is a layer of that part alone.
-ONE_PART_WORDS: dict[str, LayerKind] = {
-    **dict.fromkeys(("M", "mamba", "linear_attention"), LayerKind(("linear",), ())),
-    **dict.fromkeys(("*", "attention", "full_attention"), LayerKind(ffns=())),
-    **dict.fromkeys(("E", "moe"), LayerKind((), SPARSE)),
-    **dict.fromkeys(("-", "mlp"), LayerKind((), DENSE)),
-}
+ONE_PART_WORDS = _by_words("one_part_words")
 
 # Ways in which a field tells some layers from the others; None where a config does not have it.
 

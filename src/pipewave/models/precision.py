@@ -41,9 +41,7 @@ MXFP8 = Precision("fp8", 1.0 + 1 / 32, quantize=True)  # one e8m0 scale per 32 w
 
 
 def integers(bits: int, group: int, *, zeros: bool = True) -> Precision:
-    """Weight-only integers of 4 or 8 bits with a 16-bit scale, and a zero point as wide as a weight, per `group`
-    weights; -1 = per row.
-    """
+    """Integers of 4 or 8 bits with a 16-bit scale and a zero point as wide as a weight per `group`; -1 = per row."""
     each = bits / 8
     return Precision(f"int{bits}", each + (0.0 if group <= 0 else (2 + (each if zeros else 0)) / group))
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from pipewave.errors import BadInput, UnsupportedModel
+from pipewave.files import packaged
 from pipewave.models.precision import (
     BF16,
     FIELD,
@@ -179,16 +180,12 @@ ALGORITHMS: dict[str, Precision] = {
     "W8A16": integers(8, -1, zeros=False),
 }
 KEPT = ("ignored_layers", "modules_to_not_convert", "ignore")  # lists of modules in 16 bits
+_SECTIONS = packaged.document(packaged.ROOT / "data" / "quantization.json")
 # What vLLM and SGLang make of 16-bit weights while they load them, by the word of `--quantization`: one scale a matrix,
 # inputs quantised as they come (`layers/quantization/fp8.py` of both).
-ONLINE = {"fp8": {"quant_method": "fp8", "activation_scheme": "dynamic"}}
+ONLINE: dict[str, dict[str, Any]] = _SECTIONS["online"]
 # What quantised checkpoints of 16-bit models state, by name of the format.
-FORMATS: dict[str, dict[str, Any]] = ONLINE | {
-    "fp8_block": {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
-    "fp8_tensor": {"quant_method": "modelopt", "quant_algo": "FP8", "exclude_modules": ["lm_head"]},
-    "nvfp4": {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16, "exclude_modules": ["lm_head"]},
-    "awq": {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True},
-}
+FORMATS: dict[str, dict[str, Any]] = ONLINE | _SECTIONS["checkpoints"]
 EXPERT_DTYPES = {"fp4": MXFP4, "mxfp4": MXFP4, "fp8": FP8_BLOCK}
 
 

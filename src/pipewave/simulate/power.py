@@ -31,9 +31,7 @@ class Stretch(NamedTuple):
 
 
 class StretchLog:
-    """Samples of the stretches of a run: those with prompts and those without are kept apart, since their watts differ
-    and few steps hold prompts.
-    """
+    """Samples of a run's stretches; those with prompts, which are few and draw other watts, are kept apart."""
 
     def __init__(self) -> None:
         self.samples: dict[tuple[int, bool], StretchSample] = {}

@@ -253,9 +253,7 @@ class Replica:
         return True
 
     def add_piece(self, step: Step, request: int, done: int, room: int) -> int:
-        """Put the next piece of a prompt, `done` tokens of which are computed, into `room` tokens; returns what is left
-        of them.
-        """
+        """Put the next piece of a prompt, behind `done` tokens, into `room` tokens; returns what is left of these."""
         total = self.tokens(request)
         take = min(total - done, room)
         take = self.kv.checkpoint.cut(done, take, total) if self.kv.checkpoint else take

@@ -57,9 +57,7 @@ class Pool:
 
 
 class StepLog:
-    """Every step of a run in columns: which engine's, when it began, its seconds, requests that decoded, requests that
-    were thrown out of a cache.
-    """
+    """Every step of a run in columns: its engine, begin, seconds, requests that decoded, and those preempted."""
 
     def __init__(self) -> None:
         self.engine, self.start_s, self.seconds = array("i"), array("d"), array("d")
@@ -217,9 +215,7 @@ class Simulation:
         return self.engines[which].load + len(self.inboxes[which]) + (len(step.done) if step else 0)
 
     def _start(self, now: float, which: int) -> None:
-        """Start the next step of an engine, unless one runs already, and those after it that end before anything else
-        happens.
-        """
+        """Start an engine's next step, unless one runs, and those after it that end before anything else happens."""
         engine, inbox = self.engines[which], self.inboxes[which]
         while self.busy[which] is None:
             step = self._step(now, which)

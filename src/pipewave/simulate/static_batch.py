@@ -198,9 +198,7 @@ class Timeline:
 
 
 def drafted_tpot_ms(runner: Runner, how: Speculative, batch: StaticBatch) -> float:
-    """Mean ms between tokens when every step verifies drafts and makes new ones for all requests, sampled over the
-    growing caches.
-    """
+    """Mean ms between tokens when every step verifies drafts and makes new ones, sampled over the growing caches."""
     verified, count = how.verified, batch.requests
     padded = runner.engine.graphs.padded(count) * verified
     caches = [batch.input_len + 1 + int(at) for at in sample(0, batch.output_len - 1, DRAFT_SAMPLES)]

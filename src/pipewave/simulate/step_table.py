@@ -158,9 +158,7 @@ class StepTable:
         return self.pieces if rows <= self.engine.graphs.piecewise_limit else self.eager
 
     def law(self, gaps: StepGaps, kernel_us: float, heat_us: float, requests: int, images: int = 0) -> float:
-        """Seconds of a step of these kernels (µs, and µs at the power limit) for so many requests, of which so many
-        bring images.
-        """
+        """Seconds of a step of these kernels (µs, and µs at the power limit); `images`: requests that bring some."""
         whole_us = gaps.step_us(kernel_us, heat_us, requests * self.engine.each_request_us)
         return float(self.factor * (whole_us + self.prompt_us * images))
 

@@ -118,9 +118,7 @@ def lengths(mean: int, count: int, spread: float, rng: np.random.Generator) -> I
 
 
 def usual_count(concurrency: int | None) -> int:
-    """Requests of a run where nothing says how many: ten for each one in flight, or a thousand that come on their
-    own.
-    """
+    """Requests of a run where nothing says how many: ten for each one in flight, or a thousand in all."""
     return REQUESTS if concurrency is None else TURNS * concurrency
 
 

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import compress, pairwise
+from pathlib import Path
 
 from pipewave.calls.families import Call, Elementwise, Gemm, RmsNorm
+from pipewave.files import packaged
 from pipewave.kernels import family_of, registered
 from pipewave.kernels.profiler import Shaped
 from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.traces.group import Group, by_step
 
 # Role of a traced kernel → what it may be in the model's list (roles of `role_of`), best first.
-MAY_BE: dict[str, tuple[str, ...]] = {
-    "norm": ("norm",),
-    "fused_add_norm": ("norm",),
-    "embedding_norm": ("embedding",),
-    "gather": ("embedding", "last_rows"),
-    "index": ("last_rows",),
-    "act": ("act", "activation"),
-    "fused_reduction": ("norm",),
-    "fused": ("rope", "activation", "shared_add", "norm", "softcap"),
-    "copy": ("logits_to_float",),
-    "pointwise": ("shared_add", "softcap", "activation"),
-}
+MAY_BE: Mapping[str, Sequence[str]] = packaged.document(Path(__file__).with_name("roles.json"))
 # What a match is worth: products and attention hold the sequence together, fusions without a name follow.
 ANCHOR, NAMED, GUESSED = 8, 3, 1
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pipewave.errors import BadInput
-from pipewave.kernels import family_of
+from pipewave.kernels import family_of, registered
 from pipewave.kernels.profiler import Given, Shaped, Step
-from pipewave.traces.kernel_names import Kind, dtype_of, kind_of, tile_of, whole_operators
+from pipewave.traces.kernel_names import Kind, dtype_of, kind_of, tile_of
 from pipewave.traces.trace import Dims, Kernel, Op
 
 
@@ -80,7 +80,7 @@ def group(kernels: Iterable[Kernel]) -> list[Group]:
     done: list[Group] = []
     latest: dict[int, Group] = {}
     waiting: dict[str | None, list[Kernel]] = {}
-    wholes = whole_operators()
+    wholes = {name: Kind("", "sample", family.name) for family in registered() for name in family.profile.whole}
     for kernel in kernels:
         kind, last = kind_of(kernel.name), latest.get(kernel.stream)
         operator = next((op for op in kernel.ops if op.name in wholes), None)  # that is one call as a whole

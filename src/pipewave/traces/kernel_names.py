@@ -37,11 +37,6 @@ def kinds() -> tuple[Kind, ...]:
     )
 
 
-def whole_operators() -> dict[str, Kind]:
-    """Operators that are one call of a family, by name."""
-    return {name: Kind("", "sample", family.name) for family in registered() for name in family.profile.whole}
-
-
 # Operand types as kernel names spell them; the first found wins, so narrow types come before what they are scaled in.
 DTYPES: tuple[tuple[str, str], ...] = (
     (r"nvfp4|mxfp4|float_e2m1|fp4_t|e2m1", "nvfp4"),

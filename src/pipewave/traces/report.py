@@ -94,9 +94,7 @@ class Report(Shown):
 
     @property
     def headline(self) -> tuple[str, ...]:
-        """What a reader should know first: where the wall clock went and the remedy, then what kernels could win back,
-        or why that is not known.
-        """
+        """Where the wall clock went and the remedy, then what kernels could win back, or why nobody knows."""
         ran, won = f"kernels took {self.gpu_us / 1e3:,.3f} ms", self.recoverable_us / (self.gpu_us or 1.0)
         kernels = f"{ran}; {self.recoverable_us / 1e3:,.3f} ms of them ({won:.1%}) could be won back"
         if not self.judged:

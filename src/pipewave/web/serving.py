@@ -50,8 +50,11 @@ def serve_answer(query: ServeQuery) -> dict[str, Any]:
     found = estimate(spec, gpu, **{name: getattr(query, name) for name in ASKED}, kv_dtype=cache).to_dict()
     runner = Runner.of(Deployment(spec, parallel, cache), gpu, find_engine(engine))
     facts = _step_facts(runner, first_steps(runner, Setup(engine=engine), batch))
+    # Changed GPU numbers and a model of one's own are no options of `estimate`.
+    plain = not query.what_if and isinstance(query.model, str) and isinstance(query.gpu, str)
+    command = line(["pipewave", "estimate", "--json"], query.given()) if plain else query_command("serve", query)
     return {"schema_version": 1, **found, "throughput_tokens_s": found["output_tokens_per_s"], **facts,
-            "command": estimate_command(query)}  # fmt: skip
+            "command": command}  # fmt: skip
 
 
 def _step_facts(runner: Runner, batches: dict[str, Batch]) -> dict[str, Any]:
@@ -93,10 +96,3 @@ def cached(query: ServeQuery) -> dict[str, Any]:
 @lru_cache(maxsize=512)
 def _cached(query: str) -> dict[str, Any]:
     return serve_answer(ServeQuery.model_validate_json(query))
-
-
-def estimate_command(query: ServeQuery) -> str:
-    """`pipewave estimate ...`; with changed GPU numbers or a model of one's own, `pipewave query`."""
-    if query.what_if or not (isinstance(query.model, str) and isinstance(query.gpu, str)):
-        return query_command("serve", query)
-    return line(["pipewave", "estimate", "--json"], query.given())

@@ -157,9 +157,7 @@ def _tile_rows(engine: AttentionKernel, shape: Shape) -> Amount:
 
 
 def times_of(shape: Shape, work: PrefillWork, setting: AttentionSetting) -> dict[str, Amount]:
-    """Seconds by cause, whatever overlaps; `l2_time`: to read every tile's keys and values, `copies`: of new tokens
-    around the kernel.
-    """
+    """Seconds by cause, whatever overlaps; `l2_time`: to read all tiles' keys and values, `copies`: of new tokens."""
     engine, layout, sms, xp = setting.engine, shape.layout, setting.sms, shape.xp
     slots, alone = sms * engine.prefill.ctas, engine.alone
     shared = xp.minimum(xp.maximum(work.blocks / sms, 1.0), float(engine.prefill.ctas))

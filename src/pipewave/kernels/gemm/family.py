@@ -129,9 +129,7 @@ def unaligned(m: Any, n: Any, k: Any, at: GemmMachine, ctx: Context, xp: Arith) 
 
 @cache
 def losses(protocol: str, dtype: str, library: str) -> Mapping[int, tuple[float, float]]:
-    """Log of the time lost with the fewest tiles, and more a doubling, by the unit that rows start at; empty where none
-    is known.
-    """
+    """Log of the time lost with the fewest tiles, and more a doubling, by the unit that rows start at, where known."""
     facts = {"protocol": protocol, "dtype": dtype, "library": library}
     found = {unit: constant("gemm_row_start", unit=unit, **facts) for unit in UNITS}
     return {unit: lost for unit, lost in found.items() if lost}

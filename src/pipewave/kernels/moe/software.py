@@ -123,9 +123,7 @@ def widens(ctx: Context) -> bool:
 
 
 class Blocks(NamedTuple):
-    """Tokens × output features of a block [call], whether the call said so itself, and where (1.0) the stack has a
-    tuned file instead.
-    """
+    """Tokens × output features of a block [call], whether the call says so, and where (1.0) a tuned file would."""
 
     rows: Array
     columns: Array
