@@ -16,7 +16,7 @@ elsewhere, and adds up all results.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -26,6 +26,7 @@ import numpy as np
 from pipewave.calls.families import Call, all_gather, all_reduce, reduce_scatter
 from pipewave.calls.operators import MoeAllToAll
 from pipewave.errors import BadInput
+from pipewave.files import packaged
 from pipewave.kernels.moe.routing import steady_weights
 from pipewave.models.spec import Ffn, ModelSpec, Moe
 from pipewave.models.stage import ACT, Stage, Use
@@ -164,18 +165,7 @@ LOW_LATENCY, HIGH_THROUGHPUT = "deepep_ll", "deepep_ht"
 # Tokens of a rank that low-latency buffers hold: SGLang 0.5.14 environ.py NUM_MAX_DISPATCH_TOKENS_PER_RANK.
 FEW_TOKENS = 128
 # What engines call their exchanges: vLLM 0.22.1 config/parallel.py, SGLang 0.5.14 server_args.py moe_a2a_backend.
-NAMES = {
-    "allgather": GATHER,
-    "allgather_reducescatter": GATHER,
-    "none": GATHER,
-    "allgather_quantised": GATHER + NARROW,
-    "allreduce": ADDED,
-    "deepep": DEEPEP + NARROW,
-    "deepep_high_throughput": HIGH_THROUGHPUT + NARROW,
-    "deepep_low_latency": LOW_LATENCY + NARROW,
-    "flashinfer_nvlink_one_sided": "nvlink_one_sided" + NARROW,
-    "flashinfer_nvlink_two_sided": "nvlink_two_sided" + NARROW,
-}
+NAMES: Mapping[str, str] = packaged.document(Path(__file__).with_name("exchanges.json"))
 
 
 def exchange_of(word: str) -> str:

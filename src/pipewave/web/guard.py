@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from anyio import CancelScope, current_time
@@ -18,25 +19,14 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pipewave.files import packaged
 from pipewave.web.limits import JSON_BYTES, TRAFFIC_BYTES
 
 HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]{2,45})\]|(?P<name>[A-Za-z0-9.-]{1,253}))(?::[0-9]{1,5})?", re.ASCII)
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 UPLOADS = ("/api/trace",)  # bodies that their handler streams to a file, and bounds itself
 LARGER = {"/api/traffic": TRAFFIC_BYTES}  # questions that hold a file
-POLICY = (
-    "default-src 'self'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
-)
-HEADERS: Mapping[str, str] = {
-    "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "permissions-policy": "camera=(), geolocation=(), microphone=()",
-    "x-frame-options": "DENY",
-}
+HEADERS: Mapping[str, str] = packaged.document(Path(__file__).with_name("headers.json"))  # of every answer
 YEAR = "public, max-age=31536000, immutable"
 LINGER_S = 10.0  # for what a refused client still sends
 
