@@ -7,7 +7,8 @@ import pytest
 
 import pipewave as pw
 from pipewave.kernels import family_of
-from pipewave.kernels.attention.family import DECODE, one
+from pipewave.kernels.attention.family import DECODE, analyse
+from pipewave.kernels.attention.tasks import uniform
 from pipewave.kernels.base import Context
 from pipewave.nets.weights_metadata import changes
 from pipewave.physics.cache import PRODUCT_DRAM_SHARE
@@ -53,8 +54,9 @@ def test_a_slow_cast_grows_with_the_elements_alone(gpu: str, slow: str, plain: s
 def _decode(stack: str, impl: str, gpu: str, batch: float, kv_dtype: str = "bf16") -> float:
     options = {"kv_dtype": kv_dtype, "causal": True, "head_dim": 128, "variant": DECODE}
     ctx = Context(pw.find(gpu), "bf16", "graph", stack, impl, tuple(options.items()))
-    case = {"q_lens": [1] * int(batch), "kv_lens": [512] * int(batch), "heads": 32, "kv_heads": 8}
-    return float(one(case, ctx).base_s)
+    heads = {"heads": np.array([32.0]), "kv_heads": np.array([8.0]), "window": np.array([0.0])}
+    requests = uniform(np.array([1.0]), np.array([512.0]), np.array([batch]))
+    return float(analyse(heads, ctx, requests).base_s[0])
 
 
 @pytest.mark.parametrize("gpu", GPUS)

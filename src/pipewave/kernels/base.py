@@ -205,7 +205,8 @@ class Family:
 
     name: str
     call: type[Call]
-    analyse: Callable[[Columns, Context], Analysis] = None  # type: ignore[assignment]  # by `formula` where that is given
+    # By `formula` where that is given; of lists, a third argument holds requests that are grouped already.
+    analyse: Callable[..., Analysis] = None  # type: ignore[assignment]
     options: tuple[str, ...] = ()  # fields of the call that go to `Context.options` instead of the columns
     same: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None  # what stands for options that are answered alike
     ragged: tuple[str, ...] = ()  # fields that are lists

@@ -96,9 +96,9 @@ def net_of(case: Mapping[str, Any]) -> str:
     return f"{case.get('kind', 'gdn')}_{part}"
 
 
-def analyse_delta_net(cols: Columns, ctx: Context) -> Analysis:
-    """Demand, base estimate and features of a batch."""
-    seqs, heads = sequences(requests_of(cols), CHUNK), heads_of(cols, ctx)
+def analyse_delta_net(cols: Columns, ctx: Context, requests: Requests | None = None) -> Analysis:
+    """Demand, base estimate and features of a batch; `requests` where they are grouped already."""
+    seqs, heads = sequences(requests or requests_of(cols), CHUNK), heads_of(cols, ctx)
     read, out, states = seqs.tokens * heads.inputs, seqs.tokens * heads.out, seqs.batch * heads.state
     if scanned(ctx):
         border = Stream(0.0 * read, read, out + states)
@@ -167,9 +167,9 @@ BLOCK_CYCLES, CHUNK_CYCLES, VECTOR = 0.137, 0.30, 8.0
 ROWS = 8.0  # tokens that a block walks at most: vLLM's and SGLang's Triton kernel
 
 
-def analyse_conv(cols: Columns, ctx: Context) -> Analysis:
-    """Demand, base estimate and features of a batch."""
-    requests = requests_of(cols)
+def analyse_conv(cols: Columns, ctx: Context, requests: Requests | None = None) -> Analysis:
+    """Demand, base estimate and features of a batch; `requests` where they are grouped already."""
+    requests = requests or requests_of(cols)
     seqs, channels = sequences(requests, ROWS), cols["channels"]
     size = ACTIVATION_BYTES * seqs.tokens * channels
     history = ACTIVATION_BYTES * seqs.batch * channels * (cols["width"] - 1.0)
@@ -197,10 +197,10 @@ def analyse_conv(cols: Columns, ctx: Context) -> Analysis:
 # the estimate is physics alone, with the wide interval of a family without a net.
 
 
-def analyse_mamba2(cols: Columns, ctx: Context) -> Analysis:
-    """Demand and base estimate of a batch."""
+def analyse_mamba2(cols: Columns, ctx: Context, requests: Requests | None = None) -> Analysis:
+    """Demand and base estimate of a batch; `requests` where they are grouped already."""
     chunk = float(cols["chunk"].max(initial=1.0))
-    seqs = sequences(requests_of(cols), chunk)
+    seqs = sequences(requests or requests_of(cols), chunk)
     heads, dim, width, groups = (cols[name] for name in ("heads", "head_dim", "state_dim", "groups"))
     states = STATE_BYTES[ctx.option("state_dtype", "fp32")] * heads * dim * width
     x = ACTIVATION_BYTES * seqs.tokens * heads * dim  # and y, which is as large

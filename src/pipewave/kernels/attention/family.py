@@ -15,6 +15,7 @@ from pipewave.kernels.attention.tasks import (
     Amount,
     AnyRequests,
     Heads,
+    Requests,
     Shape,
     requests_of,
     requests_of_one,
@@ -38,9 +39,9 @@ def phase(case: Mapping[str, Any]) -> str:
     return DECODE if max(case["q_lens"]) == 1 and not alone else PREFILL
 
 
-def analyse(cols: Columns, ctx: Context) -> Analysis:
-    """Demand, base estimate and features of a batch of attention calls."""
-    requests = requests_of(cols)
+def analyse(cols: Columns, ctx: Context, requests: Requests | None = None) -> Analysis:
+    """Demand, base estimate and features of a batch of attention calls; `requests` where they are grouped already."""
+    requests = requests or requests_of(cols)
     heads, kv_heads = requests.per_call(cols["heads"]), requests.per_call(cols["kv_heads"])
     window, softcap = (
         requests.per_call(cols[name]) if name in cols and cols[name].any() else None for name in ("window", "softcap")
@@ -144,14 +145,18 @@ CONTEXT, GENERATION = "mla_context", "mla_generation"
 NOPE_DIM = VALUE_DIM = 128.0
 
 
-def analyse_mla(cols: Columns, ctx: Context) -> Analysis:
+def analyse_mla(cols: Columns, ctx: Context, requests: Requests | None = None) -> Analysis:
     """Demand, base estimate and features of a batch of latent-attention calls.
 
     Heads with keys and values of their own take the fewest operations for many queries; one compressed row a token that
     all heads read takes the fewest bytes, and is what a cache holds. Some context kernels work on such rows, too.
     """
-    requests, rope, rank = requests_of(cols), float(ctx.option("rope_dim")), float(ctx.option("kv_lora_rank"))
-    heads = requests.per_call(cols["heads"])
+    requests = requests or requests_of(cols)
+    heads, rope, rank = (
+        requests.per_call(cols["heads"]),
+        float(ctx.option("rope_dim")),
+        float(ctx.option("kv_lora_rank")),
+    )
     cached = kv_bytes(ctx.option("kv_dtype"), ctx.dtype)
     latent = Heads(heads, heads / heads, None, rank + rope, rank, cached, ACTIVATION_BYTES, latent=True)
     if ctx.option("phase") == "generation":

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES, OPERAND_BYTES
-from pipewave.kernels.attention.tasks import requests_of
+from pipewave.kernels.attention.tasks import Requests, requests_of
 from pipewave.kernels.attention_module import parts as projections
 from pipewave.kernels.attention_module.cores import Cores, padded
 from pipewave.kernels.attention_module.parts import counts, module
@@ -34,10 +34,10 @@ def net_of(case: Mapping[str, Any]) -> str:
     return PARTS.get(part, f"{GROUPS[case['kind']]}_{case.get('phase', 'context')}")
 
 
-def analyse(cols: Columns, ctx: Context) -> Analysis:
-    """Demand, base estimate and features of a batch."""
-    dims = module(cols, ctx)
-    seen = counts(requests_of(cols), dims)
+def analyse(cols: Columns, ctx: Context, requests: Requests | None = None) -> Analysis:
+    """Demand, base estimate and features of a batch; `requests` where they are grouped already."""
+    requests, dims = requests or requests_of(cols), module(cols, ctx)
+    seen = counts(requests, dims)
     cores = Cores(ctx, dims, seen, ctx.option("phase", "context") == "generation")
     part = str(ctx.option("part", "module"))
     whole = part == "module"
