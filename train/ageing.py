@@ -3,11 +3,12 @@
 Counted backwards (`--count`): of all cards the versions that were released after a day are taken out, and their rows
 are asked under their own names, on shapes that are not held out of the weights that ship. What answers is the newest
 version before that day, with the interval of `nearest_version`, which was settled on neighbours a release apart. Kept
-are quantiles of the factor on its half-width that holds a row, by net and pair of versions.
+are quantiles of the factor on its half-width that holds a row, by net and pair of versions; of calls that the two run
+by other kernels, as the rule `changed_in` has it, quantiles of the error itself.
 
 The law (`--write`): the half-width times `1 + rate * months`, at most `most` times, months from the release of the
-version that answers to that of the one asked for. The rate of a net holds nine in ten rows, pairs of versions alike.
-Each version is also scored by the rate that the others call for.
+version that answers to that of the one asked for; by other kernels a half-width of its own. Both hold nine in ten rows,
+pairs of versions alike. Each version is also scored by the law that the others call for.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from corpus.frame import Table, finish, gpu_name
 from corpus.select import HELD_OUT, fold
 from corpus.sources import tables
 from pipewave.files import manifest
+from pipewave.gpus import find
+from pipewave.prediction.fallback import Query
 from pipewave.software.ageing import AGEING, age
 from pipewave.software.stacks import framework, version_text
 from train.cards import ROOT, TABLES, WEIGHTS, altered, read, write
@@ -44,7 +47,7 @@ EACH, A_FILE = 40, 2_000  # rows of a GPU, version and type; of a file, from whi
 QUANTILES = np.arange(0.5, 100.0) / 100.0
 COUNTED = TABLES / "ageing.json"
 MOST = 4.0  # times a half-width at most: no pair that was counted is further apart
-RATES = tuple(round(0.05 * step, 2) for step in range(61))  # a month
+RATES = tuple(round(0.05 * step, 2) for step in range(61))  # a month; half-widths in log time by other kernels, too
 FEWEST = 20  # rows of a pair that tells
 SOURCE = "python -m train.ageing --write: versions asked from those before them, train/tables/ageing.json"
 
@@ -106,59 +109,67 @@ def _of_file(table: Table, file: Path, folder: Path) -> pd.DataFrame:
 def counted(names: Sequence[str]) -> list[dict[str, Any]]:
     """By net and pair of versions: rows, months between them, and quantiles of what rows need."""
     frames = {table: sampled(table) for table in names}
-    needed: dict[tuple[str, str, str, float], list[float]] = defaultdict(list)
+    needed: dict[tuple[str, str, str, float, bool], list[float]] = defaultdict(list)
     for day in DAYS:
         for one in asked(frames, date.fromisoformat(day)):
             older = age(one.answered, one.stack)
             if older:  # the law in force is taken out
-                pair = (one.net, one.stack, one.answered, round(older.months, 2))
-                needed[pair].append(abs(one.off) / one.half * older.factor(one.net))
+                query = Query(one.stack, one.gpu, one.dtype, "graph", one.net, find(one.gpu).compute_capability)
+                other = query.changed(one.answered)
+                pair = (one.net, one.stack, one.answered, round(older.months, 2), other)
+                needed[pair].append(abs(one.off) / (1.0 if other else one.half / older.factor(one.net)))
     return [
-        {"net": net, "asked": stack, "answered": other, "months": months,
+        {"net": net, "asked": stack, "answered": older, "months": months, "other_kernels": other,
          "rows": len(each), "needed": [round(float(one), 3) for one in np.quantile(each, QUANTILES)]}
-        for (net, stack, other, months), each in sorted(needed.items())
+        for (net, stack, older, months, other), each in sorted(needed.items())
     ]  # fmt: skip
 
 
 Pair = Mapping[str, Any]  # a row of what was counted
 
 
-def factor(pair: Pair, rate: float) -> float:
-    """What the law multiplies the half-width of a pair of versions by."""
-    return min(1.0 + rate * float(pair["months"]), MOST)
+def limit(pair: Pair, rate: float, half: float) -> float:
+    """What the law multiplies the half-width of a pair of versions by; by other kernels, the half-width itself."""
+    return half if pair["other_kernels"] else min(1.0 + rate * float(pair["months"]), MOST)
 
 
-def inside(pairs: Sequence[Pair], rate: float) -> float:
+def inside(pairs: Sequence[Pair], rate: float, half: float) -> float:
     """Mean share of rows that the law holds, pairs alike."""
-    return float(np.mean([np.mean(np.array(pair["needed"]) <= factor(pair, rate)) for pair in pairs]))
+    return float(np.mean([np.mean(np.array(pair["needed"]) <= limit(pair, rate, half)) for pair in pairs]))
 
 
-def rate_of(pairs: Sequence[Pair]) -> float:
-    """The least rate that holds nine in ten rows; the largest tried where none does."""
-    return next((rate for rate in RATES if inside(pairs, rate) >= LEVEL), RATES[-1])
+def law_of(pairs: Sequence[Pair]) -> tuple[float, float]:
+    """The least rate, and half-width by other kernels, that hold nine in ten rows each; the largest tried where none
+    does, and 0 where no pair tells.
+    """
+    parts = ([pair for pair in pairs if pair["other_kernels"] == other] for other in (False, True))
+    enough = [[one for one in RATES if not part or inside(part, one, one) >= LEVEL] for part in parts]
+    rate, half = (min(each, default=RATES[-1]) for each in enough)
+    return rate, half
 
 
 def left_out(pairs: Sequence[Pair]) -> float:
-    """Mean share inside of each version asked for, by the rate that the others call for."""
-    versions_asked = dict.fromkeys(pair["asked"] for pair in pairs)
+    """Mean share inside of each version asked for, by the law that the others call for."""
     shares = []
-    for one in versions_asked:
+    for one in dict.fromkeys(pair["asked"] for pair in pairs):
         others = [pair for pair in pairs if pair["asked"] != one]
-        shares.append(inside([pair for pair in pairs if pair["asked"] == one], rate_of(others or pairs)))
+        shares.append(inside([pair for pair in pairs if pair["asked"] == one], *law_of(others or pairs)))
     return float(np.mean(shares))
 
 
 def law(found: Sequence[Pair]) -> dict[str, Any]:
-    """Rates by net, of others the mean, and what each holds of versions left out."""
+    """Rates and half-widths by net, of others the mean and the widest, and what each holds of versions left out."""
     by_net: dict[str, list[Pair]] = defaultdict(list)
     for pair in found:
         if pair["rows"] >= FEWEST:
             by_net[pair["net"]].append(pair)
-    rates = {net: rate_of(pairs) for net, pairs in by_net.items()}
+    laws = {net: law_of(pairs) for net, pairs in by_net.items()}
     for net, pairs in by_net.items():
-        print(f"{net:20} {len(pairs):3} pairs, rate {rates[net]:.2f} a month: inside {100 * inside(pairs, 0.0):.1f} % "
-              f"before, {100 * inside(pairs, rates[net]):.1f} now, {100 * left_out(pairs):.1f} left out")  # fmt: skip
-    return {"source": SOURCE, "most": MOST, "rates": rates | {"other": round(float(np.mean([*rates.values()])), 2)}}
+        print(f"{net:20} {len(pairs):3} pairs: rate {laws[net][0]:.2f} a month, by other kernels {laws[net][1]:.2f}; "
+              f"inside {100 * inside(pairs, *laws[net]):.1f} %, left out {100 * left_out(pairs):.1f}")  # fmt: skip
+    rates, halves = {net: one[0] for net, one in laws.items()}, {net: one[1] for net, one in laws.items() if one[1]}
+    return {"source": SOURCE, "most": MOST, "rates": rates | {"other": round(float(np.mean([*rates.values()])), 2)},
+            "other_kernels": halves | {"other": max(halves.values(), default=0.0)}}  # fmt: skip
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -116,15 +116,11 @@ def _spread(given: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
             "gfx": gfx,
             "dtype": dtype,
             "shapes": len(some),
-            "median ratio": _median(some),
+            "median ratio": round(float(some.spread.median()), 3),
         }
         for kernel, table in several.items()
         for (gfx, dtype), some in table.groupby(["gfx", "dtype"])
     ]
-
-
-def _median(rows: pd.DataFrame) -> float:
-    return round(float(rows.spread.median()), 3)
 
 
 if __name__ == "__main__":

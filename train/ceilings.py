@@ -70,17 +70,14 @@ def slower(rows: Rows, predictions: Predictions, keep: NDArray[np.bool_] | None 
     at, over = np.concatenate(index), np.concatenate(above)
     kept = slice(None) if keep is None else keep[at]
     gpu = rows.columns["gpu"].text()[at[kept]]
-    return {str(card): (int((gpu == card).sum()), _percent(over[kept][gpu == card] > 0)) for card in np.unique(gpu)}
+    of_gpu = {str(card): over[kept][gpu == card] > 0 for card in np.unique(gpu)}
+    return {card: (len(each), round(100.0 * float(each.mean()), 2)) for card, each in of_gpu.items()}
 
 
 def _shift(rows: Rows, index: Ints, known: Mapping[str, float]) -> Floats:
     """The most specific shift for each row, as the estimator looks it up."""
     texts = [rows.columns[name].text()[index].tolist() for name in ("protocol", "gpu")]
     return np.array([Ceiling.most_specific(known, protocol, gpu) for protocol, gpu in zip(*texts, strict=True)])
-
-
-def _percent(slower: NDArray[np.bool_]) -> float:
-    return round(100.0 * float(slower.mean()), 2)
 
 
 def report(rows: Rows, run: Path) -> dict[str, dict[str, float]]:

@@ -59,14 +59,10 @@ def held(name: str, mean: Floats, scale: Floats, rows: Rows) -> Held:
     gpu, protocol = rows.columns["gpu"].codes[split.score], rows.columns["protocol"].text()[split.score]
     basis = basis_of(rows, split.score, split.train)
     family = len(rows.columns["gpu"].values) + rows.columns["family"].codes[split.score]
-    unit = np.where(basis == NEW, family, _cards(rows.columns["gpu"].values)[gpu])
+    gpus = rows.columns["gpu"].values
+    first = {second: gpus.index(first) for first, second in TWINS if first in gpus}  # twins are one unit
+    unit = np.where(basis == NEW, family, np.array([first.get(name, code) for code, name in enumerate(gpus)])[gpu])
     return Held(split.score, error, scale, gpu, unit, protocol, basis)
-
-
-def _cards(gpus: Sequence[str]) -> Ints:
-    """A code for each GPU, its twin's where that comes first."""
-    first = {second: gpus.index(first) for first, second in TWINS if first in gpus}
-    return np.array([first.get(gpu, code) for code, gpu in enumerate(gpus)])
 
 
 def basis_of(rows: Rows, index: Ints, train: Ints) -> Ints:

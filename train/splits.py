@@ -60,7 +60,7 @@ def by_name(name: str, rows: Rows, few_share: float = FEW_SHARE) -> Split:
         "logo": lambda: _held_out(name, _is(rows, "gpu", twins(rest))),
         "lofo": lambda: _held_out(name, _is(rows, "family", (rest,))),
         "few": lambda: few_shot(name, rows, few_share),
-        "ver": lambda: _unknown_software(name, rows, left_out_software(rows, int(rest))),
+        "ver": lambda: _held_out(name, left_out_software(rows, int(rest)), rows.fold == HELD_OUT),
         "ship": lambda: _held_out(name, rows.fold == HELD_OUT),
         "all": lambda: Split(name, np.arange(len(rows)), np.arange(0)),
     }
@@ -98,13 +98,6 @@ def few_shot(name: str, rows: Rows, share: float = FEW_SHARE) -> Split:
     return Split(name, np.concatenate([others, np.tile(drawn, repeats)]), score)
 
 
-def _unknown_software(name: str, rows: Rows, held: NDArray[np.bool_]) -> Split:
-    """Without those rows, and without the shapes that shipped weights never see: of these, both are unknown."""
-    if not held.any():
-        raise ValueError(f"split {name!r}: holds out no rows")
-    return Split(name, np.flatnonzero(~held & (rows.fold != HELD_OUT)), np.flatnonzero(held))
-
-
 def left_out_software(rows: Rows, part: int) -> NDArray[np.bool_]:
     """Rows of versions left out altogether, and of others that are then known from other GPUs only.
 
@@ -116,7 +109,9 @@ def left_out_software(rows: Rows, part: int) -> NDArray[np.bool_]:
     older, older_here = (~np.isin(codes, np.unique(codes[counted])) for codes in (stack, pair))
     names = rows.columns["stack"].values
     mine = _every_third(names, np.unique(stack[older]), part)[stack]
-    drawn = [[zlib.crc32(f"{card}|{name}".encode()) for name in names] for card in _firsts(rows)]
+    first = {second: name for name, second in TWINS}  # twins are left out together
+    gpus = [first.get(name, name) for name in rows.columns["gpu"].values]
+    drawn = [[zlib.crc32(f"{card}|{name}".encode()) for name in names] for card in gpus]
     places = np.array(drawn) % (ELSEWHERE * VERSIONS)
     return np.asarray((older & mine) | (older_here & (places[gpu, stack] == part)))
 
@@ -128,12 +123,6 @@ def _every_third(names: Sequence[str], older: Ints, part: int) -> NDArray[np.boo
     return np.array([order.get(code, -1) % VERSIONS == part and code in order for code in range(len(names))])
 
 
-def _firsts(rows: Rows) -> list[str]:
-    """Of each GPU code the name, its twin's where that comes first: they are left out together."""
-    first = {second: name for name, second in TWINS}
-    return [first.get(name, name) for name in rows.columns["gpu"].values]
-
-
 def _drawable(groups: Ints, rng: np.random.Generator) -> NDArray[np.bool_]:
     unique = np.unique(groups)
     if len(unique) >= FEW:
@@ -141,10 +130,11 @@ def _drawable(groups: Ints, rng: np.random.Generator) -> NDArray[np.bool_]:
     return np.isin(groups, rng.choice(unique, size=max(1, len(unique) // 2), replace=False))
 
 
-def _held_out(name: str, held: NDArray[np.bool_]) -> Split:
+def _held_out(name: str, held: NDArray[np.bool_], unseen: NDArray[np.bool_] | bool = False) -> Split:
+    """Without rows that are scored, and without others that shipped weights never see, so that both are unknown."""
     if not held.any():
         raise ValueError(f"split {name!r}: holds out no rows")
-    return Split(name, np.flatnonzero(~held), np.flatnonzero(held))
+    return Split(name, np.flatnonzero(~held & ~np.asarray(unseen)), np.flatnonzero(held))
 
 
 def meet(rows: Rows, conditions: Iterable[str]) -> NDArray[np.bool_]:

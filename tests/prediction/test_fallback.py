@@ -141,6 +141,15 @@ def test_a_stack_goes_by_the_name_of_its_rows(written: str, stack: str) -> None:
     assert versioned(written, "graph", [*SGLANG, *TRTLLM, "vllm-0.24.0"]) == stack
 
 
+def test_a_version_before_other_kernels_answers_where_no_other_can_and_a_note_says_so() -> None:
+    rows = TrainingRows(frozenset({TrainingRow("graph", "vllm-0.22.0", "fp8", "H200", "a")}))
+    later, earlier = (Query(f"vllm-{one}", "H200", "fp8", "graph", "fused_moe", 90) for one in ("0.24.0", "0.23.0"))
+    found = [fallback_chain(rows, query, None)[0] for query in (later, earlier)]
+    assert [one.stack for one in found] == ["vllm-0.22.0"] * 2
+    assert ["which ran other kernels" in one.note for one in found] == [True, False]
+    assert [query.changed("vllm-0.22.0") for query in (later, earlier)] == [True, False]
+
+
 def test_the_chain_goes_from_the_nearest_version_to_another_framework_with_reasons() -> None:
     rows = TrainingRows(
         frozenset(

@@ -181,6 +181,13 @@ def test_types_of_weights_are_no_types_of_kernels_without_weights(call: Call, dt
         (pw.fused_moe(256, 8, 2, 4096, 14336), "B200", "sglang-0.5.14", "sglang_fused_moe_triton"),
         (pw.fused_moe(256, 8, 2, 4096, 14336), "B300", "sglang-0.5.14", "sglang_fused_moe_triton"),
         (pw.fused_moe(256, 128, 8, 2048, 768), "B200", "sglang-0.5.14", "sglang_flashinfer_trtllm_moe"),
+        # one layer of 0.5.17 was measured, which Triton runs: others as 0.5.14 has them
+        (pw.fused_moe(256, 512, 10, 8192, 2048), "B200", "sglang-0.5.17", "sglang_fused_moe_triton"),
+        (pw.fused_moe(256, 128, 8, 2048, 768), "B200", "sglang-0.5.17", "sglang_flashinfer_trtllm_moe"),
+        (pw.fused_moe(256, 128, 8, 2048, 768), "B200", "sglang-0.5.23", "sglang_flashinfer_trtllm_moe"),
+        (pw.fused_moe(256, 8, 2, 4096, 14336), "B200", "sglang-0.5.23", "sglang_fused_moe_triton"),
+        (pw.fused_moe(256, 128, 4, 6144, 3072), "GB200", "vllm-0.25.0", "vllm_unquantizedfusedmoe_triton_tritonexperts"),
+        (pw.fused_moe(256, 128, 4, 6144, 3072), "B200", "vllm-0.33.0", "vllm_unquantizedfusedmoe_triton_tritonexperts"),
         (pw.fused_moe(256, 512, 22, 2048, 5120, gated=False), "H100", "trtllm-1.3.0rc20", "moe_torch_flow_nongated"),
         (pw.fused_moe(256, 64, 4, 1024, 5120, gated=False), "H100", "trtllm-1.3.0rc20", "moe_torch_flow_nongated"),
         (pw.fused_moe(256, 64, 4, 1024, 5120), "H100", "trtllm-1.3.0rc20", "moe_torch_flow_cutlass"),

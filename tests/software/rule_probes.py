@@ -219,9 +219,8 @@ def _moe(pick: random.Random) -> dict[str, Any]:
 def _layers() -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Layers that newest versions give to kernels of their own."""
     layers = [case.when["layer"] for case in table()["moe_model"] if "layer" in case.when] + [(2048, 768, 8, 128)]
-    for (hidden, inter, topk, experts), stack, dtype in product(
-        layers, ("sglang-0.5.14", "vllm-0.24.0"), TYPES["fused_moe"]
-    ):
+    stacks = ("sglang-0.5.14", "sglang-0.5.17", "vllm-0.24.0", "vllm-0.25.0")
+    for (hidden, inter, topk, experts), stack, dtype in product(layers, stacks, TYPES["fused_moe"]):
         sizes = {"tokens": 64, "hidden": hidden, "inter": inter, "topk": topk, "experts": experts}
         yield "B200", "graph", {"kernel": "fused_moe", **sizes, "stack": stack, "dtype": dtype}
 
@@ -313,9 +312,12 @@ def _answers(gpu: str, protocol: str, cases: list[dict[str, Any]]) -> list[float
 
 def _chosen() -> Iterator[float]:
     """Which of the versions known answers for one that is not, by what runs other kernels from a version on."""
-    known = ("vllm-0.19.0", "vllm-0.24.0")
+    known = ("vllm-0.19.0", "vllm-0.24.0", "sglang-0.5.9", "sglang-0.5.14")
     for dtype, net, capability, asked in product(
-        TYPES["gemm"], ("gemm", "gemm_fp8", "fused_moe"), (90, 100, 103), ("vllm-0.22.0", "vllm-0.23.0")
+        TYPES["gemm"],
+        ("gemm", "gemm_fp8", "fused_moe"),
+        (90, 100, 103, 120),
+        ("vllm-0.21.0", "vllm-0.23.0", "sglang-0.5.13"),
     ):
         yield float(known.index(str(nearest(asked, known, changes(asked, dtype, net, capability)))))
 

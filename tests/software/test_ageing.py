@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,10 @@ import pytest
 
 import pipewave as pw
 from pipewave.nets.weights_metadata import Interval, half_width, intervals_of
-from pipewave.software.ageing import age
+from pipewave.software.ageing import age, other_kernels
 
 ASKED = ("vllm-0.26.0", "vllm-0.28.0", "vllm-0.30.0", "vllm-0.33.0")
-CALLS = tuple(pw.gemm(512, 4096, 4096, dtype=dtype) for dtype in ("fp8", "fp8_block"))
+CALLS = (pw.gemm(512, 4096, 4096, dtype="fp8_block"), pw.fused_moe(64, 128, 8, 2048, 768, dtype="fp8_block"))
 
 
 def test_the_age_is_counted_in_releases_and_months() -> None:
@@ -51,6 +52,19 @@ def test_one_call_and_a_table_are_as_wide_and_say_how_old_the_rows_are() -> None
     alone = pw.predict(CALLS[0], "H200", stack=ASKED[-1], protocol="graph")
     assert np.allclose(table.high_us, alone.high_us, rtol=1e-5)
     assert any("answered from vllm-0.25.0, 10 releases and 3.7 months older" in note for note in alone.notes)
+
+
+def test_a_version_of_other_kernels_has_their_half_width_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = pw.fused_moe(64, 128, 8, 2048, 768, dtype="fp8_block")
+    same = pw.predict(call, "H200", stack="vllm-0.32.1", protocol="graph")
+    monkeypatch.setattr("pipewave.prediction.fallback.changes", lambda *_: ((0, 32),))
+    other, table = (pw.predict(each, "H200", stack="vllm-0.32.2", protocol="graph") for each in (call, [call] * 40))
+    assert np.log(same.high_us / same.latency_us) < other_kernels("fused_moe")
+    assert np.log(other.high_us / other.latency_us) == pytest.approx(other_kernels("fused_moe"))
+    assert np.allclose(table.high_us, other.high_us, rtol=1e-5)
+    assert any("which ran other kernels of this type" in note for note in other.notes)
+    named = pw.predict(replace(call, impl=other.impl), "H200", stack="vllm-0.32.3", protocol="graph")
+    assert named.high_us < other.high_us  # whoever names the kernel knows that it is the same
 
 
 def test_what_is_known_of_the_gpu_is_not_widened() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,17 +97,15 @@ def card(net: str, card: dict[str, Any]) -> dict[str, Any]:
     stacks = {stack for known in card["stacks"].values() for stack in known}
     own = [stack for stack in stacks if stack.startswith(CUSTOM_STACKS)]
     torch = [stack for stack in card["stacks"].get("profiler_warm", ()) if stack.startswith("torch")]
-    stack = {protocol: _newest(usual, card["stacks"][protocol]) for protocol, usual in card["default_stack"].items()}
+    stack = {
+        protocol: max((one for one in card["stacks"][protocol] if framework(one) == framework(usual)), key=version)
+        for protocol, usual in card["default_stack"].items()
+    }
     stack |= dict.fromkeys(["profiler_warm"] if torch else [], max(torch, default=""))
     return {
         "default_stack": stack,
         "default_impl": dict.fromkeys(sorted(stacks), "nccl") | dict.fromkeys(sorted(own), impl),
     }
-
-
-def _newest(stack: str, known: Iterable[str]) -> str:
-    """The newest version of a stack's framework."""
-    return max((name for name in known if framework(name) == framework(stack)), key=version)
 
 
 def _alike(net: str) -> str:

@@ -33,21 +33,17 @@ BACKENDS = {
 SIDES = {"NVLinkOneSided": "nvlink_one_sided", "NVLinkTwoSided": "nvlink_two_sided"}
 # vLLM dispatches in 290 us from 16 to 512 tokens (TensorRT-LLM with the same library in 70): host time.
 HOST_BOUND = ("vllm", "deepep_ht", "dispatch", 512)
+EXCHANGES = ("moe_a2a", "wideep_deepep_normal", "wideep_deepep_ll", "trtllm_alltoall")
 
 
 def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
     """All versions of the net's tables."""
     if net == MEGA:
         return _mega(data_dir)
-    frame = pd.concat(list(_exchanges(data_dir)), ignore_index=True)
+    a2a, normal, low, trtllm = (operators.table(name, data_dir).rename(columns=NAMES) for name in EXCHANGES)
+    parts = [_a2a(a2a), *_deepep(normal, "deepep_ht"), *_deepep(low, "deepep_ll"), _trtllm(trtllm)]
+    frame = pd.concat(parts, ignore_index=True)
     return operators.capped(frame.assign(group=balanced_names(grouped(frame, "hidden", "topk", "experts", "ep"))), MOST)
-
-
-def _exchanges(data_dir: Path | str | None) -> Iterator[pd.DataFrame]:
-    yield _a2a(operators.table("moe_a2a", data_dir).rename(columns=NAMES))
-    yield from _deepep(operators.table("wideep_deepep_normal", data_dir).rename(columns=NAMES), "deepep_ht")
-    yield from _deepep(operators.table("wideep_deepep_ll", data_dir).rename(columns=NAMES), "deepep_ll")
-    yield _trtllm(operators.table("trtllm_alltoall", data_dir).rename(columns=NAMES))
 
 
 def _a2a(frame: pd.DataFrame) -> pd.DataFrame:

@@ -18,7 +18,7 @@ from ast import literal_eval
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,7 +30,9 @@ from pipewave.kernels import family_of
 from pipewave.kernels.base import Analysis, Columns, Context
 from pipewave.kernels.moe.family import analyse
 from pipewave.kernels.moe.routing import SHAPE, SHARED, WHOLE, model
+from pipewave.kernels.moe.software import engine
 from pipewave.measure.row_files import rows as measured
+from pipewave.software.stacks import nearest
 from train.net import Net, balanced, pack
 from train.rows import Column, Rows
 
@@ -40,6 +42,7 @@ SIZES = ("tokens", "experts", "topk", "hidden", "inter", "gated", "tp", "ep")
 # The contract has one name for a weight type; what meets it shows in the implementation.
 ACTIVATIONS = {"mxfp4_mxfp8": ("mxfp4", ":mxfp8"), "int4_fp8": ("int4", ":w4afp8")}
 OLDER_ROWS = 1_500  # a GPU, stack and type
+MANY_LAYERS = 3  # of a version tell what it runs usually
 # Series that may have fallen back to untuned kernels, and how much slower than the layer's other series they then are.
 TUNED, SLOWER = ("moe_torch_flow", "moe_torch_flow_cutlass", "moe_torch_flow_nongated"), 1.8
 EVIDENCE = (
@@ -144,27 +147,41 @@ def packed(frame: pd.DataFrame, named: Mapping[str, Floats], base_us: Floats) ->
 
 
 def card(_: str, known: dict[str, Any]) -> dict[str, Any]:
-    """Kernels that a stack keeps for some models, beside that of its other layers of the type."""
-    return {"default_impl": known["default_impl"] | dict(_by_model(known["default_impl"]))}
-
-
-def _by_model(usual: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The most frequent implementation by stack, capability, type and what `chosen_by` says, where not the usual."""
-    frame = rows()
-    frame = frame[frame["counted"] & ~corpus.is_own(frame)]
+    """Kernels that a stack keeps for some models, beside that of its other layers of the type. A version of which few
+    layers were measured keeps those of the nearest one, and its usual kernel where that of the few is of another kind.
+    """
+    frame, usual = rows(), dict[str, str](known["default_impl"])
     layers = frame[[*SHAPE, "gated"]].drop_duplicates()
     layers = layers.assign(model=[model(layer) for layer in layers.to_dict("records")])
-    frame = frame.merge(layers, on=[*SHAPE, "gated"]).assign(
-        capability=lambda each: each["gpu"].map(lambda name: find(str(name)).compute_capability),
-        held=lambda each: np.where(each["ep"] > 1, SHARED, WHOLE),
-    )
-    for key, part in frame.groupby(["stack", "capability", "dtype", "model"], observed=True):
-        *where, name = map(str, cast(tuple[Any, ...], key))
+    frame = frame[~corpus.is_own(frame)].merge(layers, on=[*SHAPE, "gated"])
+    capability = frame["gpu"].map(lambda name: str(find(name).compute_capability))
+    frame["where"] = frame["stack"] + "|" + capability + "|" + frame["dtype"]
+    frame["held"] = np.where(frame["ep"] > 1, SHARED, WHOLE)
+    near = dict(_near(frame.groupby("where").agg(layers=("group", "nunique"), named=("model", "all"))))
+    usual |= {few: usual[many] for few, many in near.items() if engine(usual[few]) != engine(usual[many])}
+    models = dict(_by_model(frame, usual))
+    kept = {few + key.removeprefix(many): impl for few, many in near.items() for key, impl in models.items()
+            if key.startswith(f"{many}|")}  # fmt: skip
+    return {"default_impl": usual | kept | models}
+
+
+def _near(measured: pd.DataFrame) -> Iterator[tuple[str, str]]:
+    """By version, capability and type of which few layers were measured, all named: the nearest version of many."""
+    many = [str(one).partition("|") for one in measured.index[measured["layers"] >= MANY_LAYERS]]
+    for few in measured.index[measured["named"] & (measured["layers"] < MANY_LAYERS)]:
+        stack, _, kind = few.partition("|")
+        if found := nearest(stack, [name for name, _, other in many if other == kind]):
+            yield few, f"{found}|{kind}"
+
+
+def _by_model(frame: pd.DataFrame, usual: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The most frequent implementation by stack, capability, type and what `chosen_by` says, where not the usual."""
+    for (where, name), part in frame.groupby(["where", "model"]):
         runs = part.groupby("held")["impl"].agg(_most)
         for held in (WHOLE, SHARED):
             impl = str(runs.get(held, runs.iloc[0]))
-            if impl != usual.get("|".join(where)):
-                yield "|".join((*where, f"{name},{held}")), impl
+            if impl != usual.get(where, impl):
+                yield f"{where}|{name},{held}", impl
 
 
 def _most(impls: pd.Series) -> str:

@@ -182,6 +182,7 @@ def intervals_of(
     *,
     sibling: bool = False,
     aged: float = 1.0,
+    least: float = 0.0,
 ) -> tuple[Interval, ...]:
     """The intervals of which the widest counts: no call gets less than it would on a more familiar GPU.
 
@@ -191,7 +192,8 @@ def intervals_of(
     one architecture: on others, a cold call is no more certain than a replay, which was measured on all. A GPU of which
     a `sibling` was measured, as compute capability 10.3 is of 10.0 (CUDA's family-specific code, sm_100f, runs on
     both), is as certain as a new GPU of a known architecture: it runs the same kernels. `aged` widens those of other
-    software for the time between its release and that of the version asked for (`pipewave.software.ageing`).
+    software for the time between its release and that of the version asked for, and `least` is the least half-width
+    in log time where it ran other kernels (`pipewave.software.ageing`).
     """
     ground = BASES[1] if sibling else basis
     bases = [name for name in (AGAIN, *BASES[: BASES.index(ground) + 1]) if name in known]
@@ -201,7 +203,7 @@ def intervals_of(
     replayed = (f"{BASES[-1]}|graph",) if (ground, protocol) == (BASES[-1], "cold") else ()
     elsewhere = (known[name] for name in replayed if name in known)
     each = [known.get(f"{name}|{protocol}", known[name]) for name in bases]
-    return (*each, *elsewhere, *added)
+    return (*each, *elsewhere, *added, *((Interval(least, 0.0),) if least else ()))
 
 
 def half_width(intervals: Sequence[Interval], scale: Any, xp: Arith = ARRAY) -> Any:

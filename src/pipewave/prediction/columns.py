@@ -124,7 +124,8 @@ def calls_of(table: Mapping[str, Any]) -> list[Call]:
 
 def _call(row: int, case: Mapping[str, Any]) -> Call:
     try:
-        return from_dict({name: value for name, value in case.items() if not _absent(value)})
+        nan = [name for name, value in case.items() if isinstance(value, float) and value != value]
+        return from_dict({name: value for name, value in case.items() if value is not None and name not in nan})
     except BadInput as error:
         raise type(error)(f"row {row}: {error.message}", field=error.field) from error
 
@@ -140,10 +141,6 @@ def _one(name: str, column: Any) -> Any:
     """A list of numbers where lists are the values is one value, for every row: a tuple from here on."""
     flat = isinstance(column, list) and bool(column) and not any(hasattr(value, "__len__") for value in column)
     return tuple(column) if name in LISTS and flat else column
-
-
-def _absent(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and value != value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +166,8 @@ def uniform(named: Mapping[str, Any]) -> TableBatch | None:
     A column is an array, a list or a scalar that stands for every row.
     """
     try:
-        arrays = {name: _array(column) for name, column in named.items() if _is_column(column)}
+        lists = {name: one for name, one in named.items() if not isinstance(one, str) and hasattr(one, "__len__")}
+        arrays = {name: _array(column) for name, column in lists.items()}
         rows = {array.shape for array in arrays.values()}
         if len(rows) != 1 or (shape := rows.pop()) in ((0,), (1,)) or len(shape) != 1:
             return None
@@ -185,10 +183,6 @@ def uniform(named: Mapping[str, Any]) -> TableBatch | None:
         return None
     columns = {name: arrays.get(name, np.full(shape, case.get(name) or 0)).astype(np.float64) for name in numbers}
     return TableBatch(family, case, columns)
-
-
-def _is_column(column: Any) -> bool:
-    return not isinstance(column, str) and hasattr(column, "__len__")
 
 
 def _array(column: Any) -> NDArray[Any]:

@@ -41,6 +41,11 @@ class Query(NamedTuple):
         """The type of the call."""
         return self.kind.partition(",")[0]
 
+    def changed(self, used: str) -> bool:
+        """Whether another version ran other kernels of the type; how far off these are, replays alone were counted."""
+        wanted, since = stacks.version(str(self.stack)), changes(str(self.stack), self.dtype, self.net, self.capability)
+        return self.protocol == "graph" and any((stacks.version(used) < one) != (wanted < one) for one in since)
+
 
 class Candidate(NamedTuple):
     """A stack that may answer: the name it was asked by, the name its rows have, how near they are (`LEVELS`), and the
@@ -91,8 +96,9 @@ def _substitutes(
 
 def _substitute(pool: TrainingRows, query: Query, used: str, level: str) -> Candidate:
     text = used if query.gpu in pool.gpus(used) else f"{used}: {_where(pool, used)}"
-    older = age(used, str(query.stack))
-    return Candidate(used, used, level, _note(query, f"{text}, {older}" if older else text))
+    older, other = age(used, str(query.stack)), level == LEVELS[2] and query.changed(used)
+    known = (text, str(older) if older else "", "which ran other kernels of this type" if other else "")
+    return Candidate(used, used, level, _note(query, ", ".join(filter(None, known))))
 
 
 def _note(query: Query, answered: str) -> str:

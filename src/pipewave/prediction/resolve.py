@@ -24,7 +24,7 @@ from pipewave.physics.power import Draw, draw_of
 from pipewave.prediction.columns import options_of
 from pipewave.prediction.fallback import Query, choose
 from pipewave.software import stacks
-from pipewave.software.ageing import age
+from pipewave.software.ageing import age, other_kernels
 
 REVEALING = ("config", "tile", "ctas")  # options that say how a call was implemented, not what it computes
 UNTRAINED = {"measured_gpu": Interval(1.0), "same_architecture": Interval(1.5), "new_architecture": Interval(2.0)}
@@ -54,6 +54,7 @@ class Source:
     near: bool = False
     reference_gpu: str = ""
     aged: float = 1.0  # by what intervals of another version are widened for the time between the two
+    least: float = 0.0  # half-width in log time, at least, where another version ran other kernels
     sibling: bool = False  # a new architecture, but rows are of one that runs the same family-specific code
 
 
@@ -92,22 +93,17 @@ def resolve(
     near = any((gpu.base_gpu, kind, seen) in card.trained for kind in alike(dtype))
     elsewhere = _rows_elsewhere(card, gpu, dtype, protocol) if basis != "measured_gpu" else ""
     reference = "" if near else _reference_gpu(card, gpu, dtype, seen)
-    older = age(choice.measured_as, stack) if stack and choice.level == LEVELS[2] else None
+    used = choice.measured_as
+    same = stack and stack != used and stacks.framework(stack) == stacks.framework(used)
+    other = stack if stack and same and stacks.version(stack) else ""  # what is known of it by rule still holds
+    nearest = bool(other) and choice.level == LEVELS[2]
+    older = age(used, other) if nearest else None
+    least = other_kernels(net) if nearest and not impl and query.changed(used) else 0.0
     notes = tuple(filter(None, (guessed, *choice.notes, elsewhere)))
     sibling = basis == "new_architecture" and bool(reference) and gpu.traits.family_code
-    source = Source(
-        basis,
-        choice.impl,
-        choice.stack,
-        choice.level,
-        notes,
-        near,
-        reference,
-        older.factor(net) if older else 1.0,
-        sibling,
-    )
-    used = choice.measured_as
-    return Context(gpu, dtype, protocol, used, choice.impl, options, _other_version(stack, used)), source
+    aged = older.factor(net) if older else 1.0
+    source = Source(basis, choice.impl, choice.stack, choice.level, notes, near, reference, aged, least, sibling)
+    return Context(gpu, dtype, protocol, used, choice.impl, options, other), source
 
 
 def _reference_gpu(card: WeightsMetadata, gpu: GPU, dtype: str, protocol: str) -> str:
@@ -131,12 +127,6 @@ def _rows_elsewhere(card: WeightsMetadata, gpu: GPU, dtype: str, protocol: str) 
     others = sorted(of for name, of_type, of in card.trained if (name, of_type) == (gpu.name, dtype))
     known = ", ".join(others)
     return f"rows of {gpu.name} {dtype} are of protocol {known}: {protocol} counts as unseen" if known else ""
-
-
-def _other_version(named: str | None, used: str) -> str:
-    """The version asked for, where another of the framework answers: what is known of it by rule still holds."""
-    same = named and named != used and stacks.framework(named) == stacks.framework(used)
-    return named if named and same and stacks.version(named) else ""
 
 
 def net_name(family: Family, options: tuple[tuple[str, Any], ...]) -> str:
@@ -251,9 +241,8 @@ def setting(
     plain = plain_context(ctx, net) if ceiling else ctx
     contexts = (ctx, seen, plain, as_original(plain)) if ceiling else (ctx, seen, ctx, seen)
     intervals, measured = learned.card.intervals if learned else UNTRAINED, measured_protocol(protocol)
-    widths = intervals_of(
-        intervals, source.basis, measured, source.software, dtype, sibling=source.sibling, aged=source.aged
-    )
+    further = {"aged": source.aged, "least": source.least}
+    widths = intervals_of(intervals, source.basis, measured, source.software, dtype, sibling=source.sibling, **further)
     codes, correction = codes_of(ctx, net), in_force.of(ctx, net) if learned and in_force else None
     if correction:
         source = corrected(source, correction)

@@ -1,4 +1,4 @@
-"""How answers age: what a version that came out later adds to the interval of another one's rows.
+"""How answers age: what another version than the one asked for adds to the interval of its rows.
 
 `ageing.json` holds the law, fitted by `python -m train.ageing --write` on versions asked from those before them.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import date
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pipewave.files import packaged
 from pipewave.software.engine_rules import releases
@@ -31,9 +31,17 @@ class Age(NamedTuple):
 
     def factor(self, net: str) -> float:
         """By how much a net's interval of a version a release away is to be widened, by the law of ageing."""
-        law: Mapping[str, Any] = packaged.document(AGEING)
-        rate = law["rates"].get(net, law["rates"]["other"])
-        return float(min(1.0 + rate * self.months, law["most"]))
+        return float(min(1.0 + _of_net("rates", net) * self.months, packaged.document(AGEING)["most"]))
+
+
+def other_kernels(net: str) -> float:
+    """Half-width in log time, at least, of answers of a net by a version that ran other kernels than the one asked."""
+    return _of_net("other_kernels", net)
+
+
+def _of_net(part: str, net: str) -> float:
+    law: Mapping[str, float] = packaged.document(AGEING)[part]
+    return law.get(net, law["other"])
 
 
 @cache
