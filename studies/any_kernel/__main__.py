@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from lab.any_kernel import spaces
 from pipewave.files.whole import write as replace
 from pipewave.tune.law.model import fit, moved
 from studies import rounded
-from studies.any_kernel.selectors import SELECTORS, Pipewave, SpaceSelector, peaks_of_space, score
+from studies.any_kernel.selectors import SELECTORS, Selector, peaks_of_space, pipewave, score
 
 BARS = {"mean_regret": 0.02, "worst_regret": 0.10, "slower_share": 0.02}
 
@@ -29,26 +30,26 @@ def scored(out: Path, source: Path | None, anchors: int) -> dict[str, Any]:
     for path in spaces.found(out):
         name, space = path.name.removesuffix(spaces.SUFFIX), spaces.read(path)
         rows: dict[str, Any] = {}
-        for selector in SELECTORS.values():
+        for each, selector in SELECTORS.items():
             try:
-                rows[selector.name] = score(space, selector())
+                rows[each] = score(space, selector)
             except ImportError:
                 continue
         if source is not None and (source / path.name).exists():
             rows[f"transfer, {anchors} anchors"] = score(
                 space, transfer(spaces.read(source / path.name), space), anchors
             )
-            rows[f"{anchors} anchors alone"] = score(space, Pipewave(), anchors)
+            rows[f"{anchors} anchors alone"] = score(space, pipewave, anchors)
         used = out / f"{name}.first_use.json"
         found[name] = {"selectors": rows, "first_use": json.loads(used.read_text()) if used.exists() else {}}
     return found
 
 
-def transfer(source: spaces.Space, target: spaces.Space) -> SpaceSelector:
+def transfer(source: spaces.Space, target: spaces.Space) -> Selector:
     """Ours with the source card's model as prior."""
     every = np.flatnonzero(~np.array(source.is_test))
     model = fit(source.anchors(every), peaks_of_space(source))
-    return Pipewave(moved(model, peaks_of_space(target)))
+    return partial(pipewave, there=moved(model, peaks_of_space(target)))
 
 
 def table(found: dict[str, Any]) -> str:

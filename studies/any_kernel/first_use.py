@@ -94,7 +94,7 @@ def anchored(subject: Subject, space: spaces.Space, count: int) -> dict[str, Any
     us, halves = space.us()[tests], space.halves()[tests]
     picked = np.array([chosen(i) for i in tests])
     rows = {"decorator": figures(halves, us, picked, space.default[tests])}
-    rows |= {name: score(space, SELECTORS[name](), count) for name in ("nearest_key", "one_for_all", "default")}
+    rows |= {name: score(space, SELECTORS[name], count) for name in ("nearest_key", "one_for_all", "default")}
     return {"kinds": len(kernel.kinds), "reason": kernel.reason, "selectors": rows}
 
 

@@ -14,11 +14,11 @@ from lab.any_kernel import spaces
 from pipewave.errors import BadFile
 from pipewave.tune import store as store
 from pipewave.tune.law.anchors import Anchors, Floats, Peaks, peaks_of
-from pipewave.tune.law.model import fit, moved, ratios
+from pipewave.tune.law.model import Model, fit, moved, ratios
 from pipewave.tune.law.wave import TERMS, terms, work
 from pipewave.tune.store import KindTable
 from pipewave.tune.user_kernels.kernel import KernelDescription
-from studies.any_kernel.selectors import SELECTORS, Pipewave, SpaceSelector, peaks_of_space, score
+from studies.any_kernel.selectors import SELECTORS, by_model, peaks_of_space, pipewave, score
 from tests.sampled import sampled
 
 H200 = peaks_of("NVIDIA H200")
@@ -123,7 +123,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path, damage: bytes) -> None:
 
 def test_our_choices_lose_little_and_less_than_the_nearest_key() -> None:
     of = space()
-    ours, nearest, author = (score(of, SELECTORS[name]()) for name in ("pipewave", "nearest_key", "default"))
+    ours, nearest, author = (score(of, SELECTORS[name]) for name in ("pipewave", "nearest_key", "default"))
     assert ours["mean_regret"] < 0.02
     assert ours["mean_regret"] < nearest["mean_regret"] < author["mean_regret"]
     assert author["speed_up"] == 1.0
@@ -137,18 +137,15 @@ def test_a_few_launches_on_a_new_card_do_with_another_cards_model() -> None:
     held = [target.anchors(np.flatnonzero(~np.array(target.is_test)))]
     test = np.flatnonzero(target.is_test)
 
-    def lost(selector: Pipewave, count: int) -> float:
-        selector.usable = np.ones(len(TILES), bool)
-        selector.model = fit(
-            held[0].take(np.arange(count)), slower, None if count else target.counts[test], selector.there
-        )
-        us = target.us()[test]
-        chosen = [selector.choose(target.at()[i], target.counts[i], 4) for i in test]
+    def lost(there: Model | None, count: int) -> float:
+        model = fit(held[0].take(np.arange(count)), slower, None if count else target.counts[test], there)
+        choose, us = by_model(model, target, np.ones(len(TILES), bool)), target.us()[test]
+        chosen = [choose(target.at()[i], target.counts[i], 4) for i in test]
         return float(np.mean(us[np.arange(len(us)), chosen] / us.min(axis=1) - 1))
 
-    assert lost(Pipewave(prior), 12) < 0.02
-    assert lost(Pipewave(prior), 12) <= lost(Pipewave(), 12) + 0.002
-    assert lost(Pipewave(prior), 0) < 0.15  # nothing measured: an honest start, not a good choice
+    assert lost(prior, 12) < 0.02
+    assert lost(prior, 12) <= lost(None, 12) + 0.002
+    assert lost(prior, 0) < 0.15  # nothing measured: an honest start, not a good choice
 
 
 def test_each_term_is_scaled_by_what_it_stands_for() -> None:
@@ -159,18 +156,7 @@ def test_each_term_is_scaled_by_what_it_stands_for() -> None:
 
 
 def test_anyone_can_enter_a_selector() -> None:
-    class Last(SpaceSelector):
-        name = "last"
-
-        def fit(self, anchors: object, of: object) -> None:
-            pass
-
-        def choose(self, at: Floats, counts: Floats, default: int) -> int:
-            return len(counts) - 1
-
-    assert score(space(), Last())["mean_regret"] > 0
-    with pytest.raises(TypeError):
-        SpaceSelector()  # type: ignore[abstract]
+    assert score(space(), lambda _anchors, _of: lambda _at, counts, _default: len(counts) - 1)["mean_regret"] > 0
 
 
 def test_a_space_is_of_a_card() -> None:
@@ -204,10 +190,7 @@ def test_the_margin_protects_the_authors_own_choice_wherever_it_is() -> None:
     of = space(noise=0.03)
     anchors = np.flatnonzero(~np.array(of.is_test))
     best = np.nanargmin(of.us(), axis=1)
-    selector = Pipewave()
-    score(replace(of, default=best), selector)
-    cautious = selector.model
-    assert cautious is not None
+    cautious = fit(of.anchors(anchors), H200, default=best[anchors])
     assert cautious.margin >= fit(of.anchors(anchors), H200).margin  # nothing gains over the best
 
 
@@ -217,7 +200,7 @@ RECORDED = Path(__file__).parents[2] / "data" / "recordings" / "any_kernel"
 @pytest.mark.parametrize("name", sampled(["grouped_matmul", "liger_swiglu", "softmax"], 1))
 def test_recorded_kernels_of_others_lose_little_at_launches_never_measured(name: str) -> None:
     of = spaces.read(RECORDED / "h200" / f"{name}{spaces.SUFFIX}")
-    found = score(of, Pipewave())
+    found = score(of, pipewave)
     assert found["mean_regret"] <= 0.02
     assert found["worst_regret"] <= 0.10
     assert found["slower_share"] <= 0.02

@@ -15,15 +15,10 @@ from pipewave.tune.tables import load_table
 __all__ = ["autotune", "load_table", "patch"]
 
 
-def autotune(*args: Any, **kwargs: Any) -> Any:
-    """Stand in for `triton.autotune`; see `decorate.autotune`."""
-    from pipewave.tune.decorate import autotune as decorator
+def __getattr__(name: str) -> Any:
+    """`decorate.autotune` and `decorate.patch`, imported when asked for: they load Triton, where there is one."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from pipewave.tune import decorate
 
-    return decorator(*args, **kwargs)
-
-
-def patch(**options: Any) -> Any:
-    """Choose for every kernel of the program that is under `triton.autotune`; see `patched.patch`."""
-    from pipewave.tune.decorate import patch as patched
-
-    return patched(**options)
+    return getattr(decorate, name)

@@ -16,7 +16,7 @@ import numpy as np
 from pipewave.errors import MissingField, UnknownField, did_you_mean
 from pipewave.tune.law.anchors import Ints
 from pipewave.tune.law.wave import LaunchCounts
-from pipewave.tune.source.traced import greatest, least
+from pipewave.tune.source.traced import cdiv, greatest, least
 
 Numbers = Mapping[str, Any]
 LINE = 128  # bytes of a cache line
@@ -59,14 +59,10 @@ def check_shape(kernel: str, names: Iterable[str]) -> None:
             raise MissingField(f"{kernel} needs {name!r}; its shape is {', '.join(needed)}", field=name)
 
 
-def _ceil(x: Any, y: Any) -> Any:
-    return -(-x // y)
-
-
 def gemm(s: Numbers, c: Numbers, width: int) -> LaunchCounts:
     """Dense GEMM of operands of `width` bytes: one block an output tile, one trip a slice of K."""
     m, n, k = s["m"], s["n"], s["k"]
-    rows, cols, trips = _ceil(m, c["BLOCK_M"]), _ceil(n, c["BLOCK_N"]), _ceil(k, c["BLOCK_K"])
+    rows, cols, trips = cdiv(m, c["BLOCK_M"]), cdiv(n, c["BLOCK_N"]), cdiv(k, c["BLOCK_K"])
     row_bytes = k * width + (k * width % LINE > 0) * LINE * trips  # rows that start inside a line ask for one more
     dram = (m * k + n * k) * width + 2 * m * n
     return LaunchCounts(rows * cols, trips, trips, dram, (rows * n + cols * m) * row_bytes)
@@ -85,7 +81,7 @@ def expert_rows(pairs: Any, active: Any, block_m: Any) -> Any:
 def routed(counts: Iterable[int], sizes: Iterable[int]) -> dict[str, int]:
     """The load of a routing, from the tokens that each expert got, for blocks of some sizes."""
     used = [count for count in counts if count > 0]
-    return {"active": len(used)} | {f"rows_{size}": sum(_ceil(count, size) for count in used) for size in sizes}
+    return {"active": len(used)} | {f"rows_{size}": sum(cdiv(count, size) for count in used) for size in sizes}
 
 
 def moe(s: Numbers, c: Numbers, kernel: str) -> LaunchCounts:
@@ -99,12 +95,12 @@ def moe(s: Numbers, c: Numbers, kernel: str) -> LaunchCounts:
     active = s["active"] if "active" in s else active_experts(m, e, top_k)
     rows = s[f"rows_{block}"] if "active" in s else expert_rows(pairs, active, block)
     wide = s["inter"] if kernel == "moe_up" else n
-    cols, trips = _ceil(wide, c["BLOCK_N"]), _ceil(k, c["BLOCK_K"])
+    cols, trips = cdiv(wide, c["BLOCK_N"]), cdiv(k, c["BLOCK_K"])
     bound = (pairs + least(pairs, e) * (block - 1)) // block + 1
     dram = 2 * (active * n * k + m * (k if up else top_k * k) + pairs * n)
     idle = (bound - rows) * cols
     if kernel == "moe_up":
-        dram, idle = dram - pairs * n, (bound - rows) * _ceil(n, c["BLOCK_N"])
+        dram, idle = dram - pairs * n, (bound - rows) * cdiv(n, c["BLOCK_N"])
     elif kernel == "moe_down":
         dram, idle = dram - 2 * pairs * n, (pairs + m) * n / SUMMED
     return LaunchCounts(rows * cols, trips, trips, dram, 2 * (rows * n + cols * pairs) * k, idle)
@@ -113,7 +109,7 @@ def moe(s: Numbers, c: Numbers, kernel: str) -> LaunchCounts:
 def prefill(s: Numbers, c: Numbers, head_dim: int, causal: bool) -> LaunchCounts:
     """FlashAttention forward: a block attends BLOCK_M queries of one head, a trip BLOCK_N keys."""
     q, kv, block_m, block_n = s["q_len"], s["kv_len"], c["BLOCK_M"], c["BLOCK_N"]
-    blocks, longest = s["batch"] * s["heads"] * _ceil(q, block_m), _ceil(kv, block_n)
+    blocks, longest = s["batch"] * s["heads"] * cdiv(q, block_m), cdiv(kv, block_n)
     trips, masked = longest, (kv % block_n > 0) * 1
     if causal:  # row i sees the prefix and (i + 1) blocks of queries, the last one what is left
         first = least(q, block_m)
@@ -129,12 +125,12 @@ def decode(s: Numbers, c: Numbers, head_dim: int) -> LaunchCounts:
     """
     kv, splits, step, groups = s["kv_len"], c["SPLITS"], c["BLOCK_N"], s["batch"] * s["kv_heads"]
     last = s.get("longest", kv)
-    each = [_ceil(greatest(kv + (2 * part - 1) * (last - kv), 1), step) for part in PARTS]
-    used = sum(_ceil(trips, _ceil(trips, splits)) for trips in each) / len(each)
+    each = [cdiv(greatest(kv + (2 * part - 1) * (last - kv), 1), step) for part in PARTS]
+    used = sum(cdiv(trips, cdiv(trips, splits)) for trips in each) / len(each)
     trips = sum(each) / len(each) / used
     dram = 4 * head_dim * groups * kv
     idle = s["batch"] * s["heads"] * splits if splits > 1 else 0
-    return LaunchCounts(groups * used, trips, _ceil(last, splits * step), dram, groups * splits, idle)
+    return LaunchCounts(groups * used, trips, cdiv(last, splits * step), dram, groups * splits, idle)
 
 
 def stated(kernel: str) -> Callable[[Numbers, Numbers], LaunchCounts]:

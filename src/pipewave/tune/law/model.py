@@ -101,13 +101,6 @@ class Model:
 
     def us(self, counts: Floats, logs: Floats, resident: Ints | None = None) -> Floats:
         """Predict launches: [s, c] µs."""
-        here = self._here_us(counts, logs, resident)
-        if self.there is None:
-            return here
-        share = THERE_LAUNCHES / (THERE_LAUNCHES + self.launches)
-        return np.asarray(here ** (1.0 - share) * self.there.us(counts, logs, resident) ** share)
-
-    def _here_us(self, counts: Floats, logs: Floats, resident: Ints | None) -> Floats:
         held = self.resident if resident is None else resident
         law = np.log(np.maximum(self.law_us(counts, held), 1e-3))
         own = law + self.log_factor(logs)
@@ -115,6 +108,9 @@ class Model:
             own += self.beside.share * (self.beside.log_us(counts, held, logs) - own)
         if self.gp_correction is not None:
             self._correct(self.gp_correction, own, law, logs, marks(counts, held, self.peaks))
+        if self.there is not None:
+            share = THERE_LAUNCHES / (THERE_LAUNCHES + self.launches)
+            own += share * (np.log(self.there.us(counts, logs, resident)) - own)
         return np.asarray(np.exp(own))
 
     def _correct(self, correction: GpCorrection, own: Floats, law: Floats, logs: Floats, of: Floats) -> None:

@@ -20,7 +20,7 @@ from pipewave.tune.source.emitted import compiled
 from pipewave.tune.source.grid_dependence import SHARES, GridDependence
 from pipewave.tune.source.interpreter import Reader, bound
 from pipewave.tune.source.language import Address, Block, Counts, Tensor, Unknown
-from pipewave.tune.source.traced import Trace, Traced, greatest, least, plain
+from pipewave.tune.source.traced import Trace, Traced, cdiv, greatest, least, plain
 
 
 def unwrapped(fn: Any) -> tuple[Any, dict[str, Any]]:
@@ -231,12 +231,12 @@ def _traced(grid: Any, numbers: Mapping[str, Any]) -> Callable[[Mapping[str, Any
     if code is None or not follows(grid):
         return grid  # type: ignore[no-any-return]
     instead = {name: _Extents(tuple(numbers[f"{GRID}{name}.{axis}"] for axis in range(len(value.shape))), value)
-               if tensor_of(value) is not None else _cdiv if _is_cdiv(value) else numbers.get(GRID + name, value)
+               if tensor_of(value) is not None else cdiv if _is_cdiv(value) else numbers.get(GRID + name, value)
                for name, value in held(grid).items()}  # fmt: skip
     cells = tuple(CellType(instead[name]) for name in code.co_freevars)
     defaults = code.co_varnames[code.co_argcount - len(grid.__defaults__ or ()) : code.co_argcount]
     names = {**grid.__globals__, "min": least, "max": greatest, "triton": _Rounding(grid.__globals__.get("triton"))}
-    names |= {name: _cdiv for name, value in grid.__globals__.items() if _is_cdiv(value)}
+    names |= {name: cdiv for name, value in grid.__globals__.items() if _is_cdiv(value)}
     return FunctionType(code, names, grid.__name__, tuple(instead[name] for name in defaults), cells)
 
 
@@ -244,15 +244,11 @@ def _is_cdiv(value: Any) -> bool:
     return getattr(value, "__name__", "") in ("cdiv", "ceil_div")
 
 
-def _cdiv(x: Any, y: Any) -> Any:
-    return -(-x // y)
-
-
 class _Rounding:
     """Triton as grids call it, for traced numbers."""
 
     def __init__(self, module: Any) -> None:
-        self._module, self.cdiv = module, _cdiv
+        self._module, self.cdiv = module, cdiv
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipewave.tune.source.traced import Traced, chosen, greatest, least, next_power_of_2, same
+from pipewave.tune.source.traced import Traced, cdiv, chosen, greatest, least, next_power_of_2, same
 
 Shape = tuple[int, ...]
 
@@ -129,8 +129,8 @@ class Block:
 
 
 NUMBERS: Mapping[str, Callable[..., Any]] = {
-    "cdiv": lambda x, div: -(-x // div),
-    "next_power_of_2": next_power_of_2, "minimum": least, "maximum": greatest, "min": least, "max": greatest,
+    "cdiv": cdiv, "next_power_of_2": next_power_of_2,
+    "minimum": least, "maximum": greatest, "min": least, "max": greatest,
     "abs": abs, "int": lambda x: x if isinstance(x, Traced) else int(x),
     "float": lambda x: x if isinstance(x, Traced) else float(x), "bool": bool,
     "exp2": lambda x: 2.0**x, "sqrt": lambda x: math.sqrt(x) if x >= 0 else math.nan, "log2": math.log2, "len": len,

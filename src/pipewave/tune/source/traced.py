@@ -207,6 +207,11 @@ def _called(name: str, pick: Callable[..., Any], values: Sequence[Any]) -> Any:
     return found
 
 
+def cdiv(x: Any, y: Any) -> Any:
+    """x / y, rounded up."""
+    return -(-x // y)
+
+
 def least(*values: Any) -> Any:
     """`min` of numbers."""
     return _called("min", min, values[0] if len(values) == 1 else values)
