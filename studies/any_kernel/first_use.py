@@ -3,8 +3,8 @@
 It meets the launches of a space in order, each answered by a random round of the recording and 230 µs more for the
 flush. With `--anchors 64` it measures so many launches, whatever they take, and is scored at the test launches beside
 the nearest key, one configuration for all, and the author's own; without, two seconds of timing are all it has.
-`--no-trips` leaves out what is stated of loops that the source does not tell. Decisions are timed on this machine. No
-GPU; `--card` measures on the one at hand, and scores by its records.
+`--no-trips` leaves out what is stated of loops that the source does not tell; `--draw 1` draws other rounds. Decisions
+are timed on this machine. No GPU; `--card` measures on the one at hand, and scores by its records.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ FLUSH_US = 230.0
 class Recorded:
     """A device that answers with what was recorded at the launch last made."""
 
-    def __init__(self, space: spaces.Space) -> None:
+    def __init__(self, space: spaces.Space, draw: int = 0) -> None:
         self.space, self.peaks, self.env = space, peaks_of_space(space), dict(space.meta["env"])
-        self.row, self.now_s, self._pick = 0, 0.0, random.Random(0)
+        self.row, self.now_s, self._pick = 0, 0.0, random.Random(draw)
         self._us, self._held = space.us(), space.held()
 
     def clock(self) -> float:
@@ -63,9 +63,9 @@ class Recorded:
         return us
 
 
-def replayed(subject: Subject, space: spaces.Space) -> dict[str, Any]:
+def replayed(subject: Subject, space: spaces.Space, draw: int = 0) -> dict[str, Any]:
     """Figures of `record.first_use`."""
-    device, rows = Recorded(space), {tuple(shape.values()): i for i, shape in enumerate(space.shapes)}
+    device, rows = Recorded(space, draw), {tuple(shape.values()): i for i, shape in enumerate(space.shapes)}
 
     def launch(torch: Any, shape: Shape) -> Call:
         device.row = rows.get(tuple(shape.values()), 0)
@@ -74,9 +74,9 @@ def replayed(subject: Subject, space: spaces.Space) -> dict[str, Any]:
     return record.first_use(replace(subject, launch=launch), device, on_paper(), space)
 
 
-def anchored(subject: Subject, space: spaces.Space, count: int) -> dict[str, Any]:
+def anchored(subject: Subject, space: spaces.Space, count: int, draw: int = 0) -> dict[str, Any]:
     """Figures at the test launches after so many were measured, beside those of simple choices from the same ones."""
-    device, torch = Recorded(space), on_paper()
+    device, torch = Recorded(space, draw), on_paper()
     tests, anchors = np.flatnonzero(space.is_test), np.flatnonzero(~np.array(space.is_test))[:count]
     kernel = autotune(record.configs_of(subject), record.keys_of(subject), budget_s=1e9, trips=subject.trips,
                       cache=False, device=device)(subject.kernel())  # fmt: skip
@@ -117,9 +117,9 @@ def one(name: str, options: argparse.Namespace) -> dict[str, Any]:
         subject = replace(subject, trips=None)
     space = spaces.read(options.spaces / f"{name}{spaces.SUFFIX}")
     if options.anchors:
-        made = anchored(subject, space, options.anchors)
+        made = anchored(subject, space, options.anchors, options.draw)
     else:
-        made = on_card(subject, space) if options.card else replayed(subject, space)
+        made = on_card(subject, space) if options.card else replayed(subject, space, options.draw)
     found: dict[str, Any] = rounded(made, None)
     print(name, line(found) if options.anchors else json.dumps(found), flush=True)
     return found
@@ -140,6 +140,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--card", action="store_true")
     parser.add_argument("--anchors", type=int, default=0)
+    parser.add_argument("--draw", type=int, default=0)
     parser.add_argument("--no-trips", action="store_true")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(argv)

@@ -12,6 +12,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -41,7 +42,8 @@ FEW = 8  # samples that are hardly enough
 KEEP_DEFAULT = 1.1  # the default stays a candidate wherever it is predicted within this factor
 BOUNDED = 32  # candidates more, that would win if they filled every SM alike
 CELLED = 8  # leading sizes that cells are distinguished by
-MEMO = 1 << 16
+MEMO = 1 << 16  # launches that are remembered
+T = TypeVar("T")
 Lists = tuple[dict[int, Short], ...]  # of cells, by `WIDTHS`
 Default = Callable[[Mapping[str, Floats]], Ints]  # numbers of launches as columns → the default of each
 
@@ -67,6 +69,17 @@ def first_configuration(numbers: Mapping[str, Floats]) -> Ints:
     return np.zeros(len(next(iter(numbers.values()))), np.int64)
 
 
+class Memo(dict[Any, T]):
+    """What was chosen for launches; starts anew when it is full."""
+
+    def keep(self, launch: Any, choice: T) -> T:
+        """Remember a choice, and give it back."""
+        if len(self) >= MEMO:
+            self.clear()
+        self[launch] = choice
+        return choice
+
+
 class Chooser:
     """`inputs`: the numbers of a launch that a key holds, in order; `memo`: what was chosen for keys."""
 
@@ -76,7 +89,8 @@ class Chooser:
         self.formulas, self.sizes, self.model, self.usable, self.default = formulas, sizes, model, usable, default
         self.inputs = tuple(dict.fromkeys((*sizes.names, *formulas.inputs)))
         self._size_at = tuple(self.inputs.index(name) for name in sizes.names)
-        self.memo: dict[Key, int] = {}
+        self.memo: Memo[int] = Memo()
+        self.remember = self.memo.keep
         self.lists: Lists = lists or tuple({} for _ in WIDTHS)
         self._compiled: Callable[[Key], int | None] | None = None
         self._seen: Floats = seen
@@ -85,13 +99,6 @@ class Chooser:
         self._grows = lists is None  # lists of a table are whole: choices do not depend on what was asked before
         self.is_ready = lists is not None or not len(seen)
         self._asked = 0  # the generation of `ASIDE` that works on lists and function
-
-    def remember(self, key: Key, config: int) -> int:
-        """Keep a choice."""
-        if len(self.memo) >= MEMO:
-            self.memo.clear()
-        self.memo[key] = config
-        return config
 
     def decide(self, key: Key) -> int:
         """Evaluate the short list of the cell; waits for what is worked out aside, if that is not done."""

@@ -18,7 +18,7 @@ import numpy as np
 from pipewave.errors import BadFile, BadInput, UnknownKernel, did_you_mean
 from pipewave.gpus import find
 from pipewave.tune import store
-from pipewave.tune.chooser import MEMO, Chooser
+from pipewave.tune.chooser import Chooser, Memo
 from pipewave.tune.compiled_chooser import Key
 from pipewave.tune.law.anchors import Floats, Ints, columns, peaks_of
 from pipewave.tune.law.model import moved
@@ -122,7 +122,7 @@ class KernelTable:
         self.configs: tuple[Config, ...] = of.configs
         self.config = columns(of.configs)
         self._choosers: dict[Kind, Chooser] = {}
-        self._memo: dict[Any, Config] = {}
+        self._memo: Memo[Config] = Memo()
         self._blocks = tuple(sorted({int(config["BLOCK_M"]) for config in of.configs if "BLOCK_M" in config}))
 
     @property
@@ -149,9 +149,7 @@ class KernelTable:
             shape = {name: value for name, value in given.items() if value is not None}
             self._check(shape)
             chooser, key = self.key(shape)
-            if len(self._memo) >= MEMO:
-                self._memo = {}
-            found = self._memo[asked] = self.configs[chooser.decide(key)]
+            found = self._memo.keep(asked, self.configs[chooser.decide(key)])
         return found
 
     def _check(self, shape: Mapping[str, Any]) -> None:

@@ -81,25 +81,22 @@ class Emitted:
     def _text(self, node: int) -> str:
         if node in self.names:
             return self.names[node]
-        text = self._written(self.trace.nodes[node])
+        kind, *of = self.trace.nodes[node]
+        if kind == "input":
+            self.inputs[of[0]] = None
+            text = identifier(of[0])
+        elif kind == "sum":
+            text = self._sum(of[0], of[1])
+        elif kind == "*":
+            text = f"({self._text(of[0])}*{self._text(of[1])})"
+        else:
+            sides = [self._text(value) if side == "node" else self._literal(value) for side, value in of]
+            text = self._operation(kind, sides)
         if self._uses.get(node, 0) < 2 or text.isidentifier():
             return text
         self.names[node] = f"t{node}"
         self.lines.append(f"t{node} = {text}")
         return self.names[node]
-
-    def _written(self, what: tuple[Any, ...]) -> str:
-        kind, *of = what
-        if kind == "input":
-            self.inputs[of[0]] = None
-            return identifier(of[0])
-        if kind == "sum":
-            return self._sum(of[0], of[1])
-        if kind == "*":
-            return f"({self._text(of[0])}*{self._text(of[1])})"
-        return self._operation(
-            kind, [self._text(value) if side == "node" else self._literal(value) for side, value in of]
-        )
 
     def _operation(self, kind: str, sides: Sequence[str]) -> str:
         return f"{kind}({', '.join(sides)})" if kind in CALLED else f"({sides[0]} {kind} {sides[1]})"

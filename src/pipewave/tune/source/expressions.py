@@ -54,10 +54,11 @@ class Expressions(LanguageCalls):
         found = self.block.constants.get(node.id, Unknown(f"the name {node.id}"))
         return getattr(found, "value", found) if not isinstance(found, Unknown) else found
 
-    def _value_tuple(self, node: ast.Tuple | ast.List) -> Any:
+    def _value_tuple(self, node: ast.Tuple) -> Any:
         return tuple(self.value(element) for element in node.elts)
 
-    _value_list = _value_tuple
+    def _value_list(self, node: ast.List) -> Any:
+        return [self.value(element) for element in node.elts]
 
     def _value_slice(self, _: ast.Slice) -> Any:
         return slice(None)

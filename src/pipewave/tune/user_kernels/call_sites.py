@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pipewave.tune.chooser import Chooser
+from pipewave.tune.chooser import Chooser, Memo
 from pipewave.tune.source.formula import GRID, NUMEL, SMALLEST_SIZE, is_size, tensor_of
 from pipewave.tune.user_kernels.kernel import KernelDescription
-
-MOST_KNOWN = 1 << 16  # launches remembered at a place
 
 
 class Place:
@@ -33,7 +31,7 @@ class Place:
         parts = _kind_parts(of, args, kwargs)
         self.kinds = len(parts)
         self.pick = _picker([*parts, *(_input(of, args, grid, name) for name in self.inputs)], args, kwargs, grid)
-        self.known: dict[tuple[Any, ...], int] = {}
+        self.known: Memo[int] = Memo()
         self.choosers: dict[tuple[Any, ...], Chooser | None] = {}
 
     def picked(self, args: Sequence[Any], kwargs: Any, grid: Any) -> Any:
@@ -43,12 +41,6 @@ class Place:
         except (AttributeError, KeyError, IndexError, TypeError):  # a tensor is missing, for example
             return None
         return launch if launch is not None and launch[: self.kinds] in self.choosers else None
-
-    def remember(self, launch: tuple[Any, ...], config: int) -> None:
-        """Keep a choice."""
-        if len(self.known) >= MOST_KNOWN:
-            self.known.clear()
-        self.known[launch] = config
 
 
 class CallSites:
@@ -93,7 +85,7 @@ class CallSites:
         kind, key = launch[: place.kinds], launch[place.kinds :]
         place.choosers[kind] = chooser
         if chooser is None or chooser.is_ready or key in chooser.memo:
-            place.remember(launch, index if chooser is None else chooser.remember(key, index))
+            place.known.keep(launch, index if chooser is None else chooser.remember(key, index))
 
 
 def named(of: KernelDescription, args: Sequence[Any], kwargs: Any) -> dict[str, Any]:

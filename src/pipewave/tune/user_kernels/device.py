@@ -85,8 +85,12 @@ def this_machine(driver: Path = DRIVER) -> dict[str, Any]:
     The last two need a process in which torch already runs on the GPU. GPUs of several kinds count as unknown,
     unless torch says which is in use.
     """
-    found = _from_torch()
-    if not found:
+    torch, found = sys.modules.get("torch"), dict[str, Any]()
+    if torch is not None and torch.cuda.is_initialized():
+        card = torch.cuda.get_device_properties(torch.cuda.current_device())
+        found = {"gpu": card.name, "sm_count": card.multi_processor_count, "cc": card.major * 10 + card.minor,
+                 "cuda": torch.version.cuda}  # fmt: skip
+    else:
         texts = [file.read_text() for file in sorted(driver.glob("gpus/*/information"))]
         names = {line.partition(":")[2].strip() for text in texts for line in text.splitlines()
                  if line.startswith("Model:")}  # fmt: skip
@@ -96,12 +100,3 @@ def this_machine(driver: Path = DRIVER) -> dict[str, Any]:
         found["driver"] = next((word for word in words if "." in word and word.replace(".", "").isdigit()), None)
         found["triton"] = version("triton") if find_spec("triton") else None
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _from_torch() -> dict[str, Any]:
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return {}
-    card = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return {"gpu": card.name, "sm_count": card.multi_processor_count, "cc": card.major * 10 + card.minor,
-            "cuda": torch.version.cuda}  # fmt: skip

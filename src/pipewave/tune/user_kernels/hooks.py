@@ -20,6 +20,7 @@ from pipewave.tune import store
 from pipewave.tune.law.anchors import Floats
 from pipewave.tune.source.formula import tensor_of
 from pipewave.tune.store import Measured
+from pipewave.tune.user_kernels.call_sites import named
 from pipewave.tune.user_kernels.device import Built, Device, Launch
 from pipewave.tune.user_kernels.kernel import KernelDescription
 from pipewave.tune.user_kernels.measuring import Timed
@@ -28,11 +29,11 @@ VARIABLE = "PIPEWAVE_TUNE_LOG"
 QUANTILES = (0.5, 0.2, 0.8)  # that Triton asks a benchmark for
 
 
-def launch_of(kernel: Any, by_name: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any],
-              grid: Any) -> Launch:  # fmt: skip
-    """A launch of a `TunedKernel` to measure. A configuration's own hook runs before it is compiled too: it may set
-    what the binary depends on, such as the block of a host descriptor.
+def launch_of(kernel: Any, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Any) -> Launch:
+    """A launch of a `TunedKernel` to measure, with the hooks that upstream runs around each. A configuration's own hook
+    runs before it is compiled too: it may set what the binary depends on, such as the block of a host descriptor.
     """
+    by_name = named(kernel.of, args, kwargs)
 
     def full(index: int) -> dict[str, Any]:
         return {**by_name, **kernel.of.configs[index]}

@@ -22,8 +22,8 @@ from pipewave.tune import store as store
 from pipewave.tune.source.formula import inputs_of
 from pipewave.tune.source.inspect import arguments, expression_grid, tuned
 from pipewave.tune.store import KindTable
-from pipewave.tune.user_kernels.device import Device, Launch, Options
-from pipewave.tune.user_kernels.hooks import read_log
+from pipewave.tune.user_kernels.device import Device, Options
+from pipewave.tune.user_kernels.hooks import launch_of, read_log
 from pipewave.tune.user_kernels.kernel import Kind
 from pipewave.tune.user_kernels.tuned import TunedKernel
 
@@ -112,7 +112,7 @@ def measure_all(
         state = kernel.state(kernel.of.kind(named), one.grid, named, inputs_of(one.grid, named, kernel.of.constants))
         if all(dict(known) != numbers for known in state.numbers):
             counts = np.array(one.record["counts"]) if "counts" in one.record else state.formulas.counts(numbers)
-            launch = kernel.launch((), named, one.grid)
+            launch = launch_of(kernel, (), named, one.grid)
             kernel.timed(state, device, launch, numbers, counts, range(len(kernel.configs)))
         progress(number + 1, len(launches))
     return write_table(kernel, device)
@@ -159,7 +159,7 @@ def check(kernel: TunedKernel, table: Path, launches: Sequence[Noted], device: D
         named, numbers = _made(kernel, one, make)
         row = next((row for row in meta["canary"] if row["numbers"] == numbers), None)
         if row is not None:
-            launch: Launch = kernel.launch((), named, one.grid)
+            launch = launch_of(kernel, (), named, one.grid)
             device.build(launch, [row["config"]])
             old.append(row["us"])
             new.append(float(np.median(device.time(launch, [row["config"]] * (AGAIN + 2))[2:])))

@@ -116,7 +116,7 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
                 if chooser is not None:
                     found = self._counted(chooser, launch[place.kinds :])
                     if chooser.is_ready:
-                        place.remember(launch, found)
+                        place.known.keep(launch, found)
             if found is not None:
                 return found
         with self._lock:
@@ -264,7 +264,8 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
         if measures and (not state.is_hidden or state.wants(numbers)):
             device = self.device()
             assert device is not None
-            found = self.measure(state, device, self.launch(args, kwargs, grid), numbers, counts, allowed)
+            launch = hooks.launch_of(self, args, kwargs, grid)
+            found = self.measure(state, device, launch, numbers, counts, allowed)
             if found is not None:
                 self.provenance["measured"] += 1
                 return found
@@ -278,10 +279,6 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
         if not self.reason and self.device() is None:
             self.reason = "no GPU to measure on: the first configuration runs"
         return allowed[0]
-
-    def launch(self, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Any) -> Launch:
-        """A launch to measure, with the hooks that upstream runs around each."""
-        return hooks.launch_of(self, named(self.of, args, kwargs), args, kwargs, grid)
 
     def timed(self, state: KindState, device: Device, launch: Launch, numbers: Mapping[str, Any], counts: Floats,
               allowed: Sequence[int]) -> measuring.Timed:  # fmt: skip
