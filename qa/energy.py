@@ -81,7 +81,8 @@ def servers() -> None:
         within = np.abs(np.log(found[some.index] / watts)) <= board_of(spec).spread
         each = some["energy_per_output_token_j"]
         print(f"servers, {gpu:15} {len(some):6} runs  watts {off(found[some.index], watts):.1f} % (in the interval "
-              f"{100 * within.mean():.0f} %), J a token {off(joules[some.index], each):.1f} %; mean of other runs "
+              f"{100 * within.mean():.0f} %), J a token {off(joules[some.index], each):.1f} %, step times "
+              f"{off(1e3 * some['step_s'], some['tpot_ms_mean']):.1f} %; watts by the mean of other runs "
               f"{off(means, watts):.1f} %, rated power {off(spec.tdp_w, watts):.1f} %")  # fmt: skip
 
 

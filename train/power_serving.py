@@ -1,43 +1,50 @@
 """`python -m train.power_serving`: watts of published vLLM servers, into factors of servers in `physics/power.json`.
 
-A row of energy/serving.csv (ML.ENERGY v3) is a server whose batch is full: a decode step of as many requests as ran,
-and the part of a prompt that comes with each. Two factors a generation (joules of kernels, waits) are fitted to steps
-as predicted. Scores and the interval come from fits without the row's model on that GPU; `python -m qa.energy` prints
-them.
+A row of energy/serving.csv (ML.ENERGY v3) is a server whose batch is full: steps in which as many requests decode as
+ran, some with prompts of those that follow. Two factors a generation (joules of kernels, waits) are fitted to steps
+as predicted. Scores and the interval come from fits without the row's model on that GPU (`python -m qa.energy`).
 """
 
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import nnls
+from scipy.optimize import least_squares
 
 from corpus.sources import data_dir
-from pipewave.errors import PipewaveError
 from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.physics.power import LAW, board_of
-from pipewave.step import Runner, find_engine
+from pipewave.published.unstated import Stated, fill
+from pipewave.simulate.setup import Setup
+from pipewave.simulate.traffic import synthetic
+from pipewave.step import Runner
 
 MOST_SPREAD = 0.6
-ROUNDS, SOFT = 15, 0.03  # of reweighting towards absolute errors, and the error below which squares count
+SOFT = 0.03  # the error below which squares count
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic", "fmt": "e4m3"}
 
 
 @cache
-def _runner(folder: Path, gpu: str, split: tuple[int, int, int], precision: str) -> Runner:
+def _runner(folder: Path, gpu: str, split: tuple[int, int, int], precision: str, most: int, output: int) -> Runner:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if precision == "fp8":
         config.setdefault("quantization_config", FP8)
     tp, ep, dp = split
-    return Runner.of(Deployment(load(config), Parallel(tp, 1, ep, dp)), find(gpu), find_engine("vllm:0.11.1"))
+    setup = Setup(tp=tp, ep=ep, dp=dp, max_num_seqs=most, max_num_batched_tokens=8192)
+    requests = synthetic(most, input_len=1, output_len=output, concurrency=most)
+    setup = fill(Stated(load(config), gpu, setup, "vllm", "0.11.1"), requests).setup
+    run = Runner.of(Deployment(load(config), Parallel(tp, 1, ep, dp)), find(gpu), setup.program())
+    return replace(run, engine=setup.hosted(run.engine))
 
 
 def rows(data: Path | None = None) -> pd.DataFrame:
@@ -45,24 +52,18 @@ def rows(data: Path | None = None) -> pd.DataFrame:
     folder = data_dir(data)
     table = pd.read_csv(folder / "energy" / "serving.csv")
     table = table[table["needs"].isna() & table["doubt"].isna() & table["power_per_gpu_w"].notna()]
-    found = []
-    for row in table.to_dict("records"):
-        try:
-            found.append(row | _step(row, folder.parent))
-        except (PipewaveError, FileNotFoundError):  # no configuration of it
-            continue
-    return pd.DataFrame(found)
+    table = table[[(folder.parent / str(config)).is_dir() for config in table["config"]]]
+    return pd.DataFrame([row | _step(row, folder.parent) for row in table.to_dict("records")])
 
 
 def _step(row: dict[str, Any], root: Path) -> dict[str, float]:
-    dp, tp = int(row["dp"]), int(row["tp"] if row["tp"] == row["tp"] else row["n_gpus"])
-    ep = int(row["ep"] if row["ep"] == row["ep"] else 1)
-    run = _runner(root / str(row["config"]), row["gpu"], (tp, ep, dp), row["precision"])
-    many, prompt = max(round(row["avg_running"] / dp), 1), int(row["isl_mean"] if row["isl_mean"] > 0 else 300)
-    cache_len = int(prompt + row["osl_mean"] / 2)
-    batches = [run.batch([1] * many, [cache_len] * many), run.batch([prompt], [prompt])]
+    split, output = (int(row["tp"]), int(row["ep"]), int(row["dp"])), max(round(row["osl_mean"]), 2)
+    run = _runner(root / str(row["config"]), row["gpu"], split, row["precision"], int(row["max_num_seqs"]), output)
+    many, prompt = max(round(row["avg_running"] / row["dp"]), 1), int(row["isl_mean"])
+    decodes, caches, new = [1] * many, [prompt + output // 2] * many, [prompt] * math.ceil(many / output)
+    batches = [run.batch(decodes, caches), run.batch(decodes + new, caches + new)]
     steps, priced = run.steps(batches), run.price([run.deployment.kernels(batch, 0) for batch in batches])
-    share = np.array([1.0, many / max(row["osl_mean"], 2.0)])  # of a prompt, in each step
+    share = np.array([1.0, 0.0]) + many / output / len(new) * np.array([-1.0, 1.0])  # without prompts, and with
     amounts = {"step_s": 1e-6 * steps.total_us, "kernel_s": 1e-6 * steps.load.kernel_us, "joules": priced.above_idle_j}
     return {name: float(values @ share) for name, values in amounts.items()}
 
@@ -77,15 +78,14 @@ def _shares(table: pd.DataFrame) -> tuple[Any, ...]:
 
 
 def fit(table: pd.DataFrame) -> Any:
-    """The two factors, by absolute relative error."""
+    """The two factors, by absolute relative error; a board that waits draws its rated power at most."""
     watts, idle, limit, parts = _shares(table)
-    weight = 1.0 / watts
-    for _ in range(ROUNDS):
-        factors = nnls(parts * weight[:, None], (watts - idle) * weight)[0]
-        drawn = idle + parts @ factors
-        error = np.abs(np.minimum(drawn, limit) / watts - 1.0) + SOFT
-        weight = np.where((drawn > limit) & (watts > 0.9 * limit), SOFT, 1.0) / watts / np.sqrt(error)
-    return factors
+
+    def off(factors: Any) -> Any:
+        return np.minimum(idle + parts @ factors, limit) / watts - 1.0
+
+    bounds = (0.0, [np.inf, 1.0 - idle.max()])
+    return least_squares(off, np.full(2, 0.5), bounds=bounds, loss="soft_l1", f_scale=SOFT).x
 
 
 def predicted(table: pd.DataFrame, factors: Any) -> Any:

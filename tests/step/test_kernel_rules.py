@@ -39,9 +39,9 @@ def fp8() -> dict[str, Any]:
     return dict(config) | {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
 
 
-def decode_us(version: str, requests: int, tp: int = 2) -> float:
-    """µs of the experts of one decode step of Qwen3-235B-A22B in FP8 on H200."""
-    runner = Runner.of(Deployment(load(fp8()), Parallel(tp)), find("H200"), find_engine(f"vllm:{version}"))
+def decode_us(version: str, requests: int, tp: int = 2, gpu: str = "H200") -> float:
+    """µs of the experts of one decode step of Qwen3-235B-A22B in FP8."""
+    runner = Runner.of(Deployment(load(fp8()), Parallel(tp)), find(gpu), find_engine(f"vllm:{version}"))
     steps = runner.steps([runner.batch([1] * requests, [1000] * requests)])
     return float(steps.families["fused_moe"][0])
 
@@ -60,6 +60,12 @@ def test_decode_hangs_on_the_split_and_not_on_the_batch() -> None:
     few, many = (decode_us("0.12.0", requests) for requests in (4, 20))
     assert few == pytest.approx(many)
     assert decode_us("0.12.0", 4, tp=4) == pytest.approx(few / 2)
+
+
+def test_blackwell_walked_every_block_before_hopper_did() -> None:
+    few, many = (decode_us("0.11.1", requests, gpu="B200") for requests in (4, 20))
+    assert few == pytest.approx(many)
+    assert few > 1.5 * decode_us("0.14.0", 4, gpu="B200")
 
 
 @pytest.mark.parametrize("version", ["0.11.0", "0.19.0"])

@@ -12,6 +12,7 @@ from pipewave.errors import BadInput
 from pipewave.models.attention_kernels import steps
 from pipewave.models.expert_parallel import exchange
 from pipewave.models.lora_and_drafts import Lora, lora_kernels
+from pipewave.models.samplers import sampler
 from pipewave.models.shard import padded_vocab
 from pipewave.models.spec import Bypass, Ffn, Layer, Mlp, Moe
 from pipewave.models.stage import ACT, Batch, Layout, Stage, Use
@@ -145,6 +146,8 @@ def _head(stage: Stage) -> Iterator[Use]:
     if model.logit_softcap:
         yield stage.streaming("softcap", logits, logits)
     yield stage.streaming("logits_to_float", logits, 2 * logits)
+    if stage.choice.sampler:
+        yield from sampler(stage.choice.sampler).drawn(count, vocab)
     yield stage.streaming("sample", 2 * logits, 8 * count)
 
 

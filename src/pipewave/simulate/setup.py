@@ -10,6 +10,7 @@ from pipewave.calls.fields import check_whole
 from pipewave.errors import BadInput
 from pipewave.models.expert_parallel import Balance, exchange_of
 from pipewave.models.lora_and_drafts import Lora
+from pipewave.models.samplers import sampler
 from pipewave.simulate.speculative import Speculative
 from pipewave.software.front import Front
 from pipewave.software.front import of as front_of
@@ -68,6 +69,8 @@ class Setup:
     wait_share: float = 0.0  # or until a step holds this share of its tokens
     prefill_wait_steps: int = 0  # steps that data-parallel ranks hold prompts back until all have one
     speculative: Speculative | None = None  # how tokens are drafted
+    sampler: str | None = None  # that draws tokens (`models.samplers`); None: the likeliest is taken
+    penalised_tokens: int = 0  # output tokens of the longest request, which penalties count anew in each step
     images: int = 0  # of each prompt
     lora: Lora | None = None
     kv_offload_gib: float = 0.0  # host memory a GPU for idle blocks of prompts
@@ -122,13 +125,14 @@ class Setup:
             "drafts": True if self.speculative and self.speculative.tokens else None,
             "graph_stride": ((1, self.graph_step),) if self.graph_step else None,
         }
+        chosen |= sampler(self.sampler).host(self.penalised_tokens) if self.sampler else {}
         eager = {"graph_limit": 0, "compiled": False, "piecewise_tokens": 0} if self.eager else {}
         return engine.what_if(**_said(chosen) | eager, **self.kernels())
 
     def kernels(self) -> dict[str, Any]:
         """Choices that change which kernels run."""
         exchange = exchange_of(self.exchange) if self.exchange else None
-        names = ("moe_backend", "gemm_backend", "delta_backend", "fused_norm_mib")
+        names = ("moe_backend", "gemm_backend", "delta_backend", "fused_norm_mib", "sampler")
         chosen = {name: getattr(self, name) for name in names}
         routing = f"alike_{self.alike}" if self.alike else None
         return _said(chosen | {"exchange": exchange, "two_batch": self.two_batch or None, "routing": routing})

@@ -159,7 +159,7 @@ class StepTable:
 
     def law(self, gaps: StepGaps, kernel_us: float, heat_us: float, requests: int, images: int = 0) -> float:
         """Seconds of a step of these kernels (µs, and µs at the power limit); `images`: requests that bring some."""
-        whole_us = gaps.step_us(kernel_us, heat_us, requests * self.engine.each_request_us)
+        whole_us = gaps.step_us(kernel_us, heat_us, requests)
         return float(self.factor * (whole_us + self.prompt_us * images))
 
     def own(self, rows: int, decoding: int, cached: int) -> tuple[float, float]:

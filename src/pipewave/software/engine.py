@@ -48,19 +48,22 @@ class StepGaps:
     between_us: Any  # waits between kernels
     beside_us: Any  # host work while the GPU runs
     after_us: Any  # what comes on top of both
+    beside_request_us: float  # of each request, as beside_us
+    after_request_us: float  # of each request, as after_us
 
-    def delays_us(self, kernel_us: Any, heat_us: Any, requests_us: Any, xp: Arith = SCALAR) -> tuple[Any, Any, Any]:
+    def delays_us(self, kernel_us: Any, heat_us: Any, requests: Any, xp: Arith = SCALAR) -> tuple[Any, Any, Any]:
         """The step law: µs by which a slow host, host work that the GPU waits for, and the power limit lengthen a step
-        of kernels that take so long, and so long at the power limit; `requests_us`: of the host that the GPU waits for.
+        of so many requests, of kernels that take so long, and so long at the power limit.
         """
-        launch = xp.maximum(self.beside_us - kernel_us - self.between_us, 0.0)
-        host = self.after_us + requests_us
+        beside = self.beside_us + requests * self.beside_request_us
+        launch = xp.maximum(beside - kernel_us - self.between_us, 0.0)
+        host = self.after_us + requests * self.after_request_us
         whole = kernel_us + self.between_us + launch + host
         return launch, host, limited_us(whole, heat_us, xp) - whole
 
-    def step_us(self, kernel_us: float, heat_us: float, requests_us: float) -> float:
+    def step_us(self, kernel_us: float, heat_us: float, requests: int) -> float:
         """µs of one step, its gaps included."""
-        return kernel_us + float(self.between_us + sum(self.delays_us(kernel_us, heat_us, requests_us)))
+        return kernel_us + float(self.between_us + sum(self.delays_us(kernel_us, heat_us, requests)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +171,8 @@ class Engine:
     @property
     def each_request_us(self) -> float:
         """What the GPU waits for at each request of a step."""
-        return self.host.request_host_us + (0.0 if self.scheduler.overlaps else self.host.serial_request_us)
+        serial = 0.0 if self.scheduler.overlaps else self.host.serial_request_us
+        return self.host.request_host_us + self.host.draw_wait_us + serial
 
     def gaps_of(self, *, graph: bool, rows: float, nodes: float, launches: float, layers: float) -> StepGaps:
         """What `gaps_us` adds to a step of one kind, for loops over millions of such steps."""
@@ -184,6 +188,8 @@ class Engine:
             nodes * xp.where(replayed, host.graph_gap_us, host.stream_gap_us),
             (host.step_us if self.scheduler.overlaps else 0.0) + xp.where(graph, 0.0, pieces),
             serial + xp.where(graph, host.decode_host_us, host.prefill_host_us),
+            host.draw_request_us,
+            self.each_request_us,
         )
 
     def gaps_us(self, load: StepLoad) -> dict[str, Array]:
@@ -193,8 +199,7 @@ class Engine:
         """
         few = load.rows <= self.graphs.piecewise_limit
         kind = self._gaps(load.graph, few, load.nodes, load.launches, load.layers, ARRAY)
-        requests_us = load.requests * self.each_request_us
-        launch, host, throttling = kind.delays_us(load.kernel_us, load.heat_us, requests_us, ARRAY)
+        launch, host, throttling = kind.delays_us(load.kernel_us, load.heat_us, load.requests, ARRAY)
         return {"power_throttling": throttling, "between_kernels": kind.between_us, "launch": launch, "host": host}
 
 

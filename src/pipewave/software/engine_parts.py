@@ -137,6 +137,8 @@ class HostTimes:
     request_host_us: float  # the same for each request
     serial_request_us: float = 0.0  # instead of step_us, for each request, without overlap (0: step_us it is)
     serial_draft_request_us: float = 0.0  # the same of steps that draft, never overlapped (0: overlapped as others)
+    draw_request_us: float = 0.0  # beside the GPU, for each request whose token a sampler draws (`models.samplers`)
+    draw_wait_us: float = 0.0  # the same, for which the GPU waits
     compile_us: float = 0.0  # a step with prompts waits so long for a kernel compiled once for its number of tokens
 
     def scaled(self, host: float, launch: float, request_us: float) -> HostTimes:
@@ -152,6 +154,8 @@ class HostTimes:
             prefill_host_us=launch * self.prefill_host_us,
             request_host_us=host * self.request_host_us + request_us,
             serial_request_us=host * self.serial_request_us,
+            draw_request_us=host * self.draw_request_us,
+            draw_wait_us=host * self.draw_wait_us,
         )
 
 
@@ -234,6 +238,7 @@ class KernelChoice:
     included_kernels: tuple[str, ...] = ()  # kernels whose time the rows of attention and experts include
     expands_from: int = 0  # cached tokens before a prompt from which MLA expands keys and values (0: however few)
     float_routers: bool = False  # routers of experts multiply in FP32
+    sampler: str = ""  # that draws tokens, in `samplers.json`; empty: the likeliest is taken
     routing: str = ""  # how tokens spread over experts where a call does not say (empty: at random)
     best_kernel_ratio: float = 1.0  # time of products and experts over the fastest kernel listed, for such rows
     extra_kernel_clk: float = 0.0  # clocks of each small kernel that comes with a call and that its rows leave out

@@ -183,13 +183,15 @@ def every_block_us(call: FusedMoe, rows: int, gpu: GPU) -> float:
 
         bytes = experts × [2 inter / tile × (block + tile) × hidden + hidden / tile × (block + tile) × inter] × width
 
-    into the SMs, however few the tokens. How fast one block an SM loads tiles is FlashAttention 3's `bytes_per_clk` of
-    the rule `attention_costs`, which rests on rows of an H200.
+    into the SMs, however few the tokens. How fast one block an SM loads tiles is `bytes_per_clk` of the rule
+    `attention_costs`, of kernels that load by TMA, too: FlashAttention 3's (rows of an H200), on Blackwell those of
+    TensorRT-LLM's generated kernels (rows of a B200).
     """
     experts, inter = call.experts / call.ep, call.inter / call.tp
     gate_up = 2.0 * inter / TILE * (rows + TILE) * call.hidden
     down = call.hidden / TILE * (rows + TILE) * inter
-    costs = constant("attention_costs", engine="fa3", mma=gpu.traits.mma, fp8=False, latent=False)
+    engine = "trtllm_gen" if gpu.traits.mma == "tcgen05" else "fa3"
+    costs = constant("attention_costs", engine=engine, mma=gpu.traits.mma, fp8=False, latent=False)
     bytes_per_us = costs.bytes_per_clk * gpu.sms * gpu.sustained_clock_mhz
     return float(experts * (gate_up + down) * WIDTH.get(call.dtype, 2.0) / bytes_per_us)
 
