@@ -101,9 +101,13 @@ def _width(part: str, metric: str) -> float:
 
 def server_of(engine: Engine) -> str:
     """Whose server it is: an engine's, or that of its generation before today's, of which less is known."""
-    older = _table()["older"].get(engine.name)
-    before = older and version_of(engine.version) < version_of(older["before"])
-    return _old(engine.name) if before else engine.name
+    return _server_of(engine.name, engine.version)
+
+
+@cache
+def _server_of(name: str, version: str) -> str:
+    older = _table()["older"].get(name)
+    return _old(name) if older and version_of(version) < version_of(older["before"]) else name
 
 
 def _old(name: str) -> str:
