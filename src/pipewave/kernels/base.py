@@ -83,9 +83,13 @@ def _feature_functions(xp: Arith) -> dict[str, Any]:
 @cache
 def _feature_row(row: str) -> CodeType:
     """The formulas of a row as one expression: a batch of features takes hardly longer than one of them."""
-    formulas = packaged.document(Path(__file__).with_name("features.json"))[row]
-    listed = ", ".join(f"{name!r}: ({formula})" for name, formula in formulas.items())
+    listed = ", ".join(f"{name!r}: ({formula})" for name, formula in _features()[row].items())
     return compile(f"{{{listed}}}", "<features>", "eval")
+
+
+@cache
+def _features() -> Mapping[str, Mapping[str, str]]:
+    return dict(packaged.document(Path(__file__).with_name("features.json")))
 
 
 # The door every kernel family comes through: calls as columns, their context, and what a family must answer.
