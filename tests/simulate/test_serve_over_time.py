@@ -34,9 +34,10 @@ def record(traffic: Traffic, *sides: Side, **setup: int) -> Record:
 def test_stretches_add_up_to_the_run(traffic: Traffic, setup: dict[str, int]) -> None:
     """Requests and tokens times seconds do not depend on how finely the run is cut."""
     found = record(traffic, **setup)
-    whole, fine = (over_time(found, server(**setup).pages, points) for points in (1, 200))
+    engines = server(**setup)
+    whole, fine = (over_time(found, engines.pages, engines.powered, points) for points in (1, 200))
     width = np.diff([0.0, *fine["time_s"]])
-    for name in ("running", "waiting", "kv_share", "output_tokens_per_s"):
+    for name in ("running", "waiting", "kv_share", "output_tokens_per_s", "power_w"):
         mean = float(width @ np.array(fine[name])) / width.sum()
         assert mean == pytest.approx(whole[name][0], rel=2e-3, abs=1e-3)
     busy = sum(step.seconds * step.waiting for _, step in found.steps)

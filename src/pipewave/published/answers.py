@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from pipewave.errors import BadInput
 from pipewave.gpus import find as find_gpu
 from pipewave.published.cases import Case
@@ -16,7 +18,7 @@ from pipewave.simulate.estimate import STEP_TOKENS, static_estimate
 from pipewave.simulate.interval import METRICS, interval_ends
 from pipewave.simulate.kv_budget import traffic_notes
 from pipewave.simulate.pools import Pools
-from pipewave.simulate.power import energy_figures, mean_power_w
+from pipewave.simulate.power import energy_figures, watts_over_time
 from pipewave.simulate.report import ANY, Mask, Sla, Steadiness, as_seen, middle, steadiness, summary
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import AS_PREDICTED, Pace
@@ -67,7 +69,7 @@ class Deployed:
         """Mean watts of one GPU and joules of an output token, with the ends of their intervals."""
         engines, kept = self.engines, slice(None) if window is None else window
         begin, end = float(record.arrival_s[kept].min()), float(record.done_s[kept].max())
-        power_w = mean_power_w(engines.powered, record.stretches, begin, end)
+        power_w = float(watts_over_time(engines.powered, record.stretches, np.array([begin, end]))[0])
         board, half = engines.powered[-1].board, engines.uncertain.half("output_tokens_per_s")
         return energy_figures(power_w, engines.gpus, figures["output_tokens_per_s"], board, half)
 

@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+import numpy as np
+
+from pipewave.physics.demand import Array
 from pipewave.physics.power import Board
 from pipewave.simulate.drafting import Drafted
 from pipewave.simulate.step_table import StepTable
@@ -57,16 +60,21 @@ class StretchSample:
             self.next_s = len(self.kept) * self.apart_s
         self.busy_s += stretch.seconds
 
-    def energy(self, boards: Boards, begin: float, end: float) -> tuple[float, float]:
-        """Seconds that stretches of the kind took in a window, and joules of a GPU in them."""
-        some = [one for moment, one in self.kept if begin <= moment < end]
-        watts = 0.0
-        for _, same in groupby(some, id):
+    def before(self, boards: Boards, edges: Array) -> tuple[Array, Array]:
+        """Seconds that stretches of the kind took before each moment, and joules of a GPU in them, [edge] each."""
+        watts: list[float] = []
+        for _, same in groupby((one for _, one in self.kept), id):
             one, *more = same
             pieces = [(tokens, before) for _, tokens, before in one.pieces]
             each = boards.table.watts(one.seconds / one.steps, one.decoding, one.cached, pieces, boards.ranks)
-            watts += (1 + len(more)) * each
-        return len(some) * self.apart_s, watts * self.apart_s
+            watts += [each] * (1 + len(more))
+        moments = np.array([moment for moment, _ in self.kept])
+        order = np.argsort(moments, kind="stable")  # of engines side by side
+        seconds = np.append(np.full(len(order) - 1, self.apart_s), self.busy_s - (len(order) - 1) * self.apart_s)
+        place = np.append(moments[order], moments[order[-1]] + seconds[-1])
+        spent = seconds, seconds * np.array(watts)[order]
+        took, joules = (np.interp(edges, place, np.append(0.0, np.cumsum(values))) for values in spent)
+        return took, joules
 
 
 class Boards(NamedTuple):
@@ -79,17 +87,18 @@ class Boards(NamedTuple):
     gpus: int
 
 
-def mean_power_w(sides: Sequence[Boards], log: StretchLog, begin: float, end: float) -> float:
-    """Mean watts of one GPU of a deployment while its run was in a window; engines that wait draw what they do idle."""
-    total, span = 0.0, max(end - begin, 1e-12)
+def watts_over_time(sides: Sequence[Boards], log: StretchLog, edges: Array) -> Array:
+    """Mean watts of one GPU of a deployment between two edges in time, s, of a run, [edge - 1]; engines that wait draw
+    what they do idle.
+    """
+    joules, seconds = np.zeros(len(edges) - 1), np.maximum(np.diff(edges), 1e-12)
     for side, boards in enumerate(sides):
-        found = [sample.energy(boards, begin, end) for (of, _), sample in log.samples.items() if of == side]
-        busy_s, joules = (sum(part) for part in zip(*found, strict=True)) if found else (0.0, 0.0)
-        watts = boards.board.idle_w
-        if busy_s:
-            watts += min(busy_s / (boards.engines * span), 1.0) * (joules / busy_s - watts)
-        total += boards.gpus * watts
-    return total / sum(boards.gpus for boards in sides)
+        idle_w = boards.board.idle_w
+        joules += boards.gpus * idle_w * seconds
+        for sample in (sample for (of, _), sample in log.samples.items() if of == side):
+            took, spent = (np.diff(one) / boards.engines for one in sample.before(boards, edges))
+            joules += boards.gpus * (spent - idle_w * took)
+    return joules / seconds / sum(boards.gpus for boards in sides)
 
 
 def energy_figures(

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pipewave.errors import BadInput
 from pipewave.physics.demand import Array
 from pipewave.simulate.engine_step import Step
+from pipewave.simulate.power import Boards, watts_over_time
 from pipewave.simulate.simulation import Record
 from pipewave.simulate.traffic import Traffic
 
@@ -240,12 +241,12 @@ def steadiness(record: Record, traffic: Traffic) -> Steadiness:
     return Steadiness(overloaded, steady, enough, arrivals_per_s=come / span, served_per_s=whole)
 
 
-def over_time(record: Record, pages: int, points: int) -> dict[str, list[float]]:
+def over_time(record: Record, pages: int, powered: Sequence[Boards], points: int) -> dict[str, list[float]]:
     """Means over at most `points` equal stretches of a run whose steps were kept, from its first request to its last
-    token; `pages`: of the caches of all engines together.
+    token; `pages`: of the caches of all engines together; `powered`: what its boards are.
 
     `time_s`: the end of each stretch; `running`: requests in a step, of all engines; `waiting`: requests in queues;
-    `kv_share`: pages in use over all; `output_tokens_per_s`: first tokens and later ones.
+    `kv_share`: pages in use over all; `output_tokens_per_s`: first tokens and later ones; `power_w`: of a GPU.
     """
     begin = float(record.arrival_s.min())
     edges = np.linspace(begin, float(record.done_s.max()), max(min(points, len(record.steps)), 1) + 1)
@@ -258,6 +259,7 @@ def over_time(record: Record, pages: int, points: int) -> dict[str, list[float]]
         "waiting": mean["waiting"],
         "kv_share": mean["pages"] / max(pages, 1),
         "output_tokens_per_s": made,
+        "power_w": watts_over_time(powered, record.stretches, edges),
     }
     return {name: [round(one, DIGITS) for one in values.tolist()] for name, values in lists.items()}
 

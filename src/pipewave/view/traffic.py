@@ -14,7 +14,8 @@ COLUMNS = ("mean", "p50", "p90", "p95", "p99")
 RATES: Mapping[str, str] = doc.LABELS["rates"]
 RUN: Mapping[str, str] = doc.LABELS["run"]
 STEADY = "steady"  # a verdict that is not worth words
-OVER_TIME = {"running": "requests in a step", "waiting": "requests that wait", "kv_share": "share of the KV cache"}
+OVER_TIME = {"running": "requests in a step", "waiting": "requests that wait", "kv_share": "share of the KV cache",
+             "power_w": "W of a GPU"}  # fmt: skip
 
 
 def document(answer: Mapping[str, Any]) -> doc.Document:

@@ -96,7 +96,7 @@ def traffic_answer(query: TrafficQuery) -> dict[str, Any]:
         **found.to_dict(),
         "figures_of": len(traffic) if kept is None else int(kept.sum()),
         "where": latency_breakdown(ready.engines, found.record, traffic, kept),
-        "timeline": over_time(found.record, ready.engines.pages, POINTS),
+        "timeline": over_time(found.record, ready.engines.pages, ready.engines.powered, POINTS),
         "basis": {name: round(share, 4) for name, share in ready.engines.basis.items()},
         "notes": list(dict.fromkeys(ready.all_notes)),
         # None for a trace, which is no shell word.

@@ -31,7 +31,7 @@ def test_the_run_is_drawn_over_time_and_read_by_keyboard(page: Any, until: Until
     answer = api("/api/traffic", ASKED)
     page.goto("/serve" + QUERY)
     page.wait_for_selector("section[aria-label='Over time'] .wave-line[d]")
-    assert page.locator("section[aria-label='Over time'] svg.chart").count() == 3
+    assert page.locator("section[aria-label='Over time'] svg.chart").count() == 4
     page.get_by_role("slider", name="Read: requests over time").focus()
     page.keyboard.press("Home")
     page.keyboard.press("ArrowRight")

@@ -167,6 +167,7 @@ export interface RunOverTime {
   waiting: number[];
   kv_share: number[];
   output_tokens_per_s: number[];
+  power_w: number[];
 }
 
 /** Percentiles stand beside under names such as `ttft_p99_ms` and `ttft_p99_ms_low`. */

@@ -1,4 +1,4 @@
-/** What happens while requests come: how many run and wait, how full the cache is, how many tokens come out. */
+/** What happens while requests come: how many run and wait, how full the cache is, how many tokens come out, what a GPU draws. */
 
 import { useMemo, useState } from "preact/hooks";
 
@@ -33,6 +33,12 @@ const panelsOf = (line: RunOverTime): Panel[] => [
     title: "output tokens/s",
     lines: [{ name: "output tokens/s", values: line.output_tokens_per_s, colour: "purple" }],
     most: Math.max(...line.output_tokens_per_s, 1),
+    show: (value) => digits(value),
+  },
+  {
+    title: "W of a GPU",
+    lines: [{ name: "W of a GPU", values: line.power_w, colour: "orange" }],
+    most: Math.max(...line.power_w, 1),
     show: (value) => digits(value),
   },
 ];
