@@ -25,7 +25,7 @@ from pipewave.errors import PipewaveError
 from pipewave.gpus import GPU, find
 from pipewave.kernels import family_of
 from pipewave.physics.collected import MOST_SHARE, READINGS, Reading
-from pipewave.physics.power import LAW, START_S
+from pipewave.physics.power import LAW, START_S, dram_byte_j
 from pipewave.prediction.columns import columns_of, group_key_of
 from pipewave.prediction.kernel_latency import answer
 
@@ -39,6 +39,7 @@ BOARDS = {
     "GB200": {"idle": 0.175, "asleep": 0.14, "limit": 0.972},
 }
 COLLECTED = ("H200", "B200", "GB200")  # boards of the corpus
+MEMORY = {"9": "H200"}  # whose joules a byte stand for its generation's
 # What readings of a collection's meter are asked by besides work and time.
 FEATURES = {
     "gemm": ["log_m"], "attention_prefill": ["batch", "keys"], "attention_decode": ["batch", "keys", "group"],
@@ -91,7 +92,9 @@ def _answered(
     given = pd.DataFrame([{k: row.get(k) for k in ("latency_us", "watts", "group", "own")} for row, _ in members])
     analysis, product = found.analysis, found.analysis.done.product or found.ctx.dtype
     seconds = 1e-6 * given["latency_us"].to_numpy() if given["own"].iloc[0] else found.seconds[0]
-    shares = np.column_stack((np.maximum(1.0 - START_S / seconds, 0.0), *_used(spec, product, analysis, seconds)))
+    tensor, dram, l2 = _used(spec, product, analysis, seconds)
+    dram = dram * 1e9 * spec.dram_gbps * dram_byte_j(spec) / spec.tdp_w
+    shares = np.column_stack((np.maximum(1.0 - START_S / seconds, 0.0), tensor, dram, l2))
     kind = LIKE.get(analysis.net, analysis.net)
     inputs = [*_used(spec, product, analysis, analysis.base_s), np.log2(1e6 * analysis.base_s)]
     inputs += [analysis.features[name] for name in FEATURES.get(kind, ())]
@@ -294,7 +297,7 @@ def main(argv: list[str] | None = None) -> None:
     told_of = readings_of(rows, kinds)
     for kind, row in told_of.items():
         row["spread"] = round(told[kind], 3)
-    law = SHIPPED | {"source": SOURCE, "boards": BOARDS | {"other": WATTS}, "kinds": kinds}
+    law = SHIPPED | {"source": SOURCE, "boards": BOARDS | {"other": WATTS}, "memory": MEMORY, "kinds": kinds}
     law["generations"] = sorted(rows.table["generation"].unique())
     LAW.write_text(json.dumps(law, indent=1) + "\n", encoding="utf-8")
     READINGS.write_text(json.dumps(told_of) + "\n", encoding="utf-8")

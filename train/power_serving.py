@@ -68,30 +68,21 @@ def _step(row: dict[str, Any], root: Path) -> dict[str, float]:
     return {name: float(values @ share) for name, values in amounts.items()}
 
 
-def _shares(table: pd.DataFrame) -> tuple[Any, ...]:
-    """Per row, in shares of the board's power: measured, idle, at most; and what the factors multiply, [row, 2]."""
-    boards, tdp = [board_of(find(gpu)) for gpu in table["gpu"]], np.array([find(gpu).tdp_w for gpu in table["gpu"]])
-    idle, limit = (np.array([getattr(board, name) for board in boards]) / tdp for name in ("idle_w", "limit_w"))
+def predicted(table: pd.DataFrame, waiting: float) -> Any:
+    """Watts of a GPU whose waits draw such a share of its rated power above idle."""
+    boards, rated = [board_of(find(gpu)) for gpu in table["gpu"]], np.array([find(gpu).tdp_w for gpu in table["gpu"]])
+    idle, limit = (np.array([getattr(board, name) for board in boards]) for name in ("idle_w", "limit_w"))
     waits = np.maximum(1.0 - table["kernel_s"] / table["step_s"], 0.0)
-    parts = np.column_stack((table["joules"] / table["step_s"] / tdp, waits))
-    return (table["power_per_gpu_w"] / tdp).to_numpy(), idle, limit, parts
+    return np.minimum(idle + table["joules"] / table["step_s"] + waiting * rated * waits, limit)
 
 
-def fit(table: pd.DataFrame) -> Any:
-    """The two factors, by absolute relative error; a board that waits draws its rated power at most."""
-    watts, idle, limit, parts = _shares(table)
+def fit(table: pd.DataFrame) -> float:
+    """The share, by absolute relative error; a board that waits draws its rated power at most."""
 
-    def off(factors: Any) -> Any:
-        return np.minimum(idle + parts @ factors, limit) / watts - 1.0
+    def off(waiting: Any) -> Any:
+        return predicted(table, float(waiting[0])) / table["power_per_gpu_w"] - 1.0
 
-    bounds = (0.0, [np.inf, 1.0 - idle.max()])
-    return least_squares(off, np.full(2, 0.5), bounds=bounds, loss="soft_l1", f_scale=SOFT).x
-
-
-def predicted(table: pd.DataFrame, factors: Any) -> Any:
-    """Watts of a GPU."""
-    watts, idle, limit, parts = _shares(table)
-    return np.minimum(idle + parts @ factors, limit) / watts * table["power_per_gpu_w"].to_numpy()
+    return float(least_squares(off, 0.3, bounds=(0.0, 0.8), loss="soft_l1", f_scale=SOFT).x[0])
 
 
 def left_out(table: pd.DataFrame) -> Any:
@@ -107,16 +98,13 @@ def main() -> None:
     """Fit and write."""
     table = rows()
     law = json.loads(LAW.read_text(encoding="utf-8"))
-    servers, errors = {}, np.abs(np.log(left_out(table) / table["power_per_gpu_w"]))
-    for gpu, some in table.groupby("gpu"):
-        scale, waiting = (round(float(factor), 3) for factor in fit(some))
-        servers[str(find(str(gpu)).compute_capability // 10)] = {"scale": scale, "waiting": waiting}
-    means = {key: np.mean([one[key] for one in servers.values()]) for key in ("scale", "waiting")}
-    servers["other"] = {key: round(float(mean), 3) for key, mean in means.items()}
+    errors = np.abs(np.log(left_out(table) / table["power_per_gpu_w"]))
+    waiting = {str(find(str(gpu)).compute_capability // 10): round(fit(some), 3) for gpu, some in table.groupby("gpu")}
+    waiting["other"] = round(float(np.mean(list(waiting.values()))), 3)
     half = round(float(np.quantile(errors, 0.9)), 3)
-    law["steps"] |= {"servers": servers, "spread": [half, half, max(2 * half, MOST_SPREAD)]}
+    law["steps"] |= {"waiting": waiting, "spread": [half, half, max(2 * half, MOST_SPREAD)]}
     LAW.write_text(json.dumps(law, indent=1) + "\n", encoding="utf-8")
-    print(servers, law["steps"]["spread"])
+    print(waiting, law["steps"]["spread"])
 
 
 if __name__ == "__main__":

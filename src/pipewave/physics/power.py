@@ -4,8 +4,9 @@
 
 `idle` is the clocked board with nothing to do (gaps of a step), `active` what busy SMs draw whatever they do. Joules of
 the work are counted from its FLOPs and bytes. All of it scales with the datasheet: the tensor cores of a board at their
-peak, or its memory at full bandwidth, take the same share of its power whatever the part. So constants are shares,
-fitted to steady rows (`python -m train power` writes `power.json`), and carry over to parts that nobody measured.
+peak take the same share of its power whatever the part, and a byte of DRAM the same joules whatever the board, as long
+as memories are of one generation. So constants are shares, fitted to steady rows (`python -m train power` writes
+`power.json`), and carry over to parts that nobody measured.
 
 What the meter of a public collection reads besides is `collected.py`, for the protocol `graph` alone. How a board at
 its limit lengthens steps is `energy.py`, whose joules were fitted to times, not to watts.
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipewave.files import packaged
-from pipewave.gpus import GPU
+from pipewave.gpus import GPU, find
 from pipewave.physics.arith import ARRAY, RECORDED, Arith, straight
 from pipewave.physics.collected import Reading, reading_of
 from pipewave.physics.energy import Work, as_made
@@ -55,7 +56,6 @@ class Board:
     limit_w: float
     basis: str  # whether rows of this GPU (`measured_gpu`), of its architecture or of others stand behind it
     spread: float  # half the 90 % interval of the logarithm of its watts while a server runs
-    server_scale: float  # joules of a server's kernels over those of random data
     waiting_w: float  # above idle, of a server's step while none of its kernels is predicted to run
 
     def step_w(self, above_idle_j: Any, seconds: Any, stages: int = 1) -> Any:
@@ -66,11 +66,11 @@ class Board:
         return (at_work + (stages - 1) * self.idle_w) / stages
 
     def server_w(self, above_idle_j: float, kernel_s: float, seconds: float) -> float:
-        """The same of a step of a server: real text draws less than random data, and its waits more than idle
-        (factors fitted to published servers, `python -m train.power_serving`).
+        """The same of a step of a server, whose waits draw more than idle (fitted to published servers,
+        `python -m train.power_serving`).
         """
         waiting = max(1.0 - kernel_s / max(seconds, 1e-12), 0.0)
-        return float(self.step_w(self.server_scale * above_idle_j + self.waiting_w * waiting * seconds, seconds))
+        return float(self.step_w(above_idle_j + self.waiting_w * waiting * seconds, seconds))
 
     def ends(self, watts: Any) -> tuple[Any, Any]:
         """Both ends of the 90 % interval of the mean watts of steps."""
@@ -141,16 +141,24 @@ def board_of(gpu: GPU) -> Board:
     known = KINDRED if generation in _law()["generations"] else EXTRAPOLATED
     basis = MEASURED if made.base_gpu in boards else known
     steps = _law()["steps"]
-    server = steps["servers"].get(generation) or steps["servers"]["other"]
+    waiting = steps["waiting"].get(generation, steps["waiting"]["other"])
     return Board(
         idle_w=idle_w,
         asleep_w=share["asleep"] * made.tdp_w,
         limit_w=max(share["limit"] * gpu.tdp_w, LEAST_ROOM * idle_w),
         basis=basis,
         spread=steps["spread"][POWER_BASES.index(basis)],
-        server_scale=server["scale"],
-        waiting_w=server["waiting"] * made.tdp_w,
+        waiting_w=waiting * made.tdp_w,
     )
+
+
+def dram_byte_j(made: GPU) -> float:
+    """Joules a byte of DRAM that a share of one stands for: those of the board whose memory was measured for the
+    generation (`memory` of `power.json`), else the board's own power at its bandwidth.
+    """
+    like = _law()["memory"].get(str(made.compute_capability // 10))
+    board = as_made(find(like)) if like else made
+    return board.tdp_w / (1e9 * board.dram_gbps)
 
 
 @lru_cache(maxsize=4096)
@@ -171,7 +179,7 @@ def draw_of(gpu: GPU, kind: str, dtype: str, stack: str = "", protocol: str = ""
         made_w=made.tdp_w,
         active_w=row["active"] * full_w,
         per_flop_j=row["tensor"] * full_w / rates[0],
-        per_dram_byte_j=row["dram"] * full_w / rates[1],
+        per_dram_byte_j=row["dram"] * factor * dram_byte_j(made),
         per_l2_byte_j=row["l2"] * full_w / rates[2],
         spread=reading.spread if reading and board.basis == MEASURED else row["spread"][POWER_BASES.index(board.basis)],
         sustained=protocol == GRAPH,
