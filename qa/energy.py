@@ -1,17 +1,20 @@
-"""`python -m qa.energy [kernels|servers]`: how far watts and joules are from measured ones, beside the baselines.
+"""`python -m qa.energy [kernels|steps|servers]`: how far watts and joules are from measured ones, beside the baselines.
 
 Kernels: steady rows of AIConfigurator in groups of shapes left out, a GPU left out, and our own loops (those of later
-days were never fitted), by a law fitted as `python -m train power` fits it. Servers: published vLLM runs, each model
-left out on its GPU. Baselines: a board always at its cap, and one at its rated power; in servers also the mean of the
-other runs of the GPU.
+days were never fitted), by a law fitted as `python -m train power` fits it. Steps: joules of steps inside vLLM 0.22.1
+that repeated for four seconds on an H200 (`lab.vllm_engine --points steady`), never fitted. Servers: published vLLM
+runs, each model left out on its GPU. Baselines: a board always at its cap, and one at its rated power; in servers also
+the mean of the other runs of the GPU.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from itertools import groupby
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,9 +23,15 @@ import pipewave as pw
 from corpus.watts import own_rows
 from pipewave.calls.families import from_dict
 from pipewave.gpus import find
+from pipewave.models import load
+from pipewave.models.kernels import Deployment
+from pipewave.models.shard import Parallel
 from pipewave.physics.power import board_of
+from pipewave.step import Runner, find_engine
 from train import power, power_serving
 
+STEADY = Path(__file__).resolve().parents[1] / "data" / "measured" / "h200" / "steady"
+BUDGET = 8192  # tokens of a step there
 TASKS = {
     "gemm": "gemm", "attention_prefill": "prefill", "mla_context": "prefill", "attention_decode": "decode",
     "mla_generation": "decode", "fused_moe": "moe", "rmsnorm": "stream",
@@ -69,6 +78,28 @@ def _own_line(name: str, rows: list[dict[str, Any]]) -> None:
     print(f"{name:28} {len(rows):6} rows: mean {off(middle, true):.1f} %, in the interval {inside:.0f} %")
 
 
+def steps() -> None:
+    """Joules of steps inside an engine."""
+    for path in sorted(STEADY.glob("*.jsonl")):
+        runner = Runner.of(Deployment(load(path.stem), Parallel()), find("H200"), find_engine("vllm:0.22.1"))
+        rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        for phase in ("decode", "prefill"):
+            some = [row for row in rows if row["phase"] == phase]
+            found = [_joules(runner, row) for row in some]
+            error = off(found, [row["joules"] for row in some])
+            print(f"steps of {path.stem}, {phase:24} {len(some):6} loads: joules {error:.1f} %")
+
+
+def _joules(runner: Runner, row: dict[str, Any]) -> float:
+    """Of a decode step, or of prompts together; long ones in pieces of a step's tokens."""
+    each, ends = 1, [int(row["mean_context"])]
+    if row["phase"] == "prefill":
+        each = min(row["input_len"], BUDGET)
+        ends = list(range(each, row["input_len"] + 1, each))
+    taken = runner.steps([runner.batch([each] * row["batch"], [end] * row["batch"]) for end in ends])
+    return float(1e-6 * taken.total_us @ taken.power_w)
+
+
 def servers() -> None:
     """Watts and joules of published servers."""
     table = power_serving.rows()
@@ -86,7 +117,7 @@ def servers() -> None:
               f"{off(means, watts):.1f} %, rated power {off(spec.tdp_w, watts):.1f} %")  # fmt: skip
 
 
-PARTS: dict[str, Callable[[], None]] = {"kernels": kernels, "servers": servers}
+PARTS: dict[str, Callable[[], None]] = {"kernels": kernels, "steps": steps, "servers": servers}
 
 if __name__ == "__main__":
     for part in sys.argv[1:] or PARTS:

@@ -44,18 +44,21 @@ class Figures:
     tpot_ms: float
     output_tokens_per_s: float
     hit_share: float  # of the prompts' tokens, found in the cache
+    joules_per_output_token: float  # of the board
 
 
 def measured(run: Run) -> Figures:
     """Figures of a measured load."""
     at = {name: np.array([one[i] for one in run["requests"]], float) for i, name in enumerate(run["request"])}
-    return _figures(at["sent_s"], at["first_s"], at["done_s"], at["output"], at["cached"].sum() / at["prompt"].sum())
+    hits, joules = at["cached"].sum() / at["prompt"].sum(), run["joules"] / at["output"].sum()
+    return _figures(at["sent_s"], at["first_s"], at["done_s"], at["output"], hits, joules)
 
 
-def _figures(sent: Any, first: Any, done: Any, output: Any, hits: float) -> Figures:
+def _figures(sent: Any, first: Any, done: Any, output: Any, hits: float, joules: float) -> Figures:
     later = output > 1
     tpot = ((done - first)[later] / (output[later] - 1)).mean()
-    return Figures(1e3 * (first - sent).mean(), 1e3 * tpot, output.sum() / (done.max() - sent.min()), float(hits))
+    rate = output.sum() / (done.max() - sent.min())
+    return Figures(1e3 * (first - sent).mean(), 1e3 * tpot, rate, float(hits), float(joules))
 
 
 def traffic(run: Run) -> Traffic:
@@ -89,7 +92,8 @@ def predicted(run: Run) -> Figures:
     ready, requests = served(run)
     record = ready.run(keep_steps=True)
     times = record.arrival_s, record.first_s, record.done_s
-    return _figures(*times, requests.output_len, found_share(record, requests))
+    joules = ready.energy(record, ready.figures(record))["energy_j_per_output_token"]
+    return _figures(*times, requests.output_len, found_share(record, requests), joules)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -101,14 +105,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     for path in sorted(MEASURED.glob("*.json.gz")):
         run = json.loads(gzip.decompress(path.read_bytes()))
         ours, theirs = predicted(run), measured(run)
-        name = run["load"]["name"]
+        name = f"{run['model']} {run['load']['name']}"
         found[name] = {}
         for field in Figures.__slots__:
             a, b = getattr(ours, field), getattr(theirs, field)
             off = a - b if field == "hit_share" else a / b - 1
             found[name][field] = {"measured": round(b, 4), "predicted": round(a, 4), "off": round(off, 4)}
             print(
-                f"{name:16} {field:20} {b:10.3f} {a:10.3f} {100 * off:+7.2f} {'points' if a is ours.hit_share else '%'}"
+                f"{name:30} {field:24} {b:10.3f} {a:10.3f} {100 * off:+7.2f} {'points' if a is ours.hit_share else '%'}"
             )
     whole.write(given.out, (json.dumps(found, indent=1) + "\n").encode())
     return 0

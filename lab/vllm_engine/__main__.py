@@ -12,10 +12,11 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lab.vllm_engine import gates, gpu, launch, points, timing, traces, worker
+from lab.vllm_engine import gates, gpu, launch, points, steady, timing, traces, worker
 from lab.vllm_engine.drive import Driver
 from lab.vllm_engine.launch import Setup
 from lab.vllm_engine.points import Point
@@ -36,7 +37,7 @@ def options(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--budget-s", type=float, default=600.0, help="seconds from its turn on, starting the engine included"
     )
-    parser.add_argument("--points", choices=("all", "decode", "kinds", "traced", "none"), default="all")
+    parser.add_argument("--points", choices=("all", "decode", "kinds", "steady", "traced", "none"), default="all")
     parser.add_argument("--own-tokens", action="store_true", help="each request decodes a token of its own")
     parser.add_argument("--trace", action="store_true", help="record profiler traces after the timings")
     parser.add_argument("--traces", type=Path, help="directory of the traces; default: that of the rows")
@@ -128,11 +129,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is timed and traced, and the engine's public entry point to time prefills by."""
+    """What is measured, and how, and what is traced."""
 
     points: Sequence[Point]
+    measured: Callable[[Driver, Point], Row]
     traced: Sequence[Point]
-    generate: Callable[[list[list[int]]], None]
 
 
 def measure(given: argparse.Namespace, setup: Setup, started: float) -> None:
@@ -156,6 +157,7 @@ def measure(given: argparse.Namespace, setup: Setup, started: float) -> None:
         "all": points.every(),
         "decode": points.decoding(),
         "kinds": points.kinds(),
+        "steady": steady.points(),
         "traced": points.traced(),
         "none": (),
     }[given.points]
@@ -165,8 +167,9 @@ def measure(given: argparse.Namespace, setup: Setup, started: float) -> None:
     def generate(prompts: list[list[int]]) -> None:
         llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], one_token, use_tqdm=False)
 
+    measured = steady.measure if given.points == "steady" else partial(timing.measure, generate=generate)
     try:
-        _points_and_traces(run, driver, setup, write, Plan(chosen, traced, generate))
+        _points_and_traces(run, driver, setup, write, Plan(chosen, measured, traced))
     finally:
         llm.llm_engine.engine_core.shutdown()
 
@@ -182,7 +185,7 @@ def _described(llm: Any, log_lines: launch.LogLines) -> Row:
 def _points_and_traces(run: Run, driver: Driver, setup: Setup, write: Writer, plan: Plan) -> None:
     """Timings first: a profiler that was used once stays attached to the driver and slows later launches."""
     reserve_s = TRACE_SECONDS if setup.traces else 0.0
-    run.each("step", plan.points, lambda point: timing.measure(driver, point, plan.generate), reserve_s)
+    run.each("step", plan.points, lambda point: plan.measured(driver, point), reserve_s)
     folder = setup.traces
     if folder is not None:
         traces.warm_up(driver, folder)
