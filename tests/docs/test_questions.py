@@ -29,7 +29,8 @@ def test_there_is_a_table() -> None:
 
 
 @pytest.mark.parametrize("command", [command for _, command in ROWS])
-def test_every_question_is_answered(command: str) -> None:
+def test_every_question_is_answered(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # for what it writes
     words = [str(FILES.get(word, word)) for word in shlex.split(command)]
     found = CliRunner().invoke(build(), words)
     assert (found.exit_code, found.exception) == (0, None), found
