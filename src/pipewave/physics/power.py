@@ -56,21 +56,16 @@ class Board:
     limit_w: float
     basis: str  # whether rows of this GPU (`measured_gpu`), of its architecture or of others stand behind it
     spread: float  # half the 90 % interval of the logarithm of its watts while a server runs
-    waiting_w: float  # above idle, of a server's step while none of its kernels is predicted to run
+    waiting_w: float  # above idle while none of a step's kernels is predicted to run (`python -m train.power_serving`)
 
-    def step_w(self, above_idle_j: Any, seconds: Any, stages: int = 1) -> Any:
+    def step_w(self, above_idle_j: Any, waits_s: Any, seconds: Any, stages: int = 1) -> Any:
         """Mean watts of a board in a step whose kernels take so many joules above idle, gaps at idle; of one of so many
-        boards that take turns at it.
+        boards that take turns at it. `waits_s`: in which it draws more, for the host launches kernels one by one or
+        nothing is predicted to run.
         """
-        at_work = np.minimum(self.idle_w + above_idle_j / np.maximum(seconds, 1e-12), self.limit_w)
+        joules = above_idle_j + self.waiting_w * waits_s
+        at_work = np.minimum(self.idle_w + joules / np.maximum(seconds, 1e-12), self.limit_w)
         return (at_work + (stages - 1) * self.idle_w) / stages
-
-    def server_w(self, above_idle_j: float, kernel_s: float, seconds: float) -> float:
-        """The same of a step of a server, whose waits draw more than idle (fitted to published servers,
-        `python -m train.power_serving`).
-        """
-        waiting = max(1.0 - kernel_s / max(seconds, 1e-12), 0.0)
-        return float(self.step_w(above_idle_j + self.waiting_w * waiting * seconds, seconds))
 
     def ends(self, watts: Any) -> tuple[Any, Any]:
         """Both ends of the 90 % interval of the mean watts of steps."""

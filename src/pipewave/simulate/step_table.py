@@ -135,7 +135,7 @@ class StepTable:
             joules, kernel_us = (
                 value + one.group[rows] + one.moved[rows] for value, one in zip((joules, kernel_us), sums, strict=True)
             )
-        return board_of(self.runner.gpu).server_w(joules, 1e-6 * kernel_us, seconds)
+        return float(board_of(self.runner.gpu).step_w(joules, max(seconds - 1e-6 * kernel_us, 0.0), seconds))
 
     def _sizes(self, decoding: int, pieces: Pieces) -> tuple[bool, int, int]:
         """Whether a step replays a graph, its rows, and those of its head."""

@@ -39,7 +39,7 @@ Launched = tuple[Sequence[Kernel], Sequence[int], Sequence[int]]  # kernels, how
 class Steps:
     """Predicted iterations as arrays over steps, in µs, gaps included; pipeline stages run one after the other.
 
-    `power_w`: mean of one GPU, gaps at what the clocked board draws idle.
+    `power_w`: mean of one GPU (`pipewave.physics.power`).
     """
 
     total_us: Array
@@ -227,7 +227,8 @@ class Runner:
         # Gaps are as uncertain as the kernels around them.
         factor = np.exp(_spread(linear, squares) / np.maximum(kernels, 1e-9))
         evidence = {name: us / np.maximum(kernels + hidden, 1e-9) for name, us in basis.items()}
-        watts = board_of(self.gpu).step_w(joules, 1e-6 * total, self.deployment.parallel.pp)
+        waits = np.where(load.graph, 0.0, total - kernels)  # a replayed graph's gaps are short, and at idle
+        watts = board_of(self.gpu).step_w(joules, 1e-6 * waits, 1e-6 * total, self.deployment.parallel.pp)
         notes = _words(chain.from_iterable(parts))
         return Steps(total, total / factor, total * factor, families, gaps, evidence, load, watts, notes)
 
