@@ -20,7 +20,7 @@ from pipewave.face import find_rate
 from studies.published_rows import Group, Row, corpus, read
 
 LOADS = 4  # of a series, at least
-LEFT_OUT = ("id", "mode", "concurrency", "requests", "isl", "osl")
+APART = ("id", "mode", "model", "gpu", "concurrency", "requests", "isl", "osl")  # asked by name, or not at all
 
 
 def series(rows: Sequence[Row]) -> dict[Group, list[list[Row]]]:
@@ -43,7 +43,7 @@ def off(members: Sequence[Row]) -> float:
     row = members[len(members) // 2]
     case, seen = row.case, row.measured
     busy_ms = seen["ttft_ms"] + seen["tpot_ms"] * (case["osl"] - 1)
-    asked = {name: value for name, value in case.items() if name not in (*LEFT_OUT, "model", "gpu")}
+    asked = {name: value for name, value in case.items() if name not in APART}
     lengths = {"input_len": case["isl"], "output_len": case["osl"]}
     ours = find_rate(case["model"], case["gpu"], tpot_ms=seen["tpot_ms"], **lengths, **asked).rate_per_s
     return ours / (1e3 * case["concurrency"] / busy_ms) - 1.0

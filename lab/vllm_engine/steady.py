@@ -16,8 +16,7 @@ DECODES = ((1, 1024), (8, 1024), (32, 1024), (128, 1024), (256, 1024), (8, 8192)
 
 def points() -> tuple[Point, ...]:
     """Prompts that follow one another, and decode steps of as many requests throughout."""
-    prompts, decodes = ([prefill(*one) for one in PROMPTS], [decode(*one) for one in DECODES])
-    return tuple(point for pair in zip(decodes, [*prompts, None, None, None], strict=True) for point in pair if point)
+    return (*(decode(*one) for one in DECODES), *(prefill(*one) for one in PROMPTS))
 
 
 def measure(driver: Driver, point: Point) -> dict[str, Any]:

@@ -134,3 +134,17 @@ def test_a_reading_keeps_watts_between_idle_and_the_limit_whatever_it_is_asked(g
             law_j = draw.active_w * seconds + replace(draw, reading=None).work_j(work)
             left_j = draw.active_w * seconds + draw.work_j(work, seconds, features)
             assert np.all(left_j >= (1 - MOST_TAKEN) * law_j * (1 - 1e-12))
+
+
+def test_a_byte_of_dram_takes_the_same_joules_on_boards_of_one_memory() -> None:
+    """Their power and bandwidth differ; of a generation that nobody measured each board goes by its own."""
+    h100, h200, a100 = (draw_of(find(name), "gemm", "bf16").per_dram_byte_j for name in ("H100", "H200", "A100"))
+    assert h100 == pytest.approx(h200)
+    assert a100 != pytest.approx(h200, rel=0.1)
+
+
+def test_waits_of_a_step_draw_more_than_gaps_at_idle_and_less_than_the_limit() -> None:
+    board = board_of(find("H200"))
+    gaps, waits = (board.step_w(0.0, seconds, 1.0) for seconds in (0.0, 1.0))
+    assert gaps == board.idle_w < waits < board.limit_w
+    assert board.step_w(1e4, 0.0, 1.0) == board.limit_w

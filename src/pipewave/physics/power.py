@@ -89,7 +89,7 @@ class Draw:
     per_l2_byte_j: float
     spread: float
     sustained: bool
-    in_step: float  # joules of such a call between the other kernels of a step, over those of the call alone
+    in_step: float  # joules of a call bound by DRAM between the other kernels of a step, over those of the call alone
     rates: tuple[float, float, float]  # of FLOPs, DRAM and L2 bytes, a second
     reading: Reading | None
     spent_alone: Callable[[float, float], tuple[float, ...]] = field(init=False)  # `spent` of one call, recorded

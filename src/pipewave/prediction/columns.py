@@ -124,8 +124,7 @@ def calls_of(table: Mapping[str, Any]) -> list[Call]:
 
 def _call(row: int, case: Mapping[str, Any]) -> Call:
     try:
-        nan = [name for name, value in case.items() if isinstance(value, float) and value != value]
-        return from_dict({name: value for name, value in case.items() if value is not None and name not in nan})
+        return from_dict({name: value for name, value in case.items() if not _absent(value)})
     except BadInput as error:
         raise type(error)(f"row {row}: {error.message}", field=error.field) from error
 
@@ -141,6 +140,10 @@ def _one(name: str, column: Any) -> Any:
     """A list of numbers where lists are the values is one value, for every row: a tuple from here on."""
     flat = isinstance(column, list) and bool(column) and not any(hasattr(value, "__len__") for value in column)
     return tuple(column) if name in LISTS and flat else column
+
+
+def _absent(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and value != value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from pipewave.simulate.step_grids import Pieces, RankBatch
 from pipewave.simulate.traffic import Traffic
 
 NOTHING: RankBatch = (0, 0, ())
-SUMMED = ("decoding", "pieces", "first", "done", "preempted", "cached", "waiting", "pages")  # of the ranks' steps
 FEWEST, BLOCK = 3, 16  # steps whose times are read between the first's and the last's
 
 
@@ -157,5 +156,11 @@ class DataParallelGroup:
 
 def _add(whole: Step, step: Step) -> None:
     """One rank's step as part of the group's."""
-    for name in SUMMED:
-        setattr(whole, name, getattr(whole, name) + getattr(step, name))
+    whole.decoding += step.decoding
+    whole.pieces += step.pieces
+    whole.first += step.first
+    whole.done += step.done
+    whole.preempted += step.preempted
+    whole.cached += step.cached
+    whole.waiting += step.waiting
+    whole.pages += step.pages

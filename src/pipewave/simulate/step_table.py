@@ -218,12 +218,7 @@ def _tokens(rank: RankBatch, verify: int) -> int:
 
 
 def _parts(
-    table: StepTable,
-    sums: GridSums,
-    rows: Sequence[int],
-    ranks: Sequence[RankBatch],
-    *,
-    halves: bool,
+    table: StepTable, sums: GridSums, rows: Sequence[int], ranks: Sequence[RankBatch], *, halves: bool
 ) -> tuple[float, float]:
     """Kernels of the fullest rank with the group's experts, and the group's exchange; as two halves, or whole."""
     parts, verify = 1 + halves, table.verify
