@@ -52,7 +52,7 @@ demo: $(VENV)/.core
 	$(BIN)/python -m bench.demo
 
 # What needs torch, a browser, the documentation's tools or an installed wheel has a target of its own.
-ELSEWHERE := training triton_kernels web docs notebooks packaging
+ELSEWHERE := training with_triton web docs notebooks packaging
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) -p no:schemathesis
 WORKERS ?= 2
 
@@ -68,7 +68,7 @@ test-train: $(VENV)/.train
 	$(PYTEST) tests/training
 
 test-triton: $(VENV)/.triton
-	TRITON_INTERPRET=1 $(PYTEST) tests/triton_kernels
+	TRITON_INTERPRET=1 $(PYTEST) tests/with_triton
 
 # The wheel as built from the sdist, beside the oldest dependencies that pyproject.toml admits.
 LOWEST := .venv-lowest

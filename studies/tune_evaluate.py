@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 from lab.own_kernels.measured import Measured, measured
 from lab.own_kernels.recording import TEST, Recording
 from lab.own_kernels.shapes import Shape, lengths
-from lab.own_kernels.space import kernels, space
+from lab.own_kernels.space import space
 from pipewave.cli.streams import show
 from pipewave.errors import BadFile
 from pipewave.tune import load_table
 from pipewave.tune.shipped_kernels import SHAPE_FIELDS, defaults, family
+from pipewave.tune.tables import KERNELS
 
 RECORDINGS = Path("data/recordings/h200")
 Floats = NDArray[np.float64]
@@ -63,7 +64,7 @@ def noise(halves: Floats) -> dict[str, float]:
 
 def recorded(folder: Path) -> list[str]:
     """Return the kernels recorded in a folder. BadFile where there is none."""
-    found = [kernel for kernel in kernels() if (folder / f"{kernel}.npz").exists()]
+    found = [kernel for kernel in KERNELS if (folder / f"{kernel}.npz").exists()]
     if not found:
         raise BadFile(
             f"{folder} holds no recording; they live in data/recordings of the repository", field="recordings"

@@ -18,7 +18,6 @@ import numpy as np
 from lab.own_kernels.making import numbers_of, sizes
 from lab.own_kernels.measured import Measured, measured
 from lab.own_kernels.recording import ANCHOR, TEST, Recording
-from lab.own_kernels.space import kernels
 from pipewave.tune import tables
 from pipewave.tune.law.anchors import Anchors, Floats, Ints, peaks_of
 from pipewave.tune.law.model import fit
@@ -88,7 +87,7 @@ def _buckets(some: Anchors, members: Ints, sms: int) -> dict[int, tuple[Floats, 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kernels", default=",".join(kernels()))
+    parser.add_argument("--kernels", default=",".join(tables.KERNELS))
     for kernel in parser.parse_args(argv).kernels.split(","):
         recording = Recording.load(RECORDINGS / f"{kernel}.npz")
         some, test = measured(recording, ANCHOR), measured(recording, TEST)

@@ -17,7 +17,7 @@ ROOT = Path(pipewave.__file__).parent
 # From the ground up; a room may import itself and what stands before it.
 ROOMS = (
     "version", "errors", "results", "files", "calls", "gpus", "physics", "software", "kernels", "nets", "prediction",
-    "models", "step", "simulate", "published", "told", "planning", "export", "triton_kernels", "tune", "measure", "traces", "calibrate",
+    "models", "step", "simulate", "published", "told", "planning", "export", "tune", "measure", "traces", "calibrate",
     "view", "face", "web", "cli", "__main__",
 )  # fmt: skip
 PUBLIC = "pipewave"  # the package itself: names its rooms for lazy import, and nothing inside imports it

@@ -1,1 +1,4 @@
-"""Our own Triton kernels on a GPU: compiled, checked, timed at drawn shapes, and made into the tables that ship."""
+"""Our own Triton kernels on a GPU: compiled, checked, timed at drawn shapes, made into the tables that ship.
+
+`fused_layer` is a whole MoE layer of ours, which no engine runs.
+"""

@@ -14,13 +14,14 @@ from pathlib import Path
 from lab.own_kernels.making import table_of
 from lab.own_kernels.profile import Budget, run
 from lab.own_kernels.recording import Recording
-from lab.own_kernels.space import kernels, space
+from lab.own_kernels.space import space
+from pipewave.tune.tables import KERNELS
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kernel", default=",".join(kernels()))
+    parser.add_argument("--kernel", default=",".join(KERNELS))
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--tests", type=int, default=64)
     parser.add_argument("--seed", type=int, default=1)

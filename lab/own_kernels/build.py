@@ -18,7 +18,6 @@ from triton.compiler import ASTSource
 
 from lab.own_kernels.kernels import decode, gemm, grouped, prefill
 from lab.own_kernels.space import Config, space
-from pipewave.triton_kernels import moe_experts
 from pipewave.tune.rank import resources
 from pipewave.tune.shipped_kernels import family
 
@@ -32,12 +31,8 @@ _POINTERS = {
     "decode": {"q": _BF16, "k_cache": _BF16, "v_cache": _BF16, "o": _BF16, "part": "*fp32", "part_log": "*fp32",
                "tables": "*i32", "lens": "*i32"},
 }  # fmt: skip
-_BLOCKS = {"order": "*i32", "ends": "*i32", "experts": "*i32", "rows": "*i32", "used": "*i32"}
-_POINTERS |= {"moe_up": {"x": _BF16, "out": _BF16, **_BLOCKS},
-              "moe_down": {"out": _BF16, "weights": "*fp32", **_BLOCKS}}  # fmt: skip
-_FUNCTIONS = {"gemm": gemm.gemm, "moe": grouped.grouped_gemm, "prefill": prefill.prefill, "decode": decode.decode,
-              "moe_up": moe_experts.up, "moe_down": moe_experts.down}  # fmt: skip
-_MULTIPLES_OF_16 = ("N", "K", "H", "WIDE")
+_FUNCTIONS = {"gemm": gemm.gemm, "moe": grouped.grouped_gemm, "prefill": prefill.prefill, "decode": decode.decode}
+_MULTIPLES_OF_16 = ("N", "K")
 PAGE = 16
 
 
@@ -53,7 +48,7 @@ class Built:
 
 def function(kernel: str) -> Any:
     """Return the Triton function behind a kernel's name."""
-    return _FUNCTIONS.get(kernel, _FUNCTIONS[family(kernel)])
+    return _FUNCTIONS[family(kernel)]
 
 
 def fixed(kernel: str) -> dict[str, int | bool]:
@@ -86,19 +81,11 @@ def compile_binary(kernel: str, binary: Config, capability: int = 90) -> tuple[A
     values = dict(zip(names, binary, strict=False))
     options = {name: values.pop(name) for name in ("num_warps", "num_stages")}
     constants = values | fixed(kernel)
-    if kernel == "moe_up":
-        constants["EVEN"] = values["BLOCK_K"] <= 64  # hidden sizes are multiples of 64
-    pointers = _POINTERS.get(kernel, _POINTERS[family(kernel)]) | _boxes(kernel, values)
+    pointers = _POINTERS[family(kernel)]
     if kernel == "gemm_fp8":
-        pointers |= {"a": "*fp8e4nv", "w": "*fp8e4nv"}
+        pointers = pointers | {"a": "*fp8e4nv", "w": "*fp8e4nv"}
     source = _source(function(kernel), pointers, constants)
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options), constants
-
-
-def _boxes(kernel: str, values: Mapping[str, int]) -> dict[str, str]:
-    """Types of the arguments that describe a matrix for bulk copies."""
-    boxes = {"moe_up": {"w": "BLOCK_N"}, "moe_down": {"y": "BLOCK_M", "w": "BLOCK_N"}}.get(kernel, {})
-    return {name: f"tensordesc<bf16[{values[rows]}, {values['BLOCK_K']}]>" for name, rows in boxes.items()}
 
 
 def compile_reduce(head_dim: int, capability: int = 90) -> Any:

@@ -17,7 +17,7 @@ from pipewave.tune import store, tables
 from pipewave.tune.chooser import CHUNK, Chooser
 from pipewave.tune.law.anchors import Anchors, Floats, peaks_of
 from pipewave.tune.law.margin import MARGINS
-from pipewave.tune.law.model import Model, fit
+from pipewave.tune.law.model import fit
 from pipewave.tune.shipped_kernels import SHAPE_FIELDS, defaults, family
 from pipewave.tune.store import KindTable
 from pipewave.tune.user_kernels.kernel import KernelDescription, Kind, source_hash
@@ -65,21 +65,15 @@ def _kind(kernel: str, some: Measured, env: Mapping[str, Any], kind: Kind, sampl
     formulas, at = tables.formulas(kernel, example), np.stack([numbers[name] for name in names], axis=1)
     peaks = peaks_of(str(env["gpu"]), int(env["sm_count"]))
     anchors = Anchors(at, formulas.many(numbers), some.us, some.config, some.resident)
-    model = with_margin_of(kernel, fit(anchors, peaks, default=defaults(kernel, some.config, some.shape)),
-                           known_load=load)  # fmt: skip
+    model = fit(anchors, peaks, default=defaults(kernel, some.config, some.shape))
+    if load:  # with the load known, wider margins cost more regret than they protect
+        model = replace(model, margin=MARGINS[0], base=None)
     noted = [{name: float(values[i]) for name, values in numbers.items()} for i in range(min(NOTED, len(at)))]
     chooser = Chooser(formulas, Sizes(names, {}), model, np.arange(len(model.law)), at[:0],
                       default=lambda columns: _defaults(kernel, some, columns))  # fmt: skip
     drawn = draw(kernel, np.random.default_rng(0), samples, load=load)
     chooser.sample(drawn, np.stack([drawn[name] for name in names], axis=1), MORE, kept=0)
     return KindTable(model, noted, names, chooser.lists)
-
-
-def with_margin_of(kernel: str, model: Model, *, known_load: bool) -> Model:
-    """With the load known, wider margins cost more regret than they protect; products of the fused layer have no
-    default that others run.
-    """
-    return replace(model, margin=MARGINS[0], base=None) if known_load or kernel in ("moe_up", "moe_down") else model
 
 
 def _defaults(kernel: str, some: Measured, numbers: Mapping[str, Floats]) -> NDArray[np.int64]:

@@ -4,9 +4,7 @@ A configuration is a tuple of integers in the order of `Space.names`. The first 
 into a binary; the rest are ordinary launch arguments and cost no compilation.
 
 Members are tiles, warps and stages that fit an SM of Hopper (232,448 bytes of shared memory a block; 128 accumulators a
-thread, 192 in attention, where those of scores are free again before the next operands load), and what engines ship. Of
-the fused layer's two products they are those of 121 and 186 binaries, timed on an H200 at 39 layers, that came within
-1 % of the best somewhere.
+thread, 192 in attention, where those of scores are free again before the next operands load), and what engines ship.
 """
 
 from __future__ import annotations
@@ -15,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pipewave.tune.shipped_kernels import default, family
-from pipewave.tune.tables import KERNELS, description
+from pipewave.tune.tables import description
 
 Config = tuple[int, ...]
 Shape = Mapping[str, int]
-COMPILED = {"gemm": 5, "moe": 5, "prefill": 4, "decode": 3, "moe_up": 6, "moe_down": 8}
+COMPILED = {"gemm": 5, "moe": 5, "prefill": 4, "decode": 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +46,9 @@ class Space:
         return list(dict.fromkeys(config[: self.compiled] for config in self.configs))
 
 
-def kernels() -> tuple[str, ...]:
-    """Names of the kernels that are recorded and evaluated by themselves; `space` also knows `moe_up`, `moe_down`."""
-    return tuple(kernel for kernel in KERNELS if kernel not in ("moe_up", "moe_down"))
-
-
 def space(kernel: str) -> Space:
     """Return the configuration space of a kernel. UnknownKernel where no kernel of that name is tuned."""
     configs = description(kernel).configs
-    compiled = COMPILED.get(kernel) or COMPILED[family(kernel)]
-    return Space(kernel, tuple(configs[0]), compiled, tuple(tuple(config.values()) for config in configs))
+    return Space(
+        kernel, tuple(configs[0]), COMPILED[family(kernel)], tuple(tuple(config.values()) for config in configs)
+    )

@@ -8,7 +8,6 @@ import torch
 import triton
 
 from lab.own_kernels import build
-from lab.own_kernels.layer_operands import LayerOperands
 from lab.own_kernels.operands import Operands, moe_nk
 from lab.own_kernels.shapes import Shape
 from pipewave.tune.shipped_kernels import family, is_up
@@ -17,8 +16,6 @@ TOLERANCE = 0.02  # relative, in the 2-norm; bf16 operands and probabilities lea
 SHAPES: dict[str, Shape] = {  # odd on purpose: no tile divides them
     "gemm": {"m": 203, "n": 336, "k": 464},
     "moe": {"m": 45, "e": 8, "top_k": 2, "hidden": 336, "inter": 208, "skew": 50, "seed": 7},
-    "moe_up": {"m": 45, "e": 8, "top_k": 2, "hidden": 320, "inter": 208, "skew": 50, "seed": 7},
-    "moe_down": {"m": 45, "e": 8, "top_k": 2, "hidden": 320, "inter": 208, "skew": 50, "seed": 7},
     "prefill": {"batch": 2, "q_len": 155, "kv_len": 219, "heads": 8, "kv_heads": 2},
     "decode": {"batch": 3, "kv_len": 333, "spread": 50, "heads": 8, "kv_heads": 2, "seed": 7},
 }
@@ -26,7 +23,7 @@ SHAPES: dict[str, Shape] = {  # odd on purpose: no tile divides them
 
 def check_shape(kernel: str) -> Shape:
     """Return the shape the check runs at."""
-    shape = dict(SHAPES.get(kernel, SHAPES[family(kernel)]))
+    shape = dict(SHAPES[family(kernel)])
     fixed = build.fixed(kernel)
     if "HEAD_DIM" in fixed:
         shape["head_dim"] = int(fixed["HEAD_DIM"])
@@ -38,7 +35,7 @@ def check_shape(kernel: str) -> Shape:
 def errors(operands: Operands, configs: list[tuple[int, ...]]) -> list[float]:
     """Relative error of each configuration at the check shape; inf where anything was left unwritten or failed."""
     operands.prepare(check_shape(operands.kernel))
-    wanted = operands.reference() if isinstance(operands, LayerOperands) else reference(operands)
+    wanted = reference(operands)
     out = operands.buffers["c"][: wanted.numel()]
     found = []
     for config in configs:

@@ -13,9 +13,10 @@ import pytest
 from lab.own_kernels.profile import plan, profile
 from lab.own_kernels.recording import ANCHOR, TEST, Recording
 from lab.own_kernels.shapes import FIELDS, draw, lengths
-from lab.own_kernels.space import kernels, space
+from lab.own_kernels.space import space
 from pipewave.errors import BadFile
 from pipewave.tune.shipped_kernels import family
+from pipewave.tune.tables import KERNELS
 
 
 class MadeUp:
@@ -48,7 +49,7 @@ def recorded(kernel: str, budget_s: float) -> tuple[Recording, int]:
     return rows.freeze({"kernel": kernel}, list(of.configs), built), len(jobs)
 
 
-@pytest.mark.parametrize("kernel", kernels())
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_every_configuration_is_timed_in_both_halves_at_every_test_shape(kernel: str) -> None:
     recording, _ = recorded(kernel, budget_s=1e9)
     for shape in np.flatnonzero(recording.role == TEST):
@@ -92,7 +93,7 @@ def test_a_recording_survives_its_file_and_a_torn_one_is_refused(tmp_path: Path)
         Recording.load(path)
 
 
-@pytest.mark.parametrize("kernel", kernels())
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_spaces_are_large_distinct_and_hold_the_default(kernel: str) -> None:
     of = space(kernel)
     assert len(of.configs) >= 100
@@ -100,7 +101,7 @@ def test_spaces_are_large_distinct_and_hold_the_default(kernel: str) -> None:
     assert all(of.default(shape) in of.configs for shape in draw(kernel, 3, 50))
 
 
-@pytest.mark.parametrize("kernel", kernels())
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_draws_repeat_for_a_seed_and_differ_between_seeds(kernel: str) -> None:
     assert draw(kernel, 1, 20) == draw(kernel, 1, 20)
     assert draw(kernel, 1, 20) != draw(kernel, 2, 20)

@@ -14,7 +14,7 @@ import pytest
 
 from lab.own_kernels.recording import flat
 from lab.own_kernels.shapes import draw
-from lab.own_kernels.space import kernels, space
+from lab.own_kernels.space import space
 from pipewave.errors import BadFile, BadInput, MissingField, PipewaveError, UnknownField, UnknownKernel
 from pipewave.files import sealed
 from pipewave.tune import load_table, store
@@ -22,11 +22,9 @@ from pipewave.tune.explain import explain, reachable, smallest_set
 from pipewave.tune.export import NAMES, SLACK, Layer, both, entries, sglang, steady, vllm
 from pipewave.tune.shipped_kernels import SHAPE_FIELDS, defaults, family
 from pipewave.tune.store import TableMismatch, check_environment, locate, read_table, write_table
-from pipewave.tune.tables import SHAPE, description
+from pipewave.tune.tables import KERNELS, SHAPE, description
 from pipewave.tune.user_kernels import device
 from pipewave.tune.user_kernels.offline import judge
-
-SHIPPED = (*kernels(), "moe_up", "moe_down")
 
 
 def shapes(kernel: str, count: int = 60) -> list[dict[str, int]]:
@@ -34,14 +32,14 @@ def shapes(kernel: str, count: int = 60) -> list[dict[str, int]]:
     return [{name: shape[name] for name in names} for shape in draw(kernel, 4242, count)]
 
 
-@pytest.mark.parametrize("kernel", SHIPPED)
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_every_kernel_ships_a_table_whose_choices_are_members_of_its_space(kernel: str) -> None:
     table, of = load_table(kernel), space(kernel)
     for shape in shapes(kernel):
         assert tuple(table.select(**shape)[name] for name in of.names) in of.configs
 
 
-@pytest.mark.parametrize("kernel", SHIPPED)
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_a_short_list_loses_little_against_all_configurations(kernel: str) -> None:
     table = load_table(kernel)
     keys = {i: table.key(shape) for i, shape in enumerate(shapes(kernel))}
@@ -190,7 +188,7 @@ def test_a_ragged_cache_is_used_and_checked() -> None:
         table.select(**layer, longest=10)
 
 
-@pytest.mark.parametrize("kernel", SHIPPED)
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_choices_do_not_depend_on_what_was_asked_before(kernel: str) -> None:
     some = shapes(kernel, 30)
     one, other = load_table(kernel), load_table(kernel)
@@ -333,4 +331,4 @@ def test_few_configurations_do_for_a_layer_within_a_stated_regret() -> None:
 def test_a_kernel_is_known_by_its_source() -> None:
     """The hash of a packaged file is the one that a kernel at hand has: comments and the place in a file do not count."""
     assert description("gemm").source_sha256 == description("gemm_fp8").source_sha256
-    assert len({description(kernel).source_sha256 for kernel in SHIPPED}) == 6
+    assert len({description(kernel).source_sha256 for kernel in KERNELS}) == 4

@@ -1,1 +1,1 @@
-"""Our kernels that shipped tables were recorded with, apart from those of the fused MoE layer."""
+"""Our kernels that shipped tables were recorded with; `moe_sort` and `moe_experts` are those of `fused_layer`."""

@@ -11,7 +11,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from pipewave.triton_kernels.moe_experts import block_of
+from lab.own_kernels.kernels.moe_experts import block_of
 
 
 @triton.jit

@@ -3,7 +3,7 @@
 Counts of other kernels are read from their source (`tune.source`). Ours are stated: routing and cache lengths are
 hidden in tensors, which no source tells, and reading 90 tiles takes 0.2 s at each load and needs triton. The functions
 run on traced numbers (`source.traced`), so that they become the same formulas as those that are read. Defaults are the
-rules of vLLM and SGLang, and our own for our own fused MoE layer.
+rules of vLLM and SGLang.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from pipewave.tune.source.traced import cdiv, greatest, least
 
 Numbers = Mapping[str, Any]
 LINE = 128  # bytes of a cache line
-SUMMED = 1024  # values that the sum over experts moves at once
 PARTS = (0.1, 0.3, 0.5, 0.7, 0.9)  # of the range of sequence lengths: where splits of decode are counted
 SHAPE_FIELDS: dict[str, tuple[str, ...]] = {
     "gemm": ("m", "n", "k"),
@@ -38,7 +37,7 @@ def family(kernel: str) -> str:
 
 def is_up(kernel: str) -> bool:
     """Whether a MoE kernel is the first product of a layer, gate and up."""
-    return kernel in ("moe_w13", "moe_up")
+    return kernel == "moe_w13"
 
 
 def check_shape(kernel: str, names: Iterable[str]) -> None:
@@ -84,26 +83,18 @@ def routed(counts: Iterable[int], sizes: Iterable[int]) -> dict[str, int]:
     return {"active": len(used)} | {f"rows_{size}": sum(cdiv(count, size) for count in used) for size in sizes}
 
 
-def moe(s: Numbers, c: Numbers, kernel: str) -> LaunchCounts:
-    """A product of experts, rows padded to whole blocks: by the routing where `s` has it, else in expectation.
-
-    `moe_up` holds gate and up in one tile; `idle` of `moe_down` counts what the sum over experts moves.
-    """
-    m, e, top_k, up = s["m"], s["e"], s["top_k"], is_up(kernel)
+def moe(s: Numbers, c: Numbers, *, up: bool) -> LaunchCounts:
+    """A product of experts, rows padded to whole blocks: by the routing where `s` has it, else in expectation."""
+    m, e, top_k = s["m"], s["e"], s["top_k"]
     n, k = (2 * s["inter"], s["hidden"]) if up else (s["hidden"], s["inter"])
     pairs, block = m * top_k, c["BLOCK_M"]
     active = s["active"] if "active" in s else active_experts(m, e, top_k)
     rows = s[f"rows_{block}"] if "active" in s else expert_rows(pairs, active, block)
-    wide = s["inter"] if kernel == "moe_up" else n
-    cols, trips = cdiv(wide, c["BLOCK_N"]), cdiv(k, c["BLOCK_K"])
+    cols, trips = cdiv(n, c["BLOCK_N"]), cdiv(k, c["BLOCK_K"])
     bound = (pairs + least(pairs, e) * (block - 1)) // block + 1
     dram = 2 * (active * n * k + m * (k if up else top_k * k) + pairs * n)
-    idle = (bound - rows) * cols
-    if kernel == "moe_up":
-        dram, idle = dram - pairs * n, (bound - rows) * cdiv(n, c["BLOCK_N"])
-    elif kernel == "moe_down":
-        dram, idle = dram - 2 * pairs * n, (pairs + m) * n / SUMMED
-    return LaunchCounts(rows * cols, trips, trips, dram, 2 * (rows * n + cols * pairs) * k, idle)
+    moved = 2 * (rows * n + cols * pairs) * k
+    return LaunchCounts(rows * cols, trips, trips, dram, moved, (bound - rows) * cols)
 
 
 def prefill(s: Numbers, c: Numbers, head_dim: int, causal: bool) -> LaunchCounts:
@@ -139,7 +130,7 @@ def stated(kernel: str) -> Callable[[Numbers, Numbers], LaunchCounts]:
     if kind == "gemm":
         return lambda s, c: gemm(s, c, 1 if kernel == "gemm_fp8" else 2)
     if kind == "moe":
-        return lambda s, c: moe(s, c, kernel)
+        return lambda s, c: moe(s, c, up=is_up(kernel))
     dim = int(kernel.rsplit("_", 1)[1])
     return lambda s, c: prefill(s, c, dim, "causal" in kernel) if kind == "prefill" else decode(s, c, dim)
 
@@ -153,12 +144,6 @@ def flops(kernel: str, c: Numbers, counts: LaunchCounts) -> Any:
 Shape = Mapping[str, int]
 Values = tuple[int, ...]  # in the order of a kernel's parameters
 MOE_CROWDED = 128  # tokens for each expert there is, from where on it walks tiles in bands
-
-
-# Of the fused layer, by rows of a tile.
-MOE_UP = {16: (16, 64, 128, 4, 5, 1, 8, 0), 64: (64, 128, 64, 4, 5, 0, 8, 0), 128: (128, 128, 64, 8, 4, 0, 8, 0)}
-MOE_DOWN = {16: (16, 128, 128, 4, 3, 0, 0, 0, 8), 64: (64, 128, 64, 4, 3, 0, 0, 0, 8),
-            128: (128, 128, 64, 4, 3, 0, 0, 0, 8)}  # fmt: skip
 
 
 def _gemm_fp8(shape: Shape) -> Values:
@@ -180,17 +165,9 @@ def _moe(shape: Shape) -> Values:
     return (rows, cols, depth, 4 if m <= 128 else 8, 4 if m <= 32 else 3, group)
 
 
-def _rows(shape: Shape) -> int:
-    """Rows of a tile of the fused layer that suit the tokens of an expert."""
-    each = shape["m"] * shape["top_k"] / shape["e"]
-    return next((size for size in (16, 64) if each <= size), 128)
-
-
 _RULES: Mapping[str, Callable[[Shape], Values]] = {
     "gemm": lambda _: (128, 128, 64, 8, 3, 8),  # vLLM's fixed tile for its persistent bf16 Triton GEMM
     "gemm_fp8": _gemm_fp8, "moe": _moe,
-    "moe_up": lambda shape: MOE_UP[_rows(shape)],
-    "moe_down": lambda shape: MOE_DOWN[_rows(shape)],
     # The fixed tile of vLLM's and SGLang's Triton prefill kernel on GPUs since Ampere.
     "prefill": lambda shape: (128, 128, 4 if shape["head_dim"] <= 64 else 8, 1, 0),
     "decode": lambda _: (32, 4, 2, 8),  # SGLang's Triton decode kernel, with its 8 splits

@@ -40,7 +40,7 @@ from pipewave.tune.user_kernels.launch_formulas import LaunchFormulas, Sizes
 
 FROM = "H200"  # the GPU whose tables are shipped
 KERNELS = ("gemm", "gemm_fp8", "moe_w13", "moe_w2", "prefill_causal_128", "prefill_full_128", "prefill_causal_64",
-           "prefill_full_64", "decode_128", "decode_64", "moe_up", "moe_down")  # fmt: skip
+           "prefill_full_64", "decode_128", "decode_64")  # fmt: skip
 SHAPE: Kind = ()  # kinds: no load, or in expectation
 LOAD: Kind = (("load", "known"),)
 AT_LEAST = {  # fields, and what they are no less than

@@ -9,10 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from lab.own_kernels.space import space  # noqa: E402
+from lab.own_kernels import fused_layer  # noqa: E402
+from lab.own_kernels.kernels import moe_experts, moe_sort  # noqa: E402
 from pipewave.errors import BadInput  # noqa: E402
-from pipewave.triton_kernels import moe_experts, moe_sort  # noqa: E402
-from pipewave.tune import moe  # noqa: E402
 
 # The interpreter multiplies bf16 as raw integers; fp16 takes the same path through the kernels.
 DTYPE = torch.float16
@@ -112,30 +111,27 @@ def test_whole_layer_with_given_configurations(size: tuple[int, ...], tile: dict
     given = layer(*size)
     config = {**tile, "GROUP_M": 8, "num_warps": 4, "num_stages": 2, "LOOP": 1}
     other = {**TILES[2], "GROUP_M": 1, "num_warps": 4, "num_stages": 2, "LOOP": 0}
-    assert_close(moe.fused_moe(*given, configs=(other, config)), expected(*given))
+    assert_close(fused_layer.fused_moe(*given, configs=(other, config)), expected(*given))
 
 
 @pytest.mark.parametrize("size", [LAYERS[0], (300, 3, 2, 72, 40)], ids=str)
-def test_the_shipped_tables_choose_where_nothing_is_given(
+def test_tokens_of_an_expert_choose_the_tiles_where_nothing_is_given(
     size: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moe, "REREAD", -1.0)  # every layer is sorted
+    monkeypatch.setattr(fused_layer, "REREAD", -1.0)  # every layer is sorted
     given = layer(*size)
-    up, down = moe.select(*size)
-    assert tuple(up.values()) in space("moe_up").configs
-    assert tuple(down.values()) in space("moe_down").configs
-    assert_close(moe.fused_moe(*given), expected(*given))
+    assert_close(fused_layer.fused_moe(*given), expected(*given))
 
 
-def test_few_tokens_need_no_table() -> None:
+def test_few_tokens_are_not_sorted() -> None:
     given = layer(2, 16, 2, 64, 32)
-    assert moe.is_few(2, 16, 2, 64, 32)
-    assert_close(moe.fused_moe(*given), expected(*given))
+    assert fused_layer.is_few(2, 16, 2, 64, 32)
+    assert_close(fused_layer.fused_moe(*given), expected(*given))
 
 
 def test_few_is_few_experts_read_twice() -> None:
-    assert moe.is_few(1, 8, 2, 8192, 28672)  # one token never reads an expert twice
-    assert not moe.is_few(64, 8, 2, 4096, 14336)
+    assert fused_layer.is_few(1, 8, 2, 8192, 28672)  # one token never reads an expert twice
+    assert not fused_layer.is_few(64, 8, 2, 4096, 14336)
 
 
 @pytest.mark.parametrize(("at", "change"), [(1, lambda t: t[:, :-2]), (3, lambda t: t.half()), (4, lambda t: t.long())])
@@ -143,4 +139,4 @@ def test_what_does_not_fit_is_refused(at: int, change: Any) -> None:
     given = list(layer(5, 8, 2, 64, 48))
     given[at] = change(given[at])
     with pytest.raises(BadInput):
-        moe.fused_moe(*given)
+        fused_layer.fused_moe(*given)

@@ -12,7 +12,7 @@ pytest.importorskip("triton")
 from lab.own_kernels import build, operands, verify  # noqa: E402
 from lab.own_kernels.kernels import decode  # noqa: E402
 from lab.own_kernels.making import described  # noqa: E402
-from lab.own_kernels.space import kernels, space  # noqa: E402
+from lab.own_kernels.space import space  # noqa: E402
 from pipewave.tune import tables  # noqa: E402
 
 SMALL = {
@@ -50,7 +50,7 @@ def tensors(of: operands.Operands) -> dict[int, Any]:
     return {tensor.data_ptr(): tensor for tensor in found}
 
 
-@pytest.mark.parametrize("kernel", kernels())
+@pytest.mark.parametrize("kernel", tables.KERNELS)
 def test_launches_agree_with_float64(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operands, "SIZES", SMALL)
     monkeypatch.setattr(build, "compile_reduce", lambda dim: Interpreted(decode.reduce, lambda: tensors(device)))

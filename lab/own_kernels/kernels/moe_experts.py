@@ -18,7 +18,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from pipewave.triton_kernels.moe_sort import Blocks, Sorted
+from lab.own_kernels.kernels.moe_sort import Blocks, Sorted
 
 UP, DOWN = 0, 1  # the two tables of blocks
 WIDTH = 1024  # columns that a program of `total` sums

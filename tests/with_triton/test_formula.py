@@ -16,8 +16,8 @@ from lab.own_kernels.kernels import gemm, prefill  # noqa: E402
 from pipewave.tune.shipped_kernels import stated  # noqa: E402
 from pipewave.tune.source.formula import Formula, constants_of, follows, formula, inputs_of, values_of  # noqa: E402
 from pipewave.tune.source.inspect import Shaped  # noqa: E402
-from tests.triton_kernels.block_by_block import count  # noqa: E402
-from tests.triton_kernels.launches import CDIV, dense, two_ways  # noqa: E402
+from tests.with_triton.block_by_block import count  # noqa: E402
+from tests.with_triton.launches import CDIV, dense, two_ways  # noqa: E402
 
 
 @triton.jit

@@ -29,7 +29,7 @@ from pipewave.tune.law import wave  # noqa: E402
 from pipewave.tune.law.anchors import Floats  # noqa: E402
 from pipewave.tune.source.formula import constants_of, formula, inputs_of, values_of  # noqa: E402
 from pipewave.tune.source.inspect import Shaped  # noqa: E402
-from tests.triton_kernels.launches import dense, two_ways  # noqa: E402
+from tests.with_triton.launches import dense, two_ways  # noqa: E402
 
 SMS = 132
 

@@ -19,7 +19,7 @@ from lab.own_kernels.kernels import (  # noqa: E402
 )
 from pipewave.errors import BadInput  # noqa: E402
 from pipewave.tune import shipped_kernels as mapping  # noqa: E402
-from tests.triton_kernels.block_by_block import count  # noqa: E402
+from tests.with_triton.block_by_block import count  # noqa: E402
 
 
 @dataclass(frozen=True)

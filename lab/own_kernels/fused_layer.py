@@ -2,8 +2,8 @@
 
     out = fused_moe(x, w13, w2, weights, chosen)
 
-A few tokens stream the weights of their experts ; more are sorted by expert and multiplied on the tensor
-cores (`moe_sort`, `moe_experts`), with configurations from the tables `moe_up` and `moe_down` of this GPU.
+A few tokens stream the weights of their experts; more are sorted by expert and multiplied on the tensor cores
+(`moe_sort`, `moe_experts`), with tiles by the tokens of an expert. `docs/moe-loop.md` compares it with vLLM's.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from lab.own_kernels.kernels import moe_experts, moe_sort
 from pipewave.errors import BadInput
-from pipewave.triton_kernels import moe_experts, moe_sort
-from pipewave.tune.tables import load_table
 
 REREAD = 32e6  # bytes of weights that few tokens may read again before sorting, two launches more, is quicker
 FEW_UP = {"BLOCK_N": 4, "BLOCK_K": 512, "num_warps": 1}
@@ -21,7 +20,13 @@ FEW_DOWN = {"BLOCK_N": 4, "BLOCK_K": 256, "num_warps": 1}
 FEW_DOWN_LONG = {"BLOCK_N": 2, "BLOCK_K": 1024, "num_warps": 1}  # for rows of weights of LONG and more
 LONG = 2048
 Config = dict[str, int]
-table_of = cache(load_table)
+_UP = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages", "SWAP", "GROUP_M", "LOOP")
+_DOWN = (*_UP[:6], "ADD", "LOOP", "GROUP_M")
+TILES = {  # of both products, by rows of a tile
+    16: ((16, 64, 128, 4, 5, 1, 8, 0), (16, 128, 128, 4, 3, 0, 0, 0, 8)),
+    64: ((64, 128, 64, 4, 5, 0, 8, 0), (64, 128, 64, 4, 3, 0, 0, 0, 8)),
+    128: ((128, 128, 64, 8, 4, 0, 8, 0), (128, 128, 64, 4, 3, 0, 0, 0, 8)),
+}
 
 
 def is_few(tokens: int, experts: int, top_k: int, hidden: int, inter: int) -> bool:
@@ -39,12 +44,12 @@ def fused_moe(
         x: [tokens, hidden]. w13: [experts, 2 · inter, hidden], gate above up. w2: [experts, hidden, inter]; all
             contiguous, of one 16-bit type, with sizes that are multiples of 8 (bulk copies move 16 bytes).
         weights: [tokens, top_k] float32. chosen: [tokens, top_k] int32, below `experts`.
-        configs: of the two products, always sorted then; default: by the tables of this GPU.
+        configs: of the two products, always sorted then; default: by the tokens of an expert.
 
     Returns [tokens, hidden] like x.
 
     Raises:
-        BadInput: shapes or types that do not fit each other. BadFile: no table for this GPU.
+        BadInput: shapes or types that do not fit each other.
     """
     _check(x, w13, w2, weights, chosen)
     (tokens, hidden), (experts, _, inter), top_k = x.shape, w2.shape, chosen.shape[1]
@@ -53,7 +58,7 @@ def fused_moe(
         moe_experts.launch_few_up(x, w13, y, chosen, FEW_UP)
         down = FEW_DOWN_LONG if inter >= LONG else FEW_DOWN
         return moe_experts.launch_few_down(y, w2, x.new_empty(x.shape), weights, chosen, down)
-    up, down = configs or select(tokens, experts, top_k, hidden, inter)
+    up, down = configs or tiles(tokens * top_k / experts)
     order = moe_sort.sort(chosen, experts, up["BLOCK_M"], down["BLOCK_M"])
     sms = multiprocessors(x.device)
     moe_experts.launch_up(x, w13, y, order, top_k, up, sms)
@@ -65,15 +70,10 @@ def fused_moe(
     return out if part is out else moe_experts.launch_total(part, out, top_k)
 
 
-def select(tokens: int, experts: int, top_k: int, hidden: int, inter: int) -> tuple[Config, Config]:
-    """Choose the configurations of both products by this GPU's tables.
-
-    Raises:
-        BadFile: there is none for this GPU.
-    """
-    shape = {"m": tokens, "e": experts, "top_k": top_k, "hidden": hidden, "inter": inter}
-    up, down = (table_of(kernel).select(**shape) for kernel in ("moe_up", "moe_down"))
-    return dict(up), dict(down)
+def tiles(rows: float) -> tuple[Config, Config]:
+    """Configurations of both products for experts that get so many rows each."""
+    up, down = TILES[next((size for size in (16, 64) if rows <= size), 128)]
+    return dict(zip(_UP, up, strict=True)), dict(zip(_DOWN, down, strict=True))
 
 
 @cache
