@@ -1,12 +1,10 @@
-"""Files and plug-ins for the tools of others: their names, our figures, and their own readers where these are there."""
+"""Files for the tools of others: their names, our figures, and their own readers where these are there."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,8 +12,7 @@ import pytest
 
 import pipewave as pw
 from pipewave.errors import DoesNotFit
-from pipewave.export import dynamo, llmd, runs
-from pipewave.export.sglang_simulator import install
+from pipewave.export import dynamo, runs
 from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.published.answers import deploy, served
@@ -56,62 +53,6 @@ def test_dynamos_own_reader_takes_them(sweeps: Path) -> None:
 def test_a_model_too_large_for_the_worker_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DoesNotFit):
         dynamo.export(load("Llama-3.1-70B"), find("L40S"), tmp_path)
-
-
-def test_rows_of_llmds_planner_rise_to_saturation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llmd, "REQUESTS", 60)
-    rows = list(llmd.rows(load("Llama-3.1-8B"), find("H200"), 1, 512, 256))
-    assert [row["requests_per_second"] for row in rows] == [2.0 ** (at - 1) for at in range(len(rows))]
-    assert rows[-1]["e2e_p95"] > rows[0]["e2e_p95"] and rows[-1]["tokens_per_second"] > rows[0]["tokens_per_second"]
-    required = {
-        "model_hf_repo",
-        "hardware",
-        "hardware_count",
-        "prompt_tokens",
-        "output_tokens",
-        "mean_input_tokens",
-        "mean_output_tokens",
-        "requests_per_second",
-        "tokens_per_second",
-    }  # NOT NULL, or of its index
-    required |= {f"{name}_{how}" for name in ("ttft", "itl", "e2e") for how in ("mean", "p90", "p95", "p99")}
-    assert all(required <= row.keys() for row in rows)
-
-
-class Predictor:
-    """The part of `InferTimePredictor` that others build on, as sgl-project/sglang has it at 2f070b1."""
-
-    def __init__(self, model: Any, hw: Any, config: Any, *args: Any, **kwargs: Any) -> None:
-        self.model, self.hw, self.config = model, hw, config
-
-
-class Manager:
-    """Its `ConfigManager` as far as `install` touches it."""
-
-    get_inference_time_predictor: Any = None
-
-
-@pytest.fixture
-def simulator(monkeypatch: pytest.MonkeyPatch) -> None:
-    modules: dict[str, dict[str, Any]] = {
-        "sglang_simulator": {}, "sglang_simulator.time_predictor": {}, "sglang_simulator.simulation": {},
-        "sglang_simulator.time_predictor.base": {"InferTimePredictor": Predictor},
-        "sglang_simulator.simulation.manager": {"ConfigManager": Manager},
-    }  # fmt: skip
-    for name, held in modules.items():
-        made = ModuleType(name)
-        vars(made).update(held)
-        monkeypatch.setitem(sys.modules, name, made)
-
-
-def test_sglangs_simulator_asks_for_steps(simulator: None) -> None:
-    install("Llama-3.1-8B", "H200")
-    made: Any = Manager.get_inference_time_predictor("model", "hw", SimpleNamespace(tp_size=2))
-    assert issubclass(type(made), Predictor) and made.hw == "hw"
-    asked = [SimpleNamespace(extend_length=1, past_kv_length=1023)] * 8
-    step = pw.step_time("Llama-3.1-8B", "H200", engine="sglang", tp=2)
-    assert made.predict_infer_time(SimpleNamespace(reqs=asked)) == step([1] * 8, [1024] * 8)
-    assert made.predict_infer_time(SimpleNamespace(reqs=[])) == 0.0
 
 
 @pytest.fixture(scope="module")

@@ -17,18 +17,12 @@ from pipewave.errors import BadInput, meant_or_known
 
 # Where each simulator's files go by default: Vidur's mlp.csv, attention.csv, all_reduce.csv and send_recv.csv;
 # LLMServingSim's <GPU>/<model>/<type>/; AIConfigurator's folder for --systems-paths; Dynamo's profile_results_dir, a
-# folder for each of several degrees; benchmarks.json of llm-d's planner.
-FOLDERS = {
-    "vidur": "vidur-profiles",
-    "llmservingsim": "perf",
-    "aiconfigurator": "systems",
-    "dynamo": "dynamo",
-    "llmd": "llm-d-planner",
-}
+# folder for each of several degrees.
+FOLDERS = {"vidur": "vidur-profiles", "llmservingsim": "perf", "aiconfigurator": "systems", "dynamo": "dynamo"}
 
 
 def export_command(
-    simulator: Annotated[str, Argument(help="vidur, llmservingsim, aiconfigurator, dynamo or llmd.")],
+    simulator: Annotated[str, Argument(help="vidur, llmservingsim, aiconfigurator or dynamo.")],
     model: Model,
     gpu: Gpu,
     tp: Annotated[str, Option(*TP, help="Tensor-parallel degrees, such as 1,2,4.")] = "1",
@@ -38,7 +32,7 @@ def export_command(
 
     Profiles of a model on a GPU as Vidur's or LLMServingSim's own profiler would write them, or tables of a GPU for a
     model as AIConfigurator (AISimulate) reads them, which needs pyarrow; prefill and decode sweeps of a worker for
-    Dynamo's planner, and rows for the performance database of llm-d's.
+    Dynamo's planner.
 
     Example: `pipewave export vidur --model Llama-3.1-8B --gpu H200 --tp 1,2 --out profiles`.
     """
