@@ -20,6 +20,7 @@ triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
 from own_card import CONFIGS, Device, at_size, matmul, product, tuned  # noqa: E402
 from triton.runtime.autotuner import Autotuner  # noqa: E402
+from triton.runtime.errors import OutOfResources  # noqa: E402
 
 from pipewave.tune import autotune, patch  # noqa: E402
 from pipewave.tune.decorate import Patch  # noqa: E402
@@ -140,6 +141,42 @@ def test_hooks_describe_what_is_compiled_timed_and_launched() -> None:
     found = kernel.choose((x, torch.empty(4096), 4096), {}, lambda meta: (triton.cdiv(4096, meta["BLOCK"]),))
     assert (found, kernel.reason) == (2, "")
     assert kernel.provenance == {"measured": 1}
+
+
+class TooLargeForFloats(DescriptorDevice):
+    """The largest block fits half floats only."""
+
+    def build(self, launch: Any, configs: Any) -> dict[int, Built]:
+        whole = launch.args[0].base.dtype == torch.float32
+        return super().build(launch, configs) | {
+            index: Built(300_000, 32, "out of resource") for index in configs if whole and index == 2
+        }
+
+
+def test_descriptors_of_another_type_are_another_kind() -> None:
+    configs = [triton.Config({"BLOCK": size}, pre_hook=set_block) for size in (32, 64, 128)]
+    kernel = autotune(configs, key=["count"], device=TooLargeForFloats(), cache=False)(described)
+
+    def chosen(dtype: Any) -> int | None:
+        x = Descriptor(torch.empty(4096, dtype=dtype), [1])
+        return kernel.choose((x, torch.empty(4096), 4096), {}, lambda meta: (triton.cdiv(4096, meta["BLOCK"]),))
+
+    assert [chosen(torch.float16), chosen(torch.float16), chosen(torch.float32), chosen(torch.float32)] == [2, 2, 1, 1]
+
+
+def test_a_choice_that_does_not_run_is_left_to_upstream(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, launched = tuned(Device(), budget_s=0), []
+
+    def run(*args: Any, **kwargs: Any) -> None:
+        raise OutOfResources(300_000, 232_448, "shared memory")
+
+    monkeypatch.setattr(kernel.fn, "run", run)
+    monkeypatch.setattr(kernel.upstream, "run", lambda *args, **kwargs: launched.append(kwargs["grid"]))
+    x = torch.empty(64, 64)
+    kernel[(1,)](x, x, x, 64, 64, 64)
+    assert launched == [(1,)]
+    assert kernel.provenance["upstream"] == 1
+    assert "shared memory" in kernel.reason
 
 
 class Refusing(Device):

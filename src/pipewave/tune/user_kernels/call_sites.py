@@ -112,6 +112,8 @@ def _kind_parts(of: KernelDescription, args: Sequence[Any], kwargs: Any) -> list
             parts.append(where)
         elif value is None or hasattr(value, "dtype"):  # the same place may pass a tensor or none
             parts.append(f"dtype({where}, 'dtype', None)")
+        elif hasattr(getattr(value, "base", None), "dtype"):  # a host descriptor
+            parts.append(f"dtype({where}.base, 'dtype', None)")
         elif not isinstance(value, int | float):
             parts.append(f"type({where})")
     return parts

@@ -35,11 +35,15 @@ from pipewave.tune.user_kernels.launch_formulas import LaunchFormulas
 
 if TYPE_CHECKING:
     Autotuner = Any
+    CompileTimeAssertionFailure = OutOfResources = PTXASError = RuntimeError
 else:
     try:
+        from triton.compiler.errors import CompileTimeAssertionFailure
         from triton.runtime.autotuner import Autotuner
+        from triton.runtime.errors import OutOfResources, PTXASError
     except ImportError:  # reading what was measured elsewhere needs no Triton
         Autotuner = object
+        CompileTimeAssertionFailure = OutOfResources = PTXASError = RuntimeError
 
 _LIVE: weakref.WeakSet[TunedKernel] = weakref.WeakSet()
 
@@ -91,12 +95,20 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
         """Launch, or compile where `warmup`, with the configuration chosen for these arguments."""
         index = self.choose(args, kwargs, grid)
         if index is None:
-            return (self.launch_upstream or self.upstream.run)(*args, grid=grid, warmup=warmup, **kwargs)
+            return self._by_upstream(*args, grid=grid, warmup=warmup, **kwargs)
         config, hook = self.of.configs[index], self._hooks[index]
         self.best_config = self.upstream.best_config = self.configs[index]  # under `patch` users look at upstream
         if hook is not None:
             hook({**named(self.of, args, kwargs), **config})
-        return self.fn.run(*args, grid=grid, warmup=warmup, **kwargs, **config)
+        try:
+            return self.fn.run(*args, grid=grid, warmup=warmup, **kwargs, **config)
+        except (OutOfResources, CompileTimeAssertionFailure, PTXASError) as problem:  # before anything was launched
+            self.reason = f"{type(problem).__name__} at a launch that was not measured: {problem}"
+            self.provenance["upstream"] += 1
+            return self._by_upstream(*args, grid=grid, warmup=warmup, **kwargs)
+
+    def _by_upstream(self, *args: Any, **kwargs: Any) -> Any:
+        return (self.launch_upstream or self.upstream.run)(*args, **kwargs)
 
     def warmup(self, *args: Any, grid: Any, **kwargs: Any) -> Any:
         """Compile what a launch would run."""
