@@ -19,7 +19,8 @@ from pipewave.calls.families import class_of
 from pipewave.calls.fields import Call, of
 from pipewave.cli import build
 from pipewave.errors import UnknownKernel
-from pipewave.kernels import BUILT_IN, Analysis, Columns, Context, Family, base, families, family_of, group_of, register
+from pipewave.files import packaged
+from pipewave.kernels import Analysis, Columns, Context, Family, base, families, family_of, group_of, register
 from pipewave.kernels.family_metadata import FamilyMetadata, KernelName, Measurements, Page, Profile, Runner
 from pipewave.kernels.profiler import Given, Kernel, Launched, Op
 from pipewave.measure import plan
@@ -139,7 +140,7 @@ def test_a_withdrawn_family_leaves_nothing_behind() -> None:
 
 
 def test_built_in_families_and_call_classes_agree() -> None:
-    known = {name: family_of(name) for name in BUILT_IN}
+    known = {name: family_of(name) for name in packaged.shared(base.FAMILIES)}
     assert {family.call for family in known.values()} == set(calls.BUILT_IN)
     assert all(name == family.name == family.call.kernel for name, family in known.items())
 
@@ -153,5 +154,5 @@ def test_a_command_about_a_kernel_loads_no_other_family() -> None:
 
 
 def test_built_in_faces_are_whole() -> None:
-    for family in map(family_of, BUILT_IN):
+    for family in map(family_of, packaged.shared(base.FAMILIES)):
         assert not family.metadata or (family.profile.names and family.rows and family.page), family.name

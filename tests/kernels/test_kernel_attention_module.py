@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 import pipewave as pw
 from pipewave.calls.operators import AttentionModule
 from pipewave.errors import BadInput
+from pipewave.files import packaged
 from pipewave.kernels.attention.tasks import requests_of
-from pipewave.kernels.attention_module.parts import Counts, counts, module, published, visible
+from pipewave.kernels.attention_module.parts import FILE, Counts, counts, module, visible
 from pipewave.kernels.base import Analysis, Context, family_of
 from pipewave.prediction.columns import columns
 
 H200 = pw.find("H200")
 FAMILY = family_of("attention_module")
-KINDS = st.sampled_from(sorted(published()["sizes"]))
+KINDS = st.sampled_from(sorted(packaged.shared(FILE)["sizes"]))
 REQUESTS = st.lists(st.tuples(st.integers(1, 300), st.integers(0, 5000)), min_size=1, max_size=4)
 
 
@@ -95,7 +96,7 @@ def test_a_long_context_costs_sparse_attention_its_scores_only() -> None:
 
 def test_published_dimensions_stand_in_for_null() -> None:
     case = case_of("dsa", [(512, 0)])
-    said = case | dict(published()["sizes"]["dsa"])
+    said = case | dict(packaged.shared(FILE)["sizes"]["dsa"])
     assert analysed(said).base_s[0] == analysed(case).base_s[0]
     assert analysed(case | {"hidden": 6144}).base_s[0] < analysed(case).base_s[0]
 

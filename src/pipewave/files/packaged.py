@@ -64,6 +64,12 @@ def document(path: Path) -> Any:
         raise BadFile(f"{path.name}: not JSON ({error}); {REMEDY}", field="path") from error
 
 
+@cache
+def shared(path: Path) -> Any:
+    """The same, read once for all who ask: none of them changes it."""
+    return document(path)
+
+
 def yaml(path: Path) -> Any:
     """What a YAML file holds, checked as in `content`."""
     from yaml import YAMLError, safe_load

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
-from pipewave.files import packaged
 from pipewave.kernels.base import Analysis as Analysis
 from pipewave.kernels.base import Columns as Columns
 from pipewave.kernels.base import Context as Context
 from pipewave.kernels.base import Family as Family
-from pipewave.kernels.base import expect
 from pipewave.kernels.base import families as families
 from pipewave.kernels.base import family_of as family_of
 from pipewave.kernels.base import group_of as group_of
@@ -19,7 +13,3 @@ from pipewave.kernels.base import register as register
 from pipewave.kernels.base import registered as registered
 from pipewave.kernels.base import revision as revision
 from pipewave.kernels.base import rows_of as rows_of
-
-# The record of each family by name, its functions as file and name: a command about one does without the others.
-BUILT_IN: Mapping[str, Mapping[str, Any]] = packaged.document(Path(__file__).with_name("families.json"))
-expect(BUILT_IN)

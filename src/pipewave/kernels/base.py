@@ -58,6 +58,9 @@ def _places(names: tuple[str, ...], wanted: tuple[str, ...]) -> NDArray[np.intp]
     return np.array([at[name] for name in wanted])
 
 
+FEATURES, FAMILIES = (Path(__file__).with_name(f"{name}.json") for name in ("features", "families"))
+
+
 def features_of(row: str, ctx: Context | None = None, xp: Arith = ARRAY, **known: Any) -> dict[str, Any]:
     """What a net sees of calls, by a row of `features.json`: formulas over `known`, the context's GPU and its options.
 
@@ -83,13 +86,8 @@ def _feature_functions(xp: Arith) -> dict[str, Any]:
 @cache
 def _feature_row(row: str) -> CodeType:
     """The formulas of a row as one expression: a batch of features takes hardly longer than one of them."""
-    listed = ", ".join(f"{name!r}: ({formula})" for name, formula in _features()[row].items())
+    listed = ", ".join(f"{name!r}: ({formula})" for name, formula in packaged.shared(FEATURES)[row].items())
     return compile(f"{{{listed}}}", "<features>", "eval")
-
-
-@cache
-def _features() -> Mapping[str, Mapping[str, str]]:
-    return dict(packaged.document(Path(__file__).with_name("features.json")))
 
 
 # The door every kernel family comes through: calls as columns, their context, and what a family must answer.
@@ -275,20 +273,17 @@ FUNCTIONS = ("analyse", "same", "variant", "one", "formula", "alike", "check_on"
 
 @dataclass(slots=True)
 class _Registry:
-    """Families by name, as far as they are loaded; `rows` of those that are loaded when first asked for."""
+    """Families by name, as far as they are loaded; `rows` of the built-in ones, loaded when first asked for, whose call
+    classes are those of the public contract: functions as file and name, so that a command about one does without the
+    others.
+    """
 
     families: dict[str, Family] = field(default_factory=dict)
-    rows: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    rows: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: packaged.document(FAMILIES))
     revision: int = 0
 
 
 _REGISTRY = _Registry()
-
-
-def expect(rows: Mapping[str, Mapping[str, Any]]) -> None:
-    """Add built-in families, as rows of `families.json`; their call classes are those of the public contract."""
-    _REGISTRY.rows |= rows
-    _REGISTRY.revision += 1
 
 
 def register(family: Family, *, replace: bool = False) -> Family:
@@ -302,15 +297,13 @@ def register(family: Family, *, replace: bool = False) -> Family:
 
 
 def withdraw(name: str) -> None:
-    """Take a family back out, as if it had never been registered."""
-    del CLASSES[name]
-    for known in (_REGISTRY.families, _REGISTRY.rows):
-        known.pop(name, None)
+    """Take a registered family back out."""
+    del CLASSES[name], _REGISTRY.families[name]
     _REGISTRY.revision += 1
 
 
 def family_of(name: str) -> Family:
-    """The registered family of that name; importing `pipewave.kernels` adds the built-in ones. KeyError for others."""
+    """The family of that name, built-in or registered. KeyError for others."""
     try:
         return _REGISTRY.families[name]
     except KeyError:

@@ -14,12 +14,6 @@ from pipewave.calls.operators import AttentionModule, CausalConv1d, DeltaNet, Ma
 from pipewave.models.attention_spec import Compressed, Gqa, Mixer, Mla, Recurrent
 from pipewave.models.stage import ACT, Lengths, Stage, Use
 
-
-def is_module(part: Mixer) -> bool:
-    """Whether engines' rows measure this kind of attention as a whole: it chooses its keys, or compresses them."""
-    return isinstance(part, Compressed) or getattr(part, "indexer", None) is not None
-
-
 # Fields that a module's call takes from its part of the model; those of CUT are divided among the ranks.
 MODULE_FIELDS: dict[type[Mixer], tuple[str, ...]] = {
     Mla: ("heads", "q_lora_rank", "kv_lora_rank", "nope_dim", "v_dim"),
@@ -74,19 +68,15 @@ def recurrence(stage: Stage, spec: Recurrent) -> Iterator[Use]:
             call = CausalConv1d(q_lens, channels, width=width, branches=branches, phase=phase, dtype=stage.dtype)
             yield Use("causal_conv1d", call)
         if spec.kind in DELTA and phase == "context":
-            yield from _copies_beside_scan(stage, spec, sum(q_lens))
+            # Beside the scan vLLM 0.22.1 (fla/ops/fused_gdn_prefill_post_conv.py) norms queries and keys and parts them
+            # from values, and zeroes the buffer of outputs, which is then filled with copies.
+            parted, out = (
+                sum(q_lens) * (size // stage.tp) * ACT for size in (spec.channels, spec.heads * spec.value_dim)
+            )
+            yield stage.streaming("delta_prepare", parted, parted)
+            yield stage.streaming("delta_output", out, 2 * out)
         if spec.key_dim:
             yield _CORES[spec.kind](stage, spec, q_lens, phase)
-
-
-def _copies_beside_scan(stage: Stage, spec: Recurrent, tokens: int) -> Iterator[Use]:
-    """Copies beside the scan of a prompt, as vLLM 0.22.1 makes them (fla/ops/fused_gdn_prefill_post_conv.py).
-
-    Queries and keys are normed and parted from values; the buffer of outputs is zeroed, then filled with copies.
-    """
-    channels, out = (tokens * (size // stage.tp) * ACT for size in (spec.channels, spec.heads * spec.value_dim))
-    yield stage.streaming("delta_prepare", channels, channels)
-    yield stage.streaming("delta_output", out, 2 * out)
 
 
 def _delta(stage: Stage, spec: Recurrent, q_lens: tuple[int, ...], phase: str) -> Use:
@@ -141,7 +131,9 @@ def steps(part: Mixer) -> tuple[Step, Step, Step]:
     """What comes before (projections, norms, rotary embedding and the cache write: they depend on the count of tokens
     alone), kernels whose work depends on each request's lengths, and what follows, the collective apart.
     """
-    return (_nothing, modules, _nothing) if is_module(part) else _STEPS[type(part)]
+    # Engines' rows measure attention that chooses its keys, or compresses them, as a whole.
+    whole = isinstance(part, Compressed) or getattr(part, "indexer", None) is not None
+    return (_nothing, modules, _nothing) if whole else _STEPS[type(part)]
 
 
 def _nothing(_stage: Stage, _part: Mixer) -> Iterator[Use]:

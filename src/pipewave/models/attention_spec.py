@@ -228,7 +228,7 @@ class Recurrent(Mixer):
 
     `heads` states of key_dim × value_dim elements of `state_width` bytes; `key_heads` heads of queries and keys
     (groups of B and C in Mamba 2). `channels` pass a causal convolution `kernel` wide, whose last kernel - 1 inputs
-    are kept in 16 bits. `inputs` and `outputs`: matrices before and after; `params`: what lies outside them.
+    are kept in 16 bits. `inputs`, `outputs`: matrices before and after; `params`: convolution, decays, biases, norms.
     `norm`: width of the norm before the output, 0 = none. `chunk`: tokens a block of the scan. `interleaved`: the first
     map leaves queries, keys, values and gates of a head side by side, so that they must be parted before the next step.
     """
@@ -248,11 +248,6 @@ class Recurrent(Mixer):
     norm: int = 0
     chunk: int = 64
     interleaved: bool = False
-
-    @property
-    def extra_params(self) -> int:
-        """Convolution, decays, time-step biases and gated norms."""
-        return self.params
 
     @property
     def divided(self) -> dict[str, int]:

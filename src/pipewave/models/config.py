@@ -35,6 +35,7 @@ from pipewave.models.precision import BF16, FP16, Linear, Precision, Quantisatio
 from pipewave.models.quantization_config import EXPERT_DTYPES, FORMATS, read_hf_quant, read_quantization
 from pipewave.models.read_attention import attention, recurrent
 from pipewave.models.spec import Ffn, HyperConnection, Layer, ModelSpec
+from pipewave.models.vision import audio_params
 
 MAX_LAYERS = 4096
 TIED = "tie_word_embeddings"
@@ -70,9 +71,15 @@ def parse(
     width = fields.integer("hidden_size", high=1 << 20)
     spec = _whole(LayerReader(fields, family, quantisation, base, 0, LayerKind()), name, model_type, layers)
     noted = _notes(fields, model_type, frozenset(ignore))
-    spec = replace(spec, tower=found.tower(width), audio_params=found.heard(width))
+    audio = audio_params(found.audio, width) if found.audio else 0
+    spec = replace(spec, tower=found.tower(width), audio_params=audio)
     spec = replace(spec, pooled=spec.pooled or SCORED.search(_architecture(hub)) is not None)
-    return replace(spec, notes=(*found.notes, *quantisation.notes, *_tied_notes(found, supplied), *noted))
+    outer = class_defaults(str(found.outer.get("model_type")), found.outer).get(TIED)
+    used = found.text.get(TIED, supplied.get(TIED))
+    if outer not in (None, used):  # nothing states it for the whole
+        whole = f"{TIED} is not stated for the whole: taken as {used}, where transformers' class would take {outer}"
+        noted = (whole, *noted)
+    return replace(spec, notes=(*found.notes, *quantisation.notes, *noted))
 
 
 def _class_defaults(found: Wrapped) -> dict[str, Any]:
@@ -87,15 +94,6 @@ def _class_defaults(found: Wrapped) -> dict[str, Any]:
     supplied = class_defaults(own if has_class(own) else section_type(outer, "text_config") or own, found.text)
     tied = {TIED: whole[TIED]} if TIED in whole else {}
     return tied | {name: value for name, value in supplied.items() if not synonyms_of(name) & STATED}
-
-
-def _tied_notes(found: Wrapped, supplied: Mapping[str, Any]) -> tuple[str, ...]:
-    """That nothing states the head of a multimodal model, where the class around the text would tie it otherwise."""
-    outer = class_defaults(str(found.outer.get("model_type")), found.outer).get(TIED)
-    used = found.text.get(TIED, supplied.get(TIED))
-    if outer in (None, used):
-        return ()
-    return (f"{TIED} is not stated for the whole: taken as {used}, where transformers' class would take {outer}",)
 
 
 def _model_type(text: Mapping[str, Any]) -> str:
@@ -197,20 +195,15 @@ def _layer(reader: LayerReader) -> tuple[Layer, ...]:
     return (Layer(mixers, (*ffns, *extra), extra_norms=norms),)
 
 
-def _hyper(fields: Fields, hidden: int) -> HyperConnection | None:
-    """The residual streams, where there are several."""
-    streams, rank = fields.integer("hc_mult", 1), fields.integer("hc_lowrank", 0, low=0)
-    crossed = fields.get("hc_magnitude") is None
-    rounds = fields.integer("hc_sinkhorn_iters", 20) if crossed and not rank else 0
-    return HyperConnection(streams, rounds, hidden, crossed, rank) if streams > 1 else None
-
-
 def _whole(reader: LayerReader, name: str, model_type: str, layers: tuple[Layer, ...]) -> ModelSpec:
     fields, family, hidden = reader.fields, reader.family, reader.hidden
     vocab = fields.integer("vocab_size")
     vocab = fields.integer("draft_vocab_size", vocab) if family.draft_head else vocab
     lm_head = reader.quantisation.of(("lm_head",), reader.base)
     front, front_params = front_maps(fields, hidden, drafts=family.draft_head)
+    streams, rank = fields.integer("hc_mult", 1), fields.integer("hc_lowrank", 0, low=0)
+    crossed = fields.get("hc_magnitude") is None
+    rounds = fields.integer("hc_sinkhorn_iters", 20) if crossed and not rank else 0
     return ModelSpec(
         name=name,
         model_type=model_type,
@@ -226,7 +219,7 @@ def _whole(reader: LayerReader, name: str, model_type: str, layers: tuple[Layer,
         max_length=fields.optional("max_position_embeddings"),
         dtype=reader.base.dtype,
         kv_dtype=reader.quantisation.kv_dtype or ("fp8" if reader.fields.has("o_groups") else None),
-        hyper=_hyper(fields, hidden),
+        hyper=HyperConnection(streams, rounds, hidden, crossed, rank) if streams > 1 else None,
         encoder=family.encoder,
         pooled=family.encoder or POOLED.search(_architecture(fields.raw)) is not None,
         tables=tables(fields, hidden),

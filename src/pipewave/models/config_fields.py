@@ -24,12 +24,7 @@ _MISSING: Any = object()
 
 def words(section: str) -> Any:
     """A section of the file of names."""
-    return _file()[section]
-
-
-@cache
-def _file() -> dict[str, Any]:
-    return dict(packaged.document(FILE))
+    return packaged.shared(FILE)[section]
 
 
 @cache
@@ -38,19 +33,9 @@ def _pattern(section: str) -> re.Pattern[str]:
 
 
 @cache
-def _synonyms() -> dict[str, tuple[str, ...]]:
-    return {name: tuple(names) for name, names in words("synonyms").items()}
-
-
-@cache
-def _harmless() -> frozenset[str]:
-    return frozenset(words("harmless"))
-
-
-@cache
 def synonyms_of(name: str) -> frozenset[str]:
     """All names that configs use for what `name` says, itself included."""
-    return frozenset({name}.union(*(names for names in _synonyms().values() if name in names)))
+    return frozenset({name}.union(*(names for names in words("synonyms").values() if name in names)))
 
 
 def is_off(value: Any) -> bool:
@@ -77,7 +62,7 @@ class Fields:
 
     def _found(self, name: str) -> tuple[str, Any]:
         """The name that a config uses for a field, and its value (None where absent)."""
-        names = _synonyms().get(name)
+        names = words("synonyms").get(name)
         if names is None:
             self.seen.add(name)
             value = self.raw.get(name)
@@ -98,7 +83,7 @@ class Fields:
 
     def needed_but_missing(self, name: str, where: tuple[str, ...]) -> bool:
         """Whether a field is left out (null and zero are statements) although another speaks of what it counts."""
-        stated = any(each in self.raw for each in _synonyms().get(name, (name,)))
+        stated = any(each in self.raw for each in words("synonyms").get(name, (name,)))
         return not stated and self.get(name) is None and any(self.has(each) for each in where)
 
     def integer(self, name: str, default: Any = _MISSING, *, low: int = 1, high: int = LARGEST) -> int:
@@ -174,16 +159,16 @@ class Fields:
         """The raw value, or MissingField when it is absent and has no default."""
         value = self.get(name, default)
         if value is _MISSING:
-            names = _synonyms().get(name, (name,))
+            names = words("synonyms").get(name, (name,))
             usual = name if name in names else names[0]
             raise MissingField(f"config has no {usual!r}: it is needed to know the model's shape", field=usual)
         return value
 
     def leftovers(self, ignore: frozenset[str] = frozenset()) -> Iterator[str]:
         """Fields that were neither read nor are known to be harmless. Raises UnsupportedModel for one with a shape."""
+        known = self.seen | ignore | set(words("harmless"))
         for name, value in self.raw.items():
-            known = name in self.seen or name in _harmless() or name in ignore or name.startswith("_")
-            if known or is_off(value) or _pattern("harmless_patterns").search(name):
+            if name in known or name.startswith("_") or is_off(value) or _pattern("harmless_patterns").search(name):
                 continue
             if _has_shape(name, value):
                 raise UnsupportedModel(
@@ -211,4 +196,5 @@ def short(value: Any) -> str:
 
 def canonical(name: str) -> str:
     """The name that decides a field where a config holds several for it."""
-    return _synonyms().get(name, (name,))[0]
+    found: str = words("synonyms").get(name, (name,))[0]
+    return found

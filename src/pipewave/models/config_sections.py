@@ -32,7 +32,13 @@ def from_params_json(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     text |= {"model_type": "mistral4" if raw.get("kv_lora_rank") else "mistral"}
     text |= {"tie_word_embeddings": bool(raw.get("tied_embeddings", False)), "hidden_act": "silu"}
     text |= _experts(raw) | _quantisation(raw.get("quantization"))
-    return _with_tower(text, raw.get("vision_encoder"))
+    vision = raw.get("vision_encoder")
+    if not isinstance(vision, Mapping) or not vision:
+        return text
+    own = {"model_type": "mistral3", "multimodal_projector_bias": bool(vision.get("adapter_bias", False))}
+    own |= {"spatial_merge_size": vision.get("spatial_merge_size", 1)}
+    own |= {"quantization_config": text.pop("quantization_config", None)}
+    return own | {"text_config": text, "vision_config": {**vision, "model_type": "pixtral"}}
 
 
 def _experts(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,15 +66,6 @@ def _quantisation(section: Any) -> dict[str, Any]:
     return {"quantization_config": {"quant_method": "fp8", "activation_scheme": "static" if static else "dynamic"}}
 
 
-def _with_tower(text: dict[str, Any], vision: Any) -> dict[str, Any]:
-    if not isinstance(vision, Mapping) or not vision:
-        return text
-    own = {"model_type": "mistral3", "multimodal_projector_bias": bool(vision.get("adapter_bias", False))}
-    own |= {"spatial_merge_size": vision.get("spatial_merge_size", 1), "quantization_config": None}
-    own |= {name: text.pop(name) for name in ("quantization_config",) if name in text}
-    return own | {"text_config": text, "vision_config": {**vision, "model_type": "pixtral"}}
-
-
 DRAFT = "transformer_layer_config"  # where the speculators library states the layer of a drafting head
 TEXT = ("text_config", "llm_config", "language_config", "thinker_config", "language_model_config", "llm", DRAFT)
 VISION = ("vision_config", "vision_tower_config", "vit_config", "visual")
@@ -90,10 +87,6 @@ class Wrapped:
     vision: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
     audio: Mapping[str, Any] | None = None
-
-    def heard(self, hidden: int) -> int:
-        """Parameters of an audio tower, 0 where there is none or it is not known."""
-        return audio_params(self.audio, hidden) if self.audio else 0
 
     def tower(self, hidden: int) -> Tower | None:
         """The vision tower, if there is one."""

@@ -181,8 +181,12 @@ def exchange(stage: Stage, spec: Moe, direction: str) -> Iterator[Use]:
     """
     if stage.parallel.dp == 1:
         return
-    (way, quantised), group = _way(stage), {"world": stage.parallel.group, "nodes": stage.layout.group_nodes}
-    narrow = quantised and direction == "dispatch"
+    word, group = stage.exchange or GATHER, {"world": stage.parallel.group, "nodes": stage.layout.group_nodes}
+    way, narrow = word.removesuffix(NARROW), word.endswith(NARROW) and direction == "dispatch"
+    if way == DEEPEP:
+        way = LOW_LATENCY if stage.rows <= FEW_TOKENS else HIGH_THROUGHPUT
+    if stage.parallel.ep == 1 and way != ADDED:  # one rank a part of the experts: nothing but gathering
+        way = GATHER
     call: Call
     if way in (GATHER, ADDED):
         width = NARROWED.get(spec.precision.dtype, ACT) if narrow and way == GATHER else ACT
@@ -194,24 +198,9 @@ def exchange(stage: Stage, spec: Moe, direction: str) -> Iterator[Use]:
     yield Use(f"moe_{direction}", call)
 
 
-def is_moved(use: Use) -> bool:
-    """Whether a kernel brings tokens to experts or back."""
-    return use.name in MOVED
-
-
 def is_shared(use: Use) -> bool:
     """Whether a kernel waits for the whole group: experts, the exchange, and what runs beside them."""
     return use.name in SHARED or (use.name.startswith("shared_") and use.name != "shared_add")
-
-
-def _way(stage: Stage) -> tuple[str, bool]:
-    """The exchange, and whether tokens are quantised first. One rank an expert part: nothing but gathering."""
-    word = stage.exchange or GATHER
-    way = word.removesuffix(NARROW)
-    if way == DEEPEP:
-        way = LOW_LATENCY if stage.rows <= FEW_TOKENS else HIGH_THROUGHPUT
-    gathers = stage.parallel.ep == 1 and way != ADDED
-    return (GATHER if gathers else way), word.endswith(NARROW)
 
 
 def _sent(stage: Stage, spec: Moe, backend: str, direction: str, *, narrow: bool) -> MoeAllToAll:

@@ -71,21 +71,16 @@ class Family:
 STANDARD = Family()
 
 
-@cache
-def _document() -> dict[str, Any]:
-    return dict(packaged.document(FAMILIES))
-
-
 def rows() -> dict[str, dict[str, Any]]:
     """All rows as the file holds them; one that is added here is read like the others."""
-    found: dict[str, dict[str, Any]] = _document()["families"]
+    found: dict[str, dict[str, Any]] = packaged.shared(FAMILIES)["families"]
     return found
 
 
 @cache
 def _names(kind: str) -> dict[str, str]:
     """Every other name of a family, by `aliases` (model types) or `architectures` (model classes)."""
-    return {other: name for name, others in _document()[kind].items() for other in others}
+    return {other: name for name, others in packaged.shared(FAMILIES)[kind].items() for other in others}
 
 
 def family_of(model_type: str) -> Family | None:
@@ -106,9 +101,9 @@ def type_of_architecture(architecture: str) -> str | None:
     return _names("architectures").get(architecture)
 
 
-@cache
-def _classes() -> dict[str, Any]:
-    return dict(packaged.document(DEFAULTS)["types"])
+def _classes() -> Mapping[str, Any]:
+    found: Mapping[str, Any] = packaged.shared(DEFAULTS)["types"]
+    return found
 
 
 def has_class(model_type: str) -> bool:

@@ -60,13 +60,8 @@ class Part(Terms):
 
 
 @cache
-def _file() -> dict[str, Any]:
-    return dict(packaged.document(FILE))
-
-
-@cache
 def _section(section: str) -> tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]]]:
-    found = _file()[section]
+    found = packaged.shared(FILE)[section]
     return found["common"], {kind: row for row in found["rows"] for kind in row["kinds"]}
 
 

@@ -190,7 +190,9 @@ def moe(reader: LayerReader) -> Moe:
             f"{fields.named('topk')} = {topk}: must be at most {fields.named('experts')} = {experts}",
             field=fields.named("topk"),
         )
-    inter = _expert_inter(reader)
+    # Where no field speaks of experts alone.
+    raw = fields.raw.get("intermediate_size", fields.raw.get("ffn_hidden_size"))
+    inter = fields.integer("moe_inter", *([raw] if raw is not None else []))
     idle, latent = fields.integer("idle_experts", 0, low=0), fields.optional("moe_latent")
     shared, width = _shared(reader, inter), latent or reader.hidden
     router = Linear("router", experts + idle, reader.hidden, bias=family.router_bias)
@@ -213,20 +215,13 @@ def moe(reader: LayerReader) -> Moe:
     )  # fmt: skip
 
 
-def _expert_inter(reader: LayerReader) -> int:
-    """Width of one expert; `intermediate_size` where no field speaks of experts alone."""
-    raw = reader.fields.raw.get("intermediate_size", reader.fields.raw.get("ffn_hidden_size"))
-    return reader.fields.integer("moe_inter", *([raw] if raw is not None else []))
-
-
 def _shared(reader: LayerReader, inter: int) -> Mlp | None:
     """The shared expert: its own width, or so many of a routed one."""
     fields = reader.fields
     usual = reader.family.shared_default
     stated = fields.get("shared_count", usual)
     count = int(stated) if isinstance(stated, bool) else fields.integer("shared_count", usual, low=0)
-    width = fields.get("shared_inter")
-    wide = fields.integer("shared_inter", low=0) if width is not None else count * inter
+    wide = fields.integer("shared_inter", count * inter, low=0)
     places = [f"{place}.{name}" for place in FFN for name in SHARED]
     return mlp(reader, wide, places, "shared_") if wide else None
 

@@ -102,7 +102,7 @@ def config_name(config: Mapping[str, Any], file: str) -> str:
 
 def _tuned(name: str) -> str:
     """The built-in file of a model by the name of a tuned release, unless that is a checkpoint of its own."""
-    checkpoint = _key(name.rsplit("/", 1)[-1]) in map(_key, _other_names()["checkpoints"])
+    checkpoint = _key(name.rsplit("/", 1)[-1]) in map(_key, packaged.shared(OTHER_NAMES)["checkpoints"])
     stem = None if checkpoint else _stem(RELEASE.sub("", name))
     if stem is None:
         raise UnknownModel(
@@ -142,21 +142,16 @@ def _stem(name: str) -> str | None:
 
 @cache
 def _built_in_file(stem: str, online: str | None) -> ModelSpec:
-    shaped = _other_names()["releases"].get(stem, stem)
+    shaped = packaged.shared(OTHER_NAMES)["releases"].get(stem, stem)
     return parse(packaged.document(FOLDER / f"{shaped}.json"), stem, online=online)
 
 
 @cache
 def _catalogue() -> dict[str, str]:
     """Every spelling that is known, and the built-in name it stands for."""
-    stems = [*(path.stem for path in FOLDER.glob("*.json")), *_other_names()["releases"]]
-    short = {_key(name): stem for name, stem in _other_names()["short"].items()}
+    stems = [*(path.stem for path in FOLDER.glob("*.json")), *packaged.shared(OTHER_NAMES)["releases"]]
+    short = {_key(name): stem for name, stem in packaged.shared(OTHER_NAMES)["short"].items()}
     return short | {_key(stem): stem for stem in stems}
-
-
-@cache
-def _other_names() -> dict[str, dict[str, str]]:
-    return dict(packaged.document(OTHER_NAMES))
 
 
 def _key(name: str) -> str:

@@ -108,7 +108,7 @@ class LayerPart:
     @property
     def extra_params(self) -> int:
         """Parameters outside the linear maps."""
-        return 0
+        return int(getattr(self, "params", 0))
 
     @property
     def divided(self) -> dict[str, int]:

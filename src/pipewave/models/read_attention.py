@@ -27,14 +27,12 @@ def attention(reader: LayerReader) -> Mixer:
                 f"{name} = {part[count]}: must divide num_attention_heads = {part['heads']}", field=fields.named(name)
             )
     word, maps = part.of(part.row["indexer"]), dict(reader.maps(part, "maps", ATTENTION))
-    return _made(KINDS[kind], part, **maps, indexer=_indexer(reader, word, part) if word else None)
-
-
-def _indexer(reader: LayerReader, kind: str, around: Part) -> Indexer:
-    """What chooses the keys that this attention sees."""
-    latent = around["q_lora_rank"] if kind in ("keys", "queries") else None
-    part = reader.part("indexers", kind, chosen=kind, q_lora_rank=latent)
-    return _made(Indexer, part, maps=tuple(one for _, one in reader.maps(part, "maps", ATTENTION)))
+    indexer = None
+    if word:  # what chooses the keys that this attention sees
+        latent = part["q_lora_rank"] if word in ("keys", "queries") else None
+        chooser = reader.part("indexers", word, chosen=word, q_lora_rank=latent)
+        indexer = _made(Indexer, chooser, maps=tuple(one for _, one in reader.maps(chooser, "maps", ATTENTION)))
+    return _made(KINDS[kind], part, **maps, indexer=indexer)
 
 
 def _made(made: type[Made], part: Part, **more: Any) -> Made:

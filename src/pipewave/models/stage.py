@@ -127,34 +127,25 @@ class Layout:
 
 
 class Stage:
-    """One rank's view of a batch in a pipeline stage.
-
-    Attributes:
-        rows: tokens of the dense kernels.
-        expert_tokens: that the experts of a layer meet: those of all data-parallel ranks, each with as many as this.
-        tp: ranks that cut each layer.
-        dtype: the 16-bit type of activations.
-        kv_dtype: of the KV cache, None for that of activations.
-        cache_width: bytes of one cached element.
-        page_size: tokens of a KV page, None where the cache is contiguous.
-        choice: which kernels the engine runs and fuses.
-        exchange: how tokens reach the experts of other data-parallel ranks; empty: gathered.
-        compiled: whether a compiler fuses the norms of heads with RoPE and generates what streams activations.
-        impl: who writes the streaming kernels.
-    """
+    """One rank's view of a batch in a pipeline stage."""
 
     def __init__(self, layout: Layout, batch: Batch) -> None:
         self.layout, self.batch, self.model, self.parallel = layout, batch, layout.model, layout.parallel
-        self.rows, self.tp, self.dtype = batch.rows, self.parallel.tp, self.model.dtype
-        self.expert_tokens = self.rows * self.parallel.dp
-        self.kv_dtype = layout.kv_dtype or self.model.kv_dtype
-        self.cache_width = int(kv_bytes(self.kv_dtype, "bf16"))
+        self.rows = batch.rows  # tokens of the dense kernels
+        self.tp = self.parallel.tp  # ranks that cut each layer
+        self.dtype = self.model.dtype  # the 16-bit type of activations
+        self.expert_tokens = self.rows * self.parallel.dp  # that experts meet: every data-parallel rank has as many
+        self.kv_dtype = layout.kv_dtype or self.model.kv_dtype  # None: that of activations
+        self.cache_width = int(kv_bytes(self.kv_dtype, "bf16"))  # bytes of one cached element
         engine = layout.engine
-        self.choice = engine.kernels if engine else NO_CHOICE
-        self.page_size = layout.page_size or (engine.memory.page_size if engine else None)
-        self.exchange = engine.expert_parallel.exchange if engine else ""
+        self.choice = engine.kernels if engine else NO_CHOICE  # which kernels the engine runs and fuses
+        self.page_size = layout.page_size or (engine.memory.page_size if engine else None)  # None: cache in one piece
+        self.exchange = (
+            engine.expert_parallel.exchange if engine else ""
+        )  # between data-parallel ranks; empty: gathered
+        # Whether a compiler fuses the norms of heads with RoPE and generates what streams activations.
         self.compiled = engine is not None and engine.graphs.compiled
-        self.impl = GENERATED if self.compiled else None
+        self.impl = GENERATED if self.compiled else None  # who writes the streaming kernels
 
     def phases(self) -> list[tuple[str, Lengths]]:
         """`context` with the requests that bring prompts, `generation` with those that decode, where there are any."""

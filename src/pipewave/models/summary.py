@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -204,30 +205,26 @@ def blocks(model: ModelSpec, parallel: Parallel = ALONE) -> Blocks:
     return Blocks(pattern(order), found)
 
 
-def _precision(part: Mixer | Ffn) -> str:
-    """The types of a part's matrices, most weights first."""
-    sizes: dict[str, int] = {}
-    for linear in part.linears():
-        sizes[linear.precision.dtype] = sizes.get(linear.precision.dtype, 0) + linear.params
-    if isinstance(part, Moe):
-        sizes[part.precision.dtype] = sizes.get(part.precision.dtype, 0) + part.experts * part.expert_params
-    return ", ".join(sorted(sizes, key=lambda name: -sizes[name]))
-
-
 def _part(model: ModelSpec, part: Mixer | Ffn, parallel: Parallel) -> Part:
     """One part as one rank holds it."""
     name, shape, facts = _told(part)
     linears, held, idle, met = part.linears(), _held(part, parallel), 0, 0
     if isinstance(part, Moe):
         idle, met = (count * part.expert_params for count in (part.experts - part.topk, part.topk))
+    sizes = Counter[str]()  # weights by type
+    for linear in linears:
+        sizes[linear.precision.dtype] += linear.params
+    if isinstance(part, Moe):
+        sizes[part.precision.dtype] += part.experts * part.expert_params
     params = sum(linear.params for linear in linears) + part.extra_params
     weights = sum(linear.weight_bytes(parallel.tp) for linear in linears) + held
     products = sum(linear.out * linear.inp / linear.groups for linear in linears) + met
     kv, state = 0.0, 0
     if isinstance(part, Mixer):
         kv, state = part.token_bytes(shard.element_bytes(model), parallel.tp), part.state_bytes(parallel.tp)
-    sizes = params, params - idle, weights, 2.0 * products, kv, state  # two operations a weight that a token meets
-    return Part(name, shape, _precision(part), *sizes, ", ".join(facts))
+    types = ", ".join(dtype for dtype, _ in sizes.most_common())
+    operations = 2.0 * products  # two a weight that a token meets
+    return Part(name, shape, types, params, params - idle, weights, operations, kv, state, ", ".join(facts))
 
 
 def _told(part: Mixer | Ffn) -> tuple[str, str, list[str]]:

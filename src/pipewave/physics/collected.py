@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +59,5 @@ class Reading:
 
 def reading_of(net: str, group: str) -> Reading | None:
     """What the meter reads of calls that a net answers for; None where no rows tell."""
-    row = next((row for row in _readings().values() if net in row["nets"]), None)
+    row = next((row for row in packaged.shared(READINGS).values() if net in row["nets"]), None)
     return Reading.of(row, group) if row else None
-
-
-@cache
-def _readings() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = packaged.document(READINGS)
-    return found

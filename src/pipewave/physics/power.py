@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import lru_cache
 from math import exp
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -130,12 +130,12 @@ class Draw:
 @lru_cache(maxsize=1024)
 def board_of(gpu: GPU) -> Board:
     """The board of a GPU under its power limit, which a what-if may have changed."""
-    made, boards = as_made(gpu), _law()["boards"]
+    made, boards = as_made(gpu), packaged.shared(LAW)["boards"]
     share = boards.get(made.base_gpu) or boards["other"]
     idle_w, generation = share["idle"] * made.tdp_w, str(made.compute_capability // 10)
-    known = KINDRED if generation in _law()["generations"] else EXTRAPOLATED
+    known = KINDRED if generation in packaged.shared(LAW)["generations"] else EXTRAPOLATED
     basis = MEASURED if made.base_gpu in boards else known
-    steps = _law()["steps"]
+    steps = packaged.shared(LAW)["steps"]
     waiting = steps["waiting"].get(generation, steps["waiting"]["other"])
     return Board(
         idle_w=idle_w,
@@ -151,7 +151,7 @@ def dram_byte_j(made: GPU) -> float:
     """Joules a byte of DRAM that a share of one stands for: those of the board whose memory was measured for the
     generation (`memory` of `power.json`), else the board's own power at its bandwidth.
     """
-    like = _law()["memory"].get(str(made.compute_capability // 10))
+    like = packaged.shared(LAW)["memory"].get(str(made.compute_capability // 10))
     board = as_made(find(like)) if like else made
     return board.tdp_w / (1e9 * board.dram_gbps)
 
@@ -159,7 +159,7 @@ def dram_byte_j(made: GPU) -> float:
 @lru_cache(maxsize=4096)
 def draw_of(gpu: GPU, kind: str, dtype: str, stack: str = "", protocol: str = "", impl: str = "") -> Draw:
     """What calls of a kind (the net that answers for them) draw, by type of their products, software and protocol."""
-    law, made = _law(), as_made(gpu)
+    law, made = packaged.shared(LAW), as_made(gpu)
     like, generation = law["like"].get(kind, kind), str(made.compute_capability // 10)
     row = law["kinds"].get(like) or law["kinds"][law["like"]["other"]]
     factor = row["generations"].get(generation, 1.0)
@@ -182,9 +182,3 @@ def draw_of(gpu: GPU, kind: str, dtype: str, stack: str = "", protocol: str = ""
         rates=rates,
         reading=reading,
     )
-
-
-@cache
-def _law() -> dict[str, Any]:
-    law: dict[str, Any] = packaged.document(LAW)
-    return law

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipewave.models.expert_parallel import is_moved, is_shared
+from pipewave.models.expert_parallel import MOVED, is_shared
 from pipewave.models.kernels import Batch, Use
 from pipewave.physics.demand import Array
 from pipewave.step import Runner
@@ -153,8 +153,8 @@ class Axes:
         grid = ((n, int(cache)) for n in self.counts for cache in self.caches)
         decodes = [Batch((verify,) * n, (cache + verify - 1,) * n, verify=verify) for n, cache in grid]
         group = [
-            (_only(model.by_rows, lambda use: is_shared(use) and not is_moved(use)), rows),
-            (_only(model.by_rows, is_moved), rows),
+            (_only(model.by_rows, lambda use: is_shared(use) and use.name not in MOVED), rows),
+            (_only(model.by_rows, lambda use: use.name in MOVED), rows),
         ]
         return [
             (model.by_rows if alone else _only(model.by_rows, lambda use: not is_shared(use)), rows),

@@ -213,15 +213,10 @@ def _changed(engine: Engine, changes: Mapping[str, Any]) -> Engine:
 
 
 @cache
-def _times() -> dict[str, dict[str, float]]:
-    return dict(packaged.document(FILE))
-
-
-@cache
 def resolve(name: str, version: str, facts: DeploymentFacts = LARGE, chosen: Chosen = ()) -> Engine:
     """A version of an engine in a deployment: fitted times, then rules, then what was chosen, then what follows."""
     ruled = engine_rules.fields(name, version, facts)
-    values: dict[str, Any] = {**_times()[name], **ruled}
+    values: dict[str, Any] = {**packaged.shared(FILE)[name], **ruled}
     values["kernel_rules"] = engine_rules.kernels(name, version, facts)
     values |= dict(chosen)
     checkpoints: StateCheckpoints = ruled.get("states", StateCheckpoints())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from pipewave.files import packaged
 from pipewave.physics.demand import Array
 from pipewave.software.stacks import version_of
 
+# Framework → GPU → type → version that brought the `files` → [experts, width] of a rank.
 TUNED = Path(__file__).with_name("tuned_experts.json")
 
 
@@ -27,16 +28,10 @@ def tuned(framework: str, version: tuple[int, ...], gpu: str, dtype: str, expert
     return np.asarray(np.isin(_number(experts, width), _layers(framework, version, gpu, dtype)), np.float64)
 
 
-@cache
-def _tuned() -> Mapping[str, Any]:
-    """Framework → GPU → type → version that brought the files → [experts, width] of a rank."""
-    return dict(packaged.document(TUNED)["files"])
-
-
 @lru_cache(maxsize=1024)
 def _layers(framework: str, version: tuple[int, ...], gpu: str, dtype: str) -> Array:
     """One number a layer that has a file."""
-    of_gpu = _tuned().get(framework, {}).get(gpu, {})
+    of_gpu = packaged.shared(TUNED)["files"].get(framework, {}).get(gpu, {})
     by_version: Mapping[str, Any] = next(
         (of_gpu[kind] for kind in (dtype, *SIXTEEN_BIT.get(dtype, ())) if kind in of_gpu), {}
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -120,7 +120,7 @@ class Case:
             least, most = self.rule(engine, "attention_groups")
             return least, math.inf if most is None else most
 
-        table = _table()
+        table = packaged.shared(FILE)
         return Terms(
             table["common"] | table["engines"][engine], head_dim=self.head_dim, causal=self.causal, fp8=self.fp8,
             paged=self.paged, latent=self.latent, hopper=self.gpu.traits.mma == "wgmma",
@@ -140,11 +140,6 @@ FILE = Path(__file__).with_name("engines.json")
 BUILT_IN = {"max": max, "min": min, "int": int, "bool": bool}
 REQUIRED = ("packs", "sorts", "split")  # fields of `AttentionKernel` that every row has
 OPTIONAL = ("groups", "windows_packed", "skips", "splits", "heads_last", "lower", "lower_by_mean")  # and some
-
-
-@cache
-def _table() -> dict[str, dict[str, Any]]:
-    return dict(packaged.document(FILE))
 
 
 def kernel(case: Case, name: str) -> AttentionKernel:

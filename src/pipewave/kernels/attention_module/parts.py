@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from pipewave.kernels.base import Columns, Context
 from pipewave.kernels.stages import Stage, product
 from pipewave.physics.demand import Array
 
-FILE = Path(__file__).with_name("published.json")  # dimensions where a call says none
+FILE = Path(__file__).with_name("published.json")  # `sizes` of a kind's published model, where a call says none
 NAMES = (
     *("hidden", "q_lora_rank", "kv_lora_rank", "nope_dim", "rope_dim", "v_dim", "kv_heads", "head_dim"),
     *("index_heads", "index_dim", "topk", "block_size", "compress_ratio", "window", "o_groups", "o_lora_rank"),
@@ -92,17 +91,12 @@ class Module:
         return np.where((self.compress_ratio == 0.0) & self.compressed, 0.0, chosen)
 
 
-@cache
-def published() -> Mapping[str, Mapping[str, Mapping[str, float]]]:
-    """`sizes` of the published model of each kind, and what it has one of for so many heads (`heads_a`)."""
-    return dict(packaged.document(FILE))
-
-
 def module(cols: Columns, ctx: Context) -> Module:
     """The dimensions of a batch; 0 stands for null in columns."""
     kind, heads = str(ctx.option("kind")), np.asarray(cols["heads"], float)
-    usual: dict[str, float | Array] = {name: float(value) for name, value in published()["sizes"][kind].items()}
-    of_heads = published()["heads_a"].get(kind, {})  # what there is one of for so many heads
+    published = packaged.shared(FILE)
+    usual: dict[str, float | Array] = {name: float(value) for name, value in published["sizes"][kind].items()}
+    of_heads = published["heads_a"].get(kind, {})  # what there is one of for so many heads
     usual |= {name: np.maximum(np.floor(heads / each), 1.0) for name, each in of_heads.items()}
     sizes = {name: np.where(cols[name] > 0.0, cols[name], usual.get(name, 0.0)) for name in NAMES}
     cached = kv_bytes(ctx.option("kv_dtype"), "bf16") if ctx.option("kv_dtype") else ACTIVATION_BYTES

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pipewave.calls.streaming import Elementwise
-from pipewave.kernels import BUILT_IN
+from pipewave.files import packaged
+from pipewave.kernels.base import FAMILIES
 from pipewave.kernels.family_metadata import operators_of
 from pipewave.kernels.profiler import Given, Launched, Shaped, Step
 from pipewave.kernels.streaming.sampling import ARGMAX, VALUE_BYTES, rounds_of
 
-WHOLE = BUILT_IN["elementwise"]["metadata"]["profile"]["whole"]  # operators that are one call however many kernels
+# Operators that are one call however many kernels.
+WHOLE = packaged.document(FAMILIES)["elementwise"]["metadata"]["profile"]["whole"]
 # Kernel → its law and the values of a tile; those of one block a row have none.
 NAMED = {
     "_gumbel_sample_kernel": ("gumbel", 1024),
