@@ -38,7 +38,7 @@ def test_every_printed_option_is_one_the_engine_has(path: Path, split: Split) ->
 
 
 def test_every_engine_has_a_recorded_list() -> None:
-    assert {path.stem.partition("-")[0] for path in RECORDED} == set(engine_rules.names())
+    assert {path.stem.partition("-")[0] for path in RECORDED} == set(engine_rules.NAMES)
     assert min(len(options(path)) for path in RECORDED) > 15
 
 
@@ -51,7 +51,7 @@ def test_every_built_in_model_has_a_repository() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", engine_rules.names())
+@pytest.mark.parametrize("engine", engine_rules.NAMES)
 def test_a_plan_prints_a_command_whose_lengths_fit_the_cache(engine: str) -> None:
     found = plan(
         load("Llama-3.1-8B"), Question(1000, 200), Space(("H100",), (1,), engines=(engine,), disaggregated=False)
@@ -66,7 +66,7 @@ def test_a_plan_prints_a_command_whose_lengths_fit_the_cache(engine: str) -> Non
 
 
 @pytest.mark.parametrize(("asked", "printed"), [(1, 64), (64, 64), (65, 128), (1200, 1216)])
-@pytest.mark.parametrize("engine", engine_rules.names())
+@pytest.mark.parametrize("engine", engine_rules.NAMES)
 def test_the_length_of_a_server_is_never_below_what_is_asked(engine: str, asked: int, printed: int) -> None:
     line = command("Llama-3.1-8B", Split("H100", engine=engine), 8, 2048, length=asked, engine=find_engine(engine))
     assert str(printed) in shlex.split(line.partition(" <(")[0])

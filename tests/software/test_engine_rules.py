@@ -20,7 +20,7 @@ from pipewave.step import Runner
 from pipewave.step.memory import DRIVER_GIB, budget
 from pipewave.step.overlap import fused_us
 
-NAMES = engine_rules.names()
+NAMES = engine_rules.NAMES
 
 
 LLAMA = {

@@ -11,9 +11,9 @@ import pytest
 
 from pipewave.calls.families import Elementwise, RmsNorm, SiluAndMul
 from pipewave.kernels import families
-from pipewave.kernels.profiler import Given
+from pipewave.kernels.profiler import Given, dtype_of
 from pipewave.traces.group import group, recorded_call
-from pipewave.traces.kernel_names import dtype_of, kind_of, short, tile_of
+from pipewave.traces.kernel_names import kind_of, short, tile_of
 from pipewave.traces.trace import Kernel, Op
 
 ROWS = Path(__file__).parents[2] / "data" / "measured" / "h200"

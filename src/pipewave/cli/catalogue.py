@@ -70,7 +70,7 @@ def engines(
     form, card = check_format(format), find_gpu(gpu)
     facts = DeploymentFacts(gpu=card.name, vendor=card.vendor, mma=card.traits.mma, gib=card.dram_gib)
     rows: list[dict[str, Any]] = []
-    for one in [engine.find(name).name] if name else engine_rules.names():
+    for one in [engine.find(name).name] if name else engine_rules.NAMES:
         days = engine_rules.releases(one)["versions"]
         for version in engine_rules.read(one)["known_versions"]:
             found = engine.resolve(one, version, facts)

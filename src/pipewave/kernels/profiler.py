@@ -5,9 +5,11 @@ Families read calls off these (`Profile` in `kernels.family_metadata`); `traces`
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 from pipewave.calls.fields import Call
 from pipewave.errors import BadInput
@@ -109,35 +111,73 @@ class Step:
         return self.prompt_tokens + self.decode_tokens
 
 
-class Launched(Protocol):
-    """The kernels of one call: `head` does the work, `role` is its part in a model, `impl` whose kernel it is."""
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a kernel is. `role`: its part in a model; `family`: what predicts it (None: nothing does); `impl`: whose.
 
-    @property
-    def head(self) -> Kernel:
-        """The kernel that names the launch."""
+    `joins`: the kernel belongs to the call of the `previous` or `next` kernel of its family.
+    """
 
-    @property
-    def kernels(self) -> tuple[Kernel, ...]:
-        """Every kernel of the launch."""
+    pattern: str
+    role: str
+    family: str | None
+    impl: str | None = None
+    joins: str = ""
+
+
+# Operand types as kernel names spell them; the first found wins, so narrow types come before what they are scaled in.
+DTYPES = tuple(
+    (re.compile(pattern), dtype)
+    for pattern, dtype in (
+        (r"nvfp4|mxfp4|float_e2m1|fp4_t|e2m1", "nvfp4"),
+        (r"nvjet_(sm\d+_)?q|e4m3|Float8|fp8", "fp8"),
+        (r"int8_t|_i8|imma|s8_s8", "int8"),
+        (r"nvjet_(sm\d+_)?h|f16f16|_fp16_|__half|half_t|c10::Half|_f16_", "fp16"),
+        (r"nvjet_(sm\d+_)?t|bf16|bfloat|BFloat", "bf16"),
+    )
+)
+LONGEST = 4096  # characters of a name that are looked at
+
+
+@lru_cache(maxsize=65536)
+def dtype_of(name: str) -> str | None:
+    """Operand type as the contract names it, or None where the name does not say."""
+    head = name[:LONGEST]
+    return next((dtype for pattern, dtype in DTYPES if pattern.search(head)), None)
+
+
+@dataclass(slots=True, eq=False)
+class Launched:
+    """The kernels of one call in time order. `kind` is that of the kernel that does the work, `head`."""
+
+    kind: Kind
+    head: Kernel
+    kernels: tuple[Kernel, ...]
 
     @property
     def role(self) -> str:
-        """What the kernel does for its layer."""
+        """Its part in a model."""
+        return self.kind.role
 
     @property
     def family(self) -> str | None:
-        """Family of kernels that answers it, None where there is none."""
+        """What predicts it."""
+        return self.kind.family
 
     @property
     def impl(self) -> str | None:
-        """Implementation inside the stack, None where its name does not say."""
+        """Whose kernel it is."""
+        return self.kind.impl
 
     @property
     def dtype(self) -> str | None:
         """Operand type that the names give away."""
+        return next(filter(None, (dtype_of(kernel.name) for kernel in (self.head, *self.kernels))), None)
 
     def op(self, *names: str) -> Op | None:
         """The innermost operator of one of these names above any of the kernels."""
+        above = (op for kernel in (self.head, *self.kernels) for op in reversed(kernel.ops))
+        return next((op for op in above if op.name in names), None)
 
 
 @dataclass(frozen=True, slots=True)

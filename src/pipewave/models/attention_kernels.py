@@ -14,6 +14,12 @@ from pipewave.calls.operators import AttentionModule, CausalConv1d, DeltaNet, Ma
 from pipewave.models.attention_spec import Compressed, Gqa, Mixer, Mla, Recurrent
 from pipewave.models.stage import ACT, Lengths, Stage, Use
 
+
+def is_module(part: Mixer) -> bool:
+    """Whether engines' rows measure this kind of attention as a whole: it chooses its keys, or compresses them."""
+    return isinstance(part, Compressed) or getattr(part, "indexer", None) is not None
+
+
 # Fields that a module's call takes from its part of the model; those of CUT are divided among the ranks.
 MODULE_FIELDS: dict[type[Mixer], tuple[str, ...]] = {
     Mla: ("heads", "q_lora_rank", "kv_lora_rank", "nope_dim", "v_dim"),
@@ -131,9 +137,7 @@ def steps(part: Mixer) -> tuple[Step, Step, Step]:
     """What comes before (projections, norms, rotary embedding and the cache write: they depend on the count of tokens
     alone), kernels whose work depends on each request's lengths, and what follows, the collective apart.
     """
-    # Engines' rows measure attention that chooses its keys, or compresses them, as a whole.
-    whole = isinstance(part, Compressed) or getattr(part, "indexer", None) is not None
-    return (_nothing, modules, _nothing) if whole else _STEPS[type(part)]
+    return (_nothing, modules, _nothing) if is_module(part) else _STEPS[type(part)]
 
 
 def _nothing(_stage: Stage, _part: Mixer) -> Iterator[Use]:

@@ -25,7 +25,7 @@ from pipewave.planning.manifests import platform_of
 from pipewave.published.unstated import default_engine, newest
 from pipewave.simulate.report import Limit
 from pipewave.simulate.traffic import Traffic, synthetic
-from pipewave.software.engine_rules import names as engine_names
+from pipewave.software.engine_rules import NAMES as ENGINE_NAMES
 from pipewave.step import find_engine
 from pipewave.step.memory import GIB
 
@@ -231,7 +231,7 @@ class Space:
         if self.engines is not None:
             return self.engines
         found = []
-        for name in engine_names():
+        for name in ENGINE_NAMES:
             with suppress(PipewaveError):
                 engine = f"{name}:{newest(name)}"
                 platform_of(gpu, find_engine(engine).name)

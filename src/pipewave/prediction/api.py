@@ -78,16 +78,12 @@ def predict(
     found, size = list[tuple[Any, Answers]](), 0
     for part in requests.parts(calls, gpu, protocol):
         answers, count = _part(part, stack, impl)
-        found += [(_among(part.rows, rows), one) for rows, one in answers]
+        among = part.rows  # numbers of these rows among all calls
+        found += [(rows if isinstance(among, slice) else np.asarray(among)[rows], one) for rows, one in answers]
         size += count
     answered, kept = joined(found, size), requests.carried(calls)
     indexed = requests.is_table(calls) and not isinstance(calls, Mapping)
     return replace(answered, carried=kept, index=getattr(calls, "index", None)) if kept or indexed else answered
-
-
-def _among(whole: Sequence[int] | slice, rows: Any) -> Any:
-    """Numbers among all calls of some rows of a part."""
-    return rows if isinstance(whole, slice) else np.asarray(whole)[rows]
 
 
 def _part(part: requests.Part, stack: str | None, impl: str | None) -> tuple[list[tuple[Any, Answers]], int]:

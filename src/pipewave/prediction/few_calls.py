@@ -145,16 +145,15 @@ def _context(
         at = setting(family, key, gpu, protocol, in_force, asked, net)
         nets = _nets(at, at.learned) if at.learned else None
         before = _recorded(family, at, nets) if family.formula else _directly(family, at, nets)
-        return before if isinstance(before, str) else FewContext(at, nets, before, _after_of(at, nets, step))
+        if isinstance(before, str):
+            return before
+        ceiling, in_step = at.ceiling, (*step, at.ctx) if step else None
+        tops, shift = (len(ceiling.net.weights[0]), ceiling.shift(at.plain_codes)) if ceiling else (0, 0.0)
+        members = nets.members if nets else 0
+        return FewContext(at, nets, before, _after(members, tops, at.widths, shift, at.ctx.protocol, at.width, in_step))
 
     found = under(None)
     return found if isinstance(found, FewContext) else under(found)  # type: ignore[return-value]
-
-
-def _after_of(at: Setting, nets: Nets | None, step: tuple[Family, str | None] | None) -> Callable[..., Sequence[float]]:
-    ceiling, in_step = at.ceiling, (*step, at.ctx) if step else None
-    ceilings, shift = (len(ceiling.net.weights[0]), ceiling.shift(at.plain_codes)) if ceiling else (0, 0.0)
-    return _after(nets.members if nets else 0, ceilings, at.widths, shift, at.ctx.protocol, at.width, in_step)
 
 
 def _nets(at: Setting, learned: Trained) -> Nets:

@@ -119,7 +119,10 @@ def as_run(
     if note:
         seconds = replayed(other.numbers, found.numbers[FLOOR], xp)
         return found._replace(numbers=(*seconds, *found.numbers[BOUND:]), source=with_note(other.source, note))
-    return found._replace(numbers=_ceiling_in_step(found.numbers, other.numbers, xp))
+    # No ceiling was trained on what a step leaves in the L2: a well-made kernel gains as much by it as this one.
+    step, cold = found.numbers, other.numbers
+    ceiling = xp.maximum(cold[CEILING] * step[LATENCY] / cold[LATENCY], step[FLOOR])
+    return found._replace(numbers=(*step[:CEILING], ceiling, *step[BOUND:]))
 
 
 def _alone(
@@ -267,15 +270,6 @@ def in_step(
     saved = saved + float(constant("step_setup_saved", **facts))
     shrunk = xp.maximum(latency - saved, floor) / latency
     return tuple(xp.maximum(each * shrunk, floor) for each in seconds)
-
-
-def _ceiling_in_step(found: Rows, cold: Rows, xp: Arith) -> Rows:
-    """Answers of streaming calls in a step, with a ceiling: from those of the same calls cold.
-
-    No ceiling was trained on what a step leaves in the L2: a well-made kernel gains as much by it as the one predicted.
-    """
-    ceiling = xp.maximum(cold[CEILING] * found[LATENCY] / cold[LATENCY], found[FLOOR])
-    return (*found[:CEILING], ceiling, *found[BOUND:])
 
 
 def replayed(graph: Rows, floor: Any, xp: Arith) -> tuple[Any, ...]:

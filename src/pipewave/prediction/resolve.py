@@ -88,7 +88,9 @@ def resolve(
     guessed = f"{named} names no {lacks}: {stack} assumed" if lacks and named != stack else ""
     given = dict(options)
     query = Query(stack, gpu.base_gpu, kind_of(dtype, given.get("kv_dtype")), seen, net, gpu.compute_capability)
-    choice = choose(learned, query, gpu, impl, _selected(family, dtype, given))
+    # What a stack chooses its implementation by; a cache without a type of its own has that of the call.
+    values = {"kv_dtype": dtype} | {name: value for name, value in given.items() if value is not None}
+    choice = choose(learned, query, gpu, impl, tuple(str(values.get(name)) for name in family.selected_by))
     basis = card.basis(gpu.name, gpu.compute_capability, dtype, seen)
     near = any((gpu.base_gpu, kind, seen) in card.trained for kind in alike(dtype))
     elsewhere = _rows_elsewhere(card, gpu, dtype, protocol) if basis != "measured_gpu" else ""
@@ -133,12 +135,6 @@ def net_name(family: Family, options: tuple[tuple[str, Any], ...]) -> str:
     """The net that calls with these options are answered from; empty where the family has none."""
     values = [value for _, value in options]
     return next((net for net in family.nets if net in values), family.nets[0]) if family.nets else ""
-
-
-def _selected(family: Family, dtype: str, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a stack chooses its implementation by; a cache without a type of its own has that of the call."""
-    values = {"kv_dtype": dtype} | {name: value for name, value in options.items() if value is not None}
-    return tuple(str(values.get(name)) for name in family.selected_by)
 
 
 @lru_cache(maxsize=4096)

@@ -251,7 +251,7 @@ def find(engine: str | Engine) -> Engine:
     if isinstance(engine, Engine):
         return engine
     name, version = parts(str(engine))
-    known = engine_rules.names()
+    known = engine_rules.NAMES
     if name not in known:
         raise BadInput(
             f"engine = {str(engine)!r}: must be one of {', '.join(known)}, alone or with its version "

@@ -38,11 +38,6 @@ def releases(engine: str) -> Mapping[str, Any]:
     return dict(packaged.document(HERE / "releases.json").get(engine, {"versions": {}, "rules": []}))
 
 
-def names() -> tuple[str, ...]:
-    """Engines with rules, the usual one first."""
-    return NAMES
-
-
 @cache
 def knows(engine: str, version: str) -> bool:
     """Whether rules or rows of a version of an engine were read: of others, as little is known as of an unnamed one."""

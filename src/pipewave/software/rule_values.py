@@ -51,6 +51,16 @@ class AttentionCosts:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefillCycles:
+    """SM cycles of prompts where no row taught the nets."""
+
+    borrowed_from: Mapping[str, str]  # from an architecture to the one these were measured on
+    step_cycles: BlockCycles  # of a KV tile of a block
+    window_factor: float  # the same under a window, over that
+    wave_cycles: BlockCycles  # of a wave of blocks besides
+
+
+@dataclass(frozen=True, slots=True)
 class DecodeCycles:
     """SM cycles of decode where no row taught the nets."""
 
@@ -147,12 +157,7 @@ VALUES: Mapping[str, Any] = {
     "attention_engine": str,
     "default_impl": str,
     "attention_costs": AttentionCosts,
-    # SM cycles of prompts where no row taught the nets: from an architecture to the one these were measured on; of a KV
-    # tile of a block; the same under a window, over that; of a wave of blocks besides.
-    "attention_prefill_cycles": record(
-        borrowed_from=Mapping[str, str], step_cycles=BlockCycles, window_factor=float, wave_cycles=BlockCycles
-    )
-    | None,
+    "attention_prefill_cycles": PrefillCycles | None,
     "attention_decode_cycles": DecodeCycles | None,
     "attention_legacy_products": float,
     "attention_decode_companions": Companions,

@@ -10,35 +10,17 @@ from dataclasses import dataclass
 
 from pipewave.errors import BadInput
 from pipewave.kernels import family_of, registered
-from pipewave.kernels.profiler import Given, Shaped, Step
-from pipewave.traces.kernel_names import Kind, dtype_of, kind_of, tile_of
+from pipewave.kernels.profiler import Given, Kind, Launched, Shaped, Step
+from pipewave.traces.kernel_names import kind_of, tile_of
 from pipewave.traces.trace import Dims, Kernel, Op
 
 
 @dataclass(slots=True, eq=False)
-class Group:
-    """The kernels of one call in time order. `kind` is that of the kernel that does the work, `head`."""
+class Group(Launched):
+    """A call as it grows kernel by kernel."""
 
-    kind: Kind
-    head: Kernel
-    kernels: tuple[Kernel, ...]
     products: int = 0  # of a routed layer, so far
     operator: Op | None = None  # that is the call as a whole
-
-    @property
-    def role(self) -> str:
-        """Its part in a model."""
-        return self.kind.role
-
-    @property
-    def family(self) -> str | None:
-        """What predicts it."""
-        return self.kind.family
-
-    @property
-    def impl(self) -> str | None:
-        """Whose kernel it is."""
-        return self.kind.impl
 
     @property
     def measured_us(self) -> float:
@@ -46,19 +28,9 @@ class Group:
         return sum(kernel.duration_us for kernel in self.kernels)
 
     @property
-    def dtype(self) -> str | None:
-        """Operand type that the names give away."""
-        return next(filter(None, (dtype_of(kernel.name) for kernel in (self.head, *self.kernels))), None)
-
-    @property
     def tile(self) -> Dims | None:
         """Tile of the working kernel, where its name says it."""
         return tile_of(self.head.name)
-
-    def op(self, *names: str) -> Op | None:
-        """The innermost operator of one of these names above any of the kernels."""
-        above = (op for kernel in (self.head, *self.kernels) for op in reversed(kernel.ops))
-        return next((op for op in above if op.name in names), None)
 
     def take(self, kernel: Kernel, kind: Kind) -> None:
         """Add the next kernel of the call."""

@@ -3,26 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 
 from pipewave.kernels import registered, revision
 from pipewave.kernels.family_metadata import names_of
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """What a kernel is. `role`: its part in a model; `family`: what predicts it (None: nothing does); `impl`: whose.
-
-    `joins`: the kernel belongs to the call of the `previous` or `next` kernel of its family.
-    """
-
-    pattern: str
-    role: str
-    family: str | None
-    impl: str | None = None
-    joins: str = ""
-
+from pipewave.kernels.profiler import LONGEST, Kind
 
 UNKNOWN = Kind("", "unknown", None)
 
@@ -37,22 +22,10 @@ def kinds() -> tuple[Kind, ...]:
     )
 
 
-# Operand types as kernel names spell them; the first found wins, so narrow types come before what they are scaled in.
-DTYPES: tuple[tuple[str, str], ...] = (
-    (r"nvfp4|mxfp4|float_e2m1|fp4_t|e2m1", "nvfp4"),
-    (r"nvjet_(sm\d+_)?q|e4m3|Float8|fp8", "fp8"),
-    (r"int8_t|_i8|imma|s8_s8", "int8"),
-    (r"nvjet_(sm\d+_)?h|f16f16|_fp16_|__half|half_t|c10::Half|_f16_", "fp16"),
-    (r"nvjet_(sm\d+_)?t|bf16|bfloat|BFloat", "bf16"),
-)
-
-
-_DTYPES = tuple((re.compile(pattern), dtype) for pattern, dtype in DTYPES)
 _NVJET = re.compile(r"nvjet_\w+?_(\d+)x(\d+)_(\d+)x\d+_.*_TN[NT]$")
 _BLAS = re.compile(r"tilesize(\d+)x(\d+)x(\d+)|gemm_\w*?(\d+)x(\d+)_(?:\w*?stages_|ldg\d_\w*?|)(\d+)x\d+")
 _CUTE = re.compile(r"cute::tuple<cute::C<(\d+)>, cute::C<(\d+)>, cute::C<(\d+)>\s*>")
 _FA2 = re.compile(r"Flash_fwd_kernel_traits<(\d+), (\d+), (\d+)")
-LONGEST = 4096  # characters of a name that are looked at
 
 
 def kind_of(name: str) -> Kind:
@@ -69,13 +42,6 @@ def _kind_of(name: str, registry: int) -> Kind:
 @lru_cache(maxsize=1)
 def _patterns(_registry: int) -> tuple[tuple[re.Pattern[str], Kind], ...]:
     return tuple((re.compile(kind.pattern), kind) for kind in kinds())
-
-
-@lru_cache(maxsize=65536)
-def dtype_of(name: str) -> str | None:
-    """Operand type as the contract names it, or None where the name does not say."""
-    head = name[:LONGEST]
-    return next((dtype for pattern, dtype in _DTYPES if pattern.search(head)), None)
 
 
 @lru_cache(maxsize=65536)

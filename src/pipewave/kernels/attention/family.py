@@ -133,9 +133,9 @@ def least(shape: Shape, ctx: Context) -> dict[str, Amount]:
 def assumed(ctx: Context) -> str:
     """Whose costs stand in for those of a kernel that nobody measured on such parts; empty where rows tell."""
     alone = engine_of(ctx, int(ctx.option("head_dim"))).alone
-    if alone is None or ctx.option("variant") == DECODE or not alone.borrowed_from:
+    where, other = ctx.gpu.architecture, alone.borrowed_from.get(ctx.gpu.architecture) if alone else None
+    if other is None or ctx.option("variant") == DECODE:
         return ""
-    where, other = ctx.gpu.architecture, alone.borrowed_from
     return f"no rows of {ctx.impl} on {where} parts: it takes the cycles measured on {other}"
 
 

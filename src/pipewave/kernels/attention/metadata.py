@@ -51,10 +51,6 @@ def of_op(op: Op, given: Given) -> Lengths | None:
     longest_q, longest_kv = _number(op.value(args.longest_q)), _number(op.value(args.longest_kv))
     if not 0 < requests <= min(tokens, MOST_REQUESTS):
         return None
-    return _complete(requests, tokens, longest_q, longest_kv, given)
-
-
-def _complete(requests: int, tokens: int, longest_q: int, longest_kv: int, given: Given) -> Lengths | None:
     q_lens, note = given.q(requests, tokens), ""
     if not q_lens:
         q_lens = _even(tokens, requests)

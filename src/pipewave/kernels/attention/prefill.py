@@ -164,8 +164,8 @@ def times_of(shape: Shape, work: PrefillWork, setting: AttentionSetting) -> dict
     if alone is None:
         step_cycles, wave_cycles = work.rows * setting.row_step_cycles, engine.prefill.fixed_cycles
     else:  # a window masks the values, too
-        masked = 1.0 if layout.window is None else 1.0 + (alone.masked - 1.0) * (layout.window > 0)
-        step_cycles, wave_cycles = alone.step * masked, alone.wave
+        masked = 1.0 if layout.window is None else 1.0 + (alone.window_factor - 1.0) * (layout.window > 0)
+        step_cycles, wave_cycles = alone.step_cycles.of(engine.dim) * masked, alone.wave_cycles.of(engine.dim)
     partial = work.parts * shape.tokens * layout.heads * (PARTIAL_BYTES * layout.dim_v / setting.l2_rate)
     return {
         "compute": xp.maximum(work.span, work.steps / slots) * shared * step_cycles / setting.hertz,

@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pipewave.files import packaged
 from pipewave.files.formulas import Terms
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Context
-from pipewave.software.rule_values import AttentionCosts, DecodeCycles
+from pipewave.software.rule_values import AttentionCosts, DecodeCycles, PrefillCycles
 from pipewave.software.rules import constant
 
 # What an attention kernel is to physics: its tiles, how it packs and splits, and its costs.
@@ -38,20 +38,6 @@ class AttentionTile:
     bytes_per_clk: float = 20.0
 
 
-class Alone(NamedTuple):
-    """What an SM spends on prompts in an engine of which no row taught the nets on such parts, so that physics answers
-    alone. In cycles.
-
-    `step`, a KV tile of a block; `masked`: the same over that, under a window; `wave`: a wave of blocks besides its
-    steps. `borrowed_from`: the architecture whose rows say so, where it is another.
-    """
-
-    step: float
-    masked: float
-    wave: float
-    borrowed_from: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class AttentionKernel:
     """An implementation. The costs are times over those at the part's peak, in long sequences."""
@@ -73,8 +59,9 @@ class AttentionKernel:
     heads_last: bool = False  # prefill walks all requests for one query head before the next
     lower: tuple[float, ...] = ()  # rows of prefill tiles for few packed queries, falling
     lower_by_mean: bool = False  # by those of the mean request, not of the one that brings most
-    alone: Alone | None = None  # physics answers prompts alone, at these costs
-    alone_decode: DecodeCycles | None = None  # and decode
+    # Where no row taught the nets on such parts, physics answers alone, at these costs: prompts, and decode.
+    alone: PrefillCycles | None = None
+    alone_decode: DecodeCycles | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +134,6 @@ def kernel(case: Case, name: str) -> AttentionKernel:
     row, rule = case.terms(name), partial(case.rule, name)
     costs: AttentionCosts = rule("attention_costs")
     dim, shares, legacy = row["dim"], row["decode_shares"], float(rule("attention_legacy_products"))
-    alone: Alone | None = None
-    if found := rule("attention_prefill_cycles"):
-        borrowed = found.borrowed_from.get(case.gpu.architecture, "")
-        alone = Alone(found.step_cycles.of(dim), found.window_factor, found.wave_cycles.of(dim), borrowed)
     decode = costs.decode_cycles.of(dim) / shares, costs.bytes_per_clk * shares
     return AttentionKernel(
         name=name,
@@ -160,7 +143,7 @@ def kernel(case: Case, name: str) -> AttentionKernel:
         tensor_cost=costs.tensor_factor * (legacy if row["legacy"] else 1.0),
         exp_cost=costs.exp_factor,
         fp8=case.fp8,
-        alone=alone,
+        alone=rule("attention_prefill_cycles"),
         alone_decode=rule("attention_decode_cycles"),
         **{name: row[name] for name in (*REQUIRED, *OPTIONAL) if name in row.formulas},
     )

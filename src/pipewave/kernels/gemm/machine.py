@@ -102,10 +102,7 @@ class GemmMachine:
         self.paces = tuple(Pace.of(tile, self) for tile in TILES)
 
 
-@lru_cache(maxsize=4096)
-def machine(ctx: Context) -> GemmMachine:
-    """The machine of a context, worked out once."""
-    return GemmMachine(ctx)
+machine = lru_cache(maxsize=4096)(GemmMachine)  # of a context, worked out once
 
 
 # Output tiles of a GEMM: how long whole waves of them take, with k cut into slices when there are too few.

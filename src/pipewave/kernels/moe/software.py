@@ -80,10 +80,7 @@ class MoeMachine:
         self.scale_s = ctx.rule("moe_scales") * cycle / (gpu.traits.fma_per_clk_per_sm * SCALES_K)
 
 
-@lru_cache(maxsize=4096)
-def machine(ctx: Context) -> MoeMachine:
-    """The machine of a context, worked out once."""
-    return MoeMachine(ctx)
+machine = lru_cache(maxsize=4096)(MoeMachine)  # of a context, worked out once
 
 
 def product_dtype(ctx: Context) -> str:
