@@ -24,8 +24,9 @@ from pipewave.calls.families import (
     send_recv,
 )
 from pipewave.calls.operators import BatchedGemm
+from pipewave.files import packaged
 from pipewave.gpus import find
-from pipewave.kernels import BUILT_IN
+from pipewave.kernels.base import FAMILIES
 from pipewave.models import load
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel
@@ -99,7 +100,7 @@ def test_every_built_in_family_is_held_to_hand_arithmetic() -> None:
     """Operators of stages are held to counts of each stage: `tests/kernels/test_kernel_{recurrent,...}.py`."""
     staged = {"delta_net", "causal_conv1d", "mamba2", "attention_module", "hyper_connection", "mega_moe"}
     copies = {"moe_all_to_all"}
-    built_in = set(BUILT_IN)
+    built_in = set(packaged.shared(FAMILIES))
     assert built_in - staged - copies <= {call.kernel for call, *_ in COUNTED}
 
 

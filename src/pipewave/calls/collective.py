@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from pipewave.calls.fields import Call, documented, of
-from pipewave.errors import BadInput
+from pipewave.calls.fields import Call, check_divides, documented, of
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +18,7 @@ class Collective(Call):
 
     def check(self) -> None:
         """Raise BadInput where sizes do not fit together."""
-        if self.world % self.nodes:
-            raise BadInput(f"nodes = {self.nodes}: must divide world = {self.world}", field="nodes")
+        check_divides("nodes", self.nodes, "world", self.world)
 
 
 @dataclass(frozen=True, slots=True)

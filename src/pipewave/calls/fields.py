@@ -318,6 +318,12 @@ class Call:
         return {"kernel": self.kernel} | {name: value for name, value in given.items() if value is not None}
 
 
+def check_divides(name: str, value: int, of: str, whole: int) -> None:
+    """Raise BadInput unless a field's value divides what it is a number of parts of."""
+    if whole % value:
+        raise BadInput(f"{name} = {value}: must divide {of} = {whole}", field=name)
+
+
 def check_lengths(q_lens: Sequence[int], kv_lens: Sequence[int], *, causal: bool) -> None:
     """Raise BadInput unless there is one kv length per query length, none shorter than its new tokens when causal."""
     if len(q_lens) != len(kv_lens):

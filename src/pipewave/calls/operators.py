@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pipewave.calls.fields import DTYPES, KV_DTYPES, Call, check_lengths, documented, of
+from pipewave.calls.fields import DTYPES, KV_DTYPES, Call, check_divides, check_lengths, documented, of
 from pipewave.errors import BadInput
 
 
@@ -35,11 +35,9 @@ class FusedMoe(Call):
 
     def check(self) -> None:
         """Raise BadInput where sizes do not fit together."""
-        for name, shards, of_name in (("tp", self.inter, "inter"), ("ep", self.experts, "experts")):
-            if shards % getattr(self, name):
-                raise BadInput(f"{name} = {getattr(self, name)}: must divide {of_name} = {shards}", field=name)
-        if self.topk > self.experts:
-            raise BadInput(f"topk = {self.topk}: must be at most experts = {self.experts}", field="topk")
+        check_divides("tp", self.tp, "inter", self.inter)
+        check_divides("ep", self.ep, "experts", self.experts)
+        check_topk(self.topk, self.experts)
         if isinstance(self.routing, tuple):
             self._check_routing(self.routing)
 
@@ -75,6 +73,12 @@ def fused_moe(tokens: int, experts: int, topk: int, hidden: int, inter: int, **o
     (`kernels/moe/software.py`).
     """
     return FusedMoe(tokens, experts, topk, hidden, inter, **options)
+
+
+def check_steps(q_lens: tuple[int, ...], phase: str) -> None:
+    """Raise BadInput where a generation step brings more than one token a request."""
+    if phase == "generation" and max(q_lens) > 1:
+        raise BadInput(f"q_lens up to {max(q_lens)}: one token each in generation; use context", field="q_lens")
 
 
 PHASES = ("context", "generation", "verify")
@@ -216,7 +220,7 @@ class MoeAllToAll(Call):
 
     def check(self) -> None:
         """Raise BadInput where sizes do not fit together."""
-        check_ranks(self.ep, self.nodes)
+        check_divides("nodes", self.nodes, "ep", self.ep)
         check_topk(self.topk, self.experts)
 
 
@@ -237,7 +241,7 @@ class MegaMoe(Call):
 
     def check(self) -> None:
         """Raise BadInput where sizes do not fit together."""
-        check_ranks(self.ep, self.nodes)
+        check_divides("nodes", self.nodes, "ep", self.ep)
         check_topk(self.topk, self.experts)
 
 
@@ -250,18 +254,6 @@ class BatchedGemm(Call):
     m: int = of("int")
     n: int = of("int")
     k: int = of("int")
-
-
-def check_steps(q_lens: tuple[int, ...], phase: str) -> None:
-    """Raise BadInput where a generation step brings more than one token a request."""
-    if phase == "generation" and max(q_lens) > 1:
-        raise BadInput(f"q_lens up to {max(q_lens)}: one token each in generation; use context", field="q_lens")
-
-
-def check_ranks(ep: int, nodes: int) -> None:
-    """Raise BadInput unless hosts hold equally many ranks."""
-    if ep % nodes:
-        raise BadInput(f"nodes = {nodes}: must divide ep = {ep}", field="nodes")
 
 
 def check_topk(topk: int, experts: int) -> None:

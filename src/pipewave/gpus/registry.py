@@ -103,11 +103,6 @@ def of_generation(among: Iterable[str], capability: int) -> frozenset[str]:
     return frozenset(name for name in among if generation(find(name).compute_capability) == wanted)
 
 
-def of_one_capability(one: GPU, other: GPU) -> bool:
-    """Whether two GPUs run the same kernels, compiled for one compute capability."""
-    return one.compute_capability == other.compute_capability
-
-
 # What `pipewave gpus [NAME]` shows, as rows: one a GPU, or one a field with its source.
 
 SUMMARY_FIELDS = (

@@ -26,10 +26,8 @@ _OF_CAPABILITY = (
 )  # fmt: skip
 
 
-@cache
-def derivations() -> Mapping[str, Any]:
-    """`derived`: a formula and a note for each field that may be left out, in order; `ratios` of plausible fields."""
-    return dict(packaged.document(Path(__file__).with_name("numbers.json")))
+# `derived`: a formula and a note for each field that may be left out, in order; `ratios` of plausible fields.
+NUMBERS = Path(__file__).with_name("numbers.json")
 
 
 def complete(name: str, values: Mapping[str, Any], sources: Mapping[str, Source], aliases: tuple[str, ...] = ()) -> GPU:
@@ -57,7 +55,9 @@ def complete(name: str, values: Mapping[str, Any], sources: Mapping[str, Source]
             fill(key, None, f"no such tensor core on {facts.name}")
     for key in _OF_CAPABILITY:
         fill(key, getattr(facts, key), f"CUDA programming guide, compute capability {known['compute_capability']}")
-    for key, (formula, note) in derivations()["derived"].items():  # a formula may use what an earlier one filled in
+    for key, (formula, note) in packaged.shared(NUMBERS)[
+        "derived"
+    ].items():  # a formula may use what an earlier one filled in
         value = Terms({}, **known, capability=facts).of(formula)
         fill(key, value, f"{note} ({facts.l2_note})" if key == "l2_gbps" else note)
     return GPU(name=name, aliases=aliases, sources={**derived, **sources}, **known)

@@ -12,8 +12,9 @@ from typing import Any, get_args
 import yaml
 
 from pipewave.errors import BadFile, BadInput, MissingField, UnknownField
+from pipewave.files import packaged
 from pipewave.gpus import architectures
-from pipewave.gpus.shipped import complete, derivations, shipped, stem_of
+from pipewave.gpus.shipped import NUMBERS, complete, shipped, stem_of
 from pipewave.gpus.spec import GPU, LIMITS, NUMBER_FIELDS, Kind, Source, checked
 
 
@@ -105,18 +106,16 @@ def _build(content: Mapping[str, Any], path: Path) -> GPU:
     name = _name(content, path)
     if "traits" in content:
         architectures.register(checked("compute_capability", values.get("compute_capability")), content["traits"])
-    based = "base" in content
-    gpu = _from_base(content["base"], name, values, sources) if based else complete(name, values, sources)
+    if "base" in content:
+        stem = stem_of(base) if isinstance(base := content["base"], str) else None
+        if stem is None:
+            raise BadInput(f"base = {base!r} is not possible: give a GPU that `pipewave gpus` lists", field="base")
+        copy = shipped(stem).what_if(**values)
+        gpu = replace(copy, name=name, aliases=(), origin=copy.base_gpu, sources={**copy.sources, **sources})
+    else:
+        gpu = complete(name, values, sources)
     check_plausible({field: getattr(gpu, field) for field in LIMITS}, values)
     return gpu
-
-
-def _from_base(base: object, name: str, values: Mapping[str, Any], sources: Mapping[str, Source]) -> GPU:
-    stem = stem_of(base) if isinstance(base, str) else None
-    if stem is None:
-        raise BadInput(f"base = {base!r} is not possible: give a GPU that `pipewave gpus` lists", field="base")
-    changed = shipped(stem).what_if(**values)
-    return replace(changed, name=name, aliases=(), origin=changed.base_gpu, sources={**changed.sources, **sources})
 
 
 def _name(content: Mapping[str, Any], path: Path) -> str:
@@ -160,7 +159,7 @@ def _source(key: str, said: object) -> Source:
 
 # Ratios between fields of one GPU, wide enough for every part since V100 ten times over and narrow enough for a slip
 # of a thousand. A user's file that leaves them is refused, since no answer would say what is wrong.
-RATIOS: tuple[tuple[str, str, float, float], ...] = tuple(map(tuple, derivations()["ratios"]))
+RATIOS: tuple[tuple[str, str, float, float], ...] = tuple(map(tuple, packaged.shared(NUMBERS)["ratios"]))
 
 
 def check_plausible(values: Mapping[str, Any], given: Collection[str]) -> None:

@@ -215,13 +215,8 @@ def trained(name: str, folder: Path | None = None) -> Trained | None:
 
 def load(path: Path) -> Trained:
     """Read a card and the weights beside it, checking schema and checksum."""
-    card = _json(path)
-    tensors = _tensors(path.with_suffix(".safetensors"), card["sha256"])
-    ceiling = _ceiling(card, tensors) if card.get("ceiling") else None
-    return Trained(_net(card["net"], tensors, "net/"), ceiling, metadata_of(card), card["sha256"])
+    from safetensors.numpy import load as parse
 
-
-def _json(path: Path) -> dict[str, Any]:
     try:
         card: dict[str, Any] = json.loads(packaged.content(path))
         known = card["schema"] == SCHEMA
@@ -229,16 +224,17 @@ def _json(path: Path) -> dict[str, Any]:
         raise BadFile(f"{path.name}: not a weights card ({error}); reinstall pipewave", field="weights") from error
     if not known:
         raise BadFile(f"{path.name}: schema {card['schema']}, this version reads {SCHEMA}", field="weights")
-    return card
-
-
-def _tensors(path: Path, sha256: str) -> dict[str, Floats]:
-    from safetensors.numpy import load as parse
-
-    raw, found = packaged.hashed(path)
-    if found != sha256:
-        raise BadFile(f"{path.name}: checksum differs from its card; reinstall pipewave", field="weights")
-    return {name: np.asarray(tensor, np.float32) for name, tensor in parse(raw).items()}
+    weights = path.with_suffix(".safetensors")
+    raw, found = packaged.hashed(weights)
+    if found != card["sha256"]:
+        raise BadFile(f"{weights.name}: checksum differs from its card; reinstall pipewave", field="weights")
+    tensors = {name: np.asarray(tensor, np.float32) for name, tensor in parse(raw).items()}
+    ceiling = None
+    if spec := card.get("ceiling"):  # `plain` is the software by default, or true where that is the card's own
+        given = spec.get("plain")
+        plain = metadata_of(card if given is True else given) if given else None
+        ceiling = Ceiling(_net(spec, tensors, "ceiling/"), dict(spec.get("shifts", {})), plain)
+    return Trained(_net(card["net"], tensors, "net/"), ceiling, metadata_of(card), card["sha256"])
 
 
 def _net(spec: Mapping[str, Any], tensors: Mapping[str, Floats], prefix: str) -> Net:
@@ -252,11 +248,3 @@ def _net(spec: Mapping[str, Any], tensors: Mapping[str, Floats], prefix: str) ->
         tables={name: tensors[f"{prefix}table_{name}"] for name in categories},
         activation=str(spec["activation"]),
     )
-
-
-def _ceiling(card: Mapping[str, Any], tensors: Mapping[str, Floats]) -> Ceiling:
-    """`plain` is the software by default, or true where that is the card's own."""
-    spec = card["ceiling"]
-    given = spec.get("plain")
-    plain = metadata_of(card if given is True else given) if given else None
-    return Ceiling(_net(spec, tensors, "ceiling/"), dict(spec.get("shifts", {})), plain)

@@ -45,12 +45,7 @@ class Case:
 
     def holds(self, facts: Facts) -> bool:
         """Whether every condition is met. KeyError for a condition on a fact that nobody gives."""
-        return holds(self.when, facts)
-
-
-def holds(when: Mapping[str, Any], facts: Facts) -> bool:
-    """Whether every condition is met."""
-    return all(_met(name, wanted, facts) for name, wanted in when.items())
+        return all(_met(name, wanted, facts) for name, wanted in self.when.items())
 
 
 def _met(name: str, wanted: Any, facts: Facts) -> bool:

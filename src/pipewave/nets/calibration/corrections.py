@@ -24,7 +24,6 @@ from pipewave.physics.demand import Array
 if TYPE_CHECKING:
     from pipewave.gpus import GPU
     from pipewave.kernels.base import Context
-    from pipewave.nets.calibration.correction import Correction
 
 VARIABLE = "PIPEWAVE_CALIBRATION"
 OFF = "off"
