@@ -55,9 +55,8 @@ def complete(name: str, values: Mapping[str, Any], sources: Mapping[str, Source]
             fill(key, None, f"no such tensor core on {facts.name}")
     for key in _OF_CAPABILITY:
         fill(key, getattr(facts, key), f"CUDA programming guide, compute capability {known['compute_capability']}")
-    for key, (formula, note) in packaged.shared(NUMBERS)[
-        "derived"
-    ].items():  # a formula may use what an earlier one filled in
+    derived_fields = packaged.shared(NUMBERS)["derived"]
+    for key, (formula, note) in derived_fields.items():  # a formula may use what an earlier one filled in
         value = Terms({}, **known, capability=facts).of(formula)
         fill(key, value, f"{note} ({facts.l2_note})" if key == "l2_gbps" else note)
     return GPU(name=name, aliases=aliases, sources={**derived, **sources}, **known)

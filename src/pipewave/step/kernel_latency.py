@@ -201,6 +201,17 @@ def slow_product_us(call: Gemm, flops_per_clk: float, gpu: GPU) -> float:
     return 2.0 * call.m * call.n * call.k / (flops_per_clk * gpu.sms * gpu.sustained_clock_mhz)
 
 
+def slow_latent_us(call: Mla, flops_per_clk: float, gpu: GPU) -> float:
+    """The same of latent attention's visible pairs, of 2 × (2 kv_lora_rank + rope_dim) FLOPs a head each.
+
+    So prompts behind a cached prefix may attend, by a kernel of older tensor instructions: no row is of such, only its
+    rate is known.
+    """
+    pairs = sum(q * (kv - 0.5 * (q - 1)) for q, kv in zip(call.q_lens, call.kv_lens, strict=True))
+    flops = 2.0 * call.heads * (2 * call.kv_lora_rank + call.rope_dim) * pairs
+    return float(flops / (flops_per_clk * gpu.sms * gpu.sustained_clock_mhz))
+
+
 def masked_us(call: FusedMoe, law: GroupedGemmTime, gpu: GPU) -> float:
     """µs of an expert layer behind DeepEP, by the law of `GroupedGemmTime`; experts chosen at random.
 
@@ -236,15 +247,10 @@ def least_us(call: Call, rule: KernelRule, gpu: GPU) -> float:
         return every_block_us(call, rule.rows_per_expert, gpu)
     if isinstance(call, Gemm) and rule.max_flops_per_clk:
         return slow_product_us(call, rule.max_flops_per_clk, gpu)
-    if not (isinstance(call, Mla) and rule.max_flops_per_clk):
-        return 0.0
-    if call.phase != "generation" or max(call.q_lens) <= MOST_VERIFIED:
-        return 0.0
-    # Prompts behind a cached prefix that stay latent, by a kernel of older tensor instructions of which no row is, only
-    # the rate is known: 2 × (2 kv_lora_rank + rope_dim) FLOPs a head and visible pair.
-    pairs = sum(q * (kv - 0.5 * (q - 1)) for q, kv in zip(call.q_lens, call.kv_lens, strict=True))
-    flops = 2.0 * call.heads * (2 * call.kv_lora_rank + call.rope_dim) * pairs
-    return float(flops / (rule.max_flops_per_clk * gpu.sms * gpu.sustained_clock_mhz))
+    if isinstance(call, Mla) and rule.max_flops_per_clk:
+        stays_latent = call.phase == "generation" and max(call.q_lens) > MOST_VERIFIED  # though it is a prompt
+        return slow_latent_us(call, rule.max_flops_per_clk, gpu) if stays_latent else 0.0
+    return 0.0
 
 
 def within_rules(
