@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pipewave.gpus import find
 from pipewave.gpus import names as gpu_names
 from pipewave.models.load import names as builtins
-from pipewave.software.engine_rules import names as engines
+from pipewave.software.engine_rules import NAMES as ENGINES
 
 Trees = Mapping[str, ast.Module]
 
@@ -20,7 +20,7 @@ Trees = Mapping[str, ast.Module]
 def known_names() -> frozenset[str]:
     """Names of engines, GPUs, architectures and models that rules of data speak of."""
     gpus = [find(name) for name in gpu_names()]
-    known = {*engines(), *builtins(), *(gpu.name for gpu in gpus), *(gpu.architecture for gpu in gpus)}
+    known = {*ENGINES, *builtins(), *(gpu.name for gpu in gpus), *(gpu.architecture for gpu in gpus)}
     return frozenset(name.lower() for name in known)
 
 
