@@ -35,6 +35,12 @@ class Demand:
             raise AttributeError(f"no pipe {pipe!r}: there are {', '.join(PIPES)}")
         return np.asarray(self.amounts[_ROW[pipe]])
 
+    def __add__(self, other: Demand) -> Demand:
+        return Demand(self.amounts + other.amounts)
+
+    def __mul__(self, times: float | Array) -> Demand:
+        return Demand(self.amounts * times)
+
     def seconds(self, gpu: GPU, dtype: str) -> Array:
         """Time each pipe needs alone at the part's highest rates, [pipe, call]."""
         return self.amounts / pipe_rates(gpu, dtype)
