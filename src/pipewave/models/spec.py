@@ -209,33 +209,61 @@ def _grouped(model: _Layers, first: int, last: int | None) -> tuple[tuple[Layer,
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A language model as layers and their parts. Widths are in elements."""
+    """A language model as layers and their parts. Widths are in elements.
 
-    name: str  # for people
-    model_type: str  # as its config names it
-    hidden: int  # width of the residual stream
-    vocab: int  # tokens of the vocabulary
-    layers: tuple[Layer, ...]  # from the first to the last
-    lm_head: Linear  # from the last hidden state to the vocabulary
-    tied: bool  # this matrix is the embedding's
-    norms: str = "pre"  # pre, post, sandwich (both) or parallel (one norm feeds both blocks)
-    norm_bias: bool = False  # norms add a bias, too
-    logit_softcap: float | None = None  # bound that logits are squashed to
-    learned_positions: int = 0  # rows of a table of positions
-    max_length: int | None = None  # tokens of a request at most
-    dtype: str = "bf16"  # of activations
-    kv_dtype: str | None = None  # of the KV cache; None: the engine decides
-    tower: Tower | None = None  # turns images into tokens
-    audio_params: int = 0  # of an audio tower, which is not run
-    notes: tuple[str, ...] = ()  # what was read in an unusual way, in sentences
-    tables: tuple[tuple[int, int], ...] = ()  # rows × width of embedding tables beside the first
-    front: tuple[Linear, ...] = ()  # matrices that run once before the layers
-    front_params: int = 0  # further parameters before the layers
-    hyper: HyperConnection | None = None  # residual streams, where there are several
-    encoder: bool = False  # every token sees every other, and nothing is generated
-    pooled: bool = False  # the last hidden states are the answer (embeddings, rerankers), so no head runs
-    final_norm: bool = True  # a norm follows the last layer
-    mtp_heads: int = 0  # heads for drafting (multi-token prediction) in the checkpoint, 0: none stated or known
+    Attributes:
+        name: of the model, for people
+        model_type: as its config names it
+        hidden: width of the residual stream
+        vocab: tokens of the vocabulary
+        layers: from the first to the last
+        lm_head: from the last hidden state to the vocabulary
+        tied: this matrix is the embedding's
+        norms: pre, post, sandwich (both) or parallel (one norm feeds both blocks)
+        norm_bias: norms add a bias, too
+        logit_softcap: bound that logits are squashed to; None without
+        learned_positions: rows of a table of positions
+        max_length: tokens of a request at most
+        dtype: of activations
+        kv_dtype: of the KV cache; None: the engine decides
+        tower: turns images into tokens
+        audio_params: of an audio tower, which is not run
+        notes: what was read in an unusual way, in sentences
+        tables: rows × width of embedding tables beside the first
+        front: matrices that run once before the layers
+        front_params: further parameters before the layers
+        hyper: residual streams, where there are several
+        encoder: every token sees every other, and nothing is generated
+        pooled: the last hidden states are the answer (embeddings, rerankers), so no head runs
+        final_norm: a norm follows the last layer
+        mtp_heads: heads for drafting (multi-token prediction) in the checkpoint, 0: none stated or known
+    """
+
+    name: str
+    model_type: str
+    hidden: int
+    vocab: int
+    layers: tuple[Layer, ...]
+    lm_head: Linear
+    tied: bool
+    norms: str = "pre"
+    norm_bias: bool = False
+    logit_softcap: float | None = None
+    learned_positions: int = 0
+    max_length: int | None = None
+    dtype: str = "bf16"
+    kv_dtype: str | None = None
+    tower: Tower | None = None
+    audio_params: int = 0
+    notes: tuple[str, ...] = ()
+    tables: tuple[tuple[int, int], ...] = ()
+    front: tuple[Linear, ...] = ()
+    front_params: int = 0
+    hyper: HyperConnection | None = None
+    encoder: bool = False
+    pooled: bool = False
+    final_norm: bool = True
+    mtp_heads: int = 0
 
     @property
     def side_params(self) -> int:
@@ -248,7 +276,15 @@ class ModelSpec:
         return self.hidden * (2 if self.norm_bias else 1)
 
     def grouped(self, first: int = 0, last: int | None = None) -> tuple[tuple[Layer, int], ...]:
-        """Distinct layers of [first, last) and how often each occurs, in order of first appearance."""
+        """Distinct layers and how often each occurs, in order of first appearance.
+
+        Args:
+            first: index of the first layer.
+            last: index after the last one; None for all that follow.
+
+        Returns:
+            Pairs of a layer and its count.
+        """
         return _grouped(_Layers(self.layers), first, last)
 
     def __hash__(self) -> int:
@@ -259,7 +295,14 @@ class ModelSpec:
         return f"<{self.name} ({self.model_type}): {len(self.layers)} layers, {self.hidden:,} wide, {self.dtype}>"
 
     def length_notes(self, tokens: int) -> tuple[str, ...]:
-        """What is said of requests of up to so many tokens, prompt and output: that the model is made for fewer."""
+        """What is said of requests of up to so many tokens, prompt and output: that the model is made for fewer.
+
+        Args:
+            tokens: of the longest request.
+
+        Returns:
+            One note, or none where they fit.
+        """
         if self.max_length is None or tokens <= self.max_length:
             return ()
         return (f"requests of {tokens:,} tokens exceed the {self.max_length:,} that {self.name} is made for",)
@@ -270,5 +313,12 @@ class ModelSpec:
         return any(layer.moes for layer, _ in self.grouped())
 
     def has(self, *kinds: type[Mixer]) -> bool:
-        """Whether any layer mixes tokens by one of these kinds (`pipewave.models.attention_spec`)."""
+        """Whether any layer mixes tokens by one of these kinds.
+
+        Args:
+            *kinds: classes of `pipewave.models.attention_spec`.
+
+        Returns:
+            True where one does.
+        """
         return any(isinstance(mixer, kinds) for layer, _ in self.grouped() for mixer in layer.mixers)
