@@ -47,9 +47,7 @@ def names_of(family: str | None) -> tuple[KernelName, ...]:
 
 
 def operators_of(family: str) -> dict[str, OperatorReader]:
-    """How to read calls of a built-in family off operators, of which one table holds all: by formulas over the shapes,
-    bytes and types of arguments, whose positions are those of the operators as PyTorch records them.
-    """
+    """How to read calls of a built-in family off operators: by formulas over PyTorch's arguments (`operators.json`)."""
     rows = packaged.document(Path(__file__).with_name("operators.json"))
     return {name: partial(_read, row) for row in rows if row["family"] == family for name in row["operators"]}
 
@@ -69,9 +67,7 @@ def _read(row: Mapping[str, Any], op: Op, launched: Launched) -> Call | None:
 
 
 def launches_of(family: str) -> GroupReader | None:
-    """How to read calls of a built-in family off whole launches, of which one table holds all: by formulas over the
-    launch, its head's record and the operators `above`; None where there are none.
-    """
+    """How to read calls of a built-in family off whole launches: by formulas (`launches.json`); None without any."""
     rows = packaged.document(Path(__file__).with_name("launches.json"))
     own = [row for row in rows if family in row["families"]]
     return partial(_launch, own) if own else None

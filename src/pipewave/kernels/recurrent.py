@@ -146,9 +146,7 @@ def scan(ctx: Context, seqs: Sequences, heads: Heads) -> tuple[Stage, ...]:
 
 
 def walk(ctx: Context, seqs: Sequences, heads: Heads, border: Stream) -> tuple[Stage, ...]:
-    """One block a request and value head keeps the state and walks the chunks: as long as the longest request, times
-    the waves of blocks.
-    """
+    """One block a request and value head walks the chunks: as long as the longest request, times waves of blocks."""
     blocks = seqs.full * heads.v
     chunk_s = WALK_CLOCKS / (1e6 * ctx.gpu.boost_clock_mhz)
     chain_s = WALK_START_S + chunk_s * seqs.longest_chunks * np.ceil(blocks / ctx.gpu.sms)

@@ -134,9 +134,7 @@ Step = Callable[[Stage, Any], Iterator[Use]]
 
 
 def steps(part: Mixer) -> tuple[Step, Step, Step]:
-    """What comes before (projections, norms, rotary embedding and the cache write: they depend on the count of tokens
-    alone), kernels whose work depends on each request's lengths, and what follows, the collective apart.
-    """
+    """What comes before (by the count of tokens alone), kernels by each request's lengths, and what follows."""
     return (_nothing, modules, _nothing) if is_module(part) else _STEPS[type(part)]
 
 

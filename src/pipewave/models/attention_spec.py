@@ -21,10 +21,7 @@ class Mixer(LayerPart):
         return getattr(self, "window", None) or getattr(self, "chunk", None)
 
     def cache_bytes(self, length: float, width: int, tp: int = 1, chunk: int = 0) -> float:
-        """Bytes one sequence of `length` tokens holds on a rank; `width`: bytes of a cached element.
-
-        `chunk`: tokens written before a window's older pages are given back.
-        """
+        """Bytes that a sequence of `length` tokens holds on a rank; `chunk`: tokens before windows give pages back."""
         kept = length if self.seen is None else min(length, self.seen + chunk)
         return self.token_bytes(width, tp) * kept
 
@@ -33,9 +30,7 @@ class Mixer(LayerPart):
         return 0.0
 
     def state_bytes(self, tp: int = 1, width: int = 0) -> int:
-        """Bytes one sequence holds on a rank whatever its length; `width`: bytes an engine stores an element of a
-        recurrent state in (0: as the model says).
-        """
+        """Bytes a sequence holds on a rank whatever its length; `width`: of a state's element (0: the model's)."""
         return 0
 
 

@@ -22,10 +22,7 @@ FP8 = "fp8_e4m3"
 
 
 def from_params_json(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same model as a config.json would state it; any other config as it is.
-
-    Raises UnsupportedModel for a section of it that is not known.
-    """
+    """The same model as a config.json would state it; any other config as it is. Raises UnsupportedModel."""
     if not all(name in raw for name in TELLING) or OWN_WORDS & set(raw):
         return raw
     text = {name: value for name, value in raw.items() if name not in PLACED}

@@ -176,9 +176,7 @@ def exchange_of(word: str) -> str:
 
 
 def exchange(stage: Stage, spec: Moe, direction: str) -> Iterator[Use]:
-    """What brings tokens to experts (`dispatch`) or results back (`combine`), sums inside the tensor group included;
-    nothing where all ranks hold all tokens.
-    """
+    """What brings tokens to experts (`dispatch`) or results back (`combine`); nothing where ranks hold all tokens."""
     if stage.parallel.dp == 1:
         return
     word, group = stage.exchange or GATHER, {"world": stage.parallel.group, "nodes": stage.layout.group_nodes}

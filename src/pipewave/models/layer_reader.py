@@ -65,9 +65,7 @@ def _columns(fields: Fields, count: int) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _choices(fields: Fields, count: int) -> Iterator[tuple[str, list[Any]]]:
-    """Layers that take an earlier layer's choice of keys: listed, or after the first all but one in so many; and those
-    that choose blocks of keys (MiniMax-M3).
-    """
+    """Layers that take an earlier layer's choice of keys, and those that choose blocks of keys (MiniMax-M3)."""
     every, first = fields.integer("index_topk_freq", 1), fields.integer("index_skip_topk_offset", 0, low=0)
     if isinstance(types := fields.get("indexer_types"), list):
         yield "reused", [(index < len(types) and types[index] == "shared") or None for index in range(count)]

@@ -159,10 +159,7 @@ def _key(name: str) -> str:
 
 
 def read_json(path: Path, field: str = "model", *, constants: bool = False) -> dict[str, Any]:
-    """The JSON object in a file, or BadFile that says what is wrong with it and which `field` named the file.
-
-    `constants`: NaN and Infinity are numbers, as configs write them.
-    """
+    """The JSON object in a file, or BadFile for `field`. `constants`: NaN and Infinity are numbers, as in configs."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise BadFile(f"{path}: larger than {MAX_BYTES >> 20} MiB, not a config", field=field)

@@ -171,19 +171,14 @@ def kv_bytes_per_token(model: ModelSpec, parallel: Parallel = ALONE, kv_dtype: s
 
 @lru_cache(maxsize=1024)
 def state_bytes(model: ModelSpec, parallel: Parallel = ALONE, width: int = 0) -> float:
-    """Bytes of recurrent state and convolution inputs that one sequence holds on the fullest rank; `width`: bytes of an
-    element of the state, where an engine stores another type than the model's.
-    """
+    """Bytes of states that one sequence holds on the fullest rank; `width`: of an element (0: as the model says)."""
     return _fullest(model, parallel, lambda mixer: mixer.state_bytes(parallel.tp, width))
 
 
 def cache_bytes(
     model: ModelSpec, length: int, parallel: Parallel = ALONE, kv_dtype: str | None = None, *, chunk: int = 0
 ) -> float:
-    """Cache bytes one sequence of `length` tokens holds on the fullest rank; windows keep only what they may see.
-
-    `chunk`: tokens written before a window's older pages are given back. States are not counted.
-    """
+    """Cache bytes of a sequence on the fullest rank; windows give pages back after `chunk` more tokens. No states."""
     width = element_bytes(model, kv_dtype)
     return _fullest(model, parallel, lambda mixer: mixer.cache_bytes(length, width, parallel.tp, chunk))
 

@@ -79,9 +79,7 @@ class TrainingRows:
         return frozenset(of_type & {row.stack for row in self.rows if row.protocol == protocol})
 
     def exactly(self, kind: str, protocol: str, stack: str, impl: str | None = None) -> TrainingRows:
-        """The rows that tell how near a stack, and an implementation, is: of the kind under the protocol, or under any
-        where it has none.
-        """
+        """Rows that tell how near a stack or an implementation is: of kind and protocol, else of any protocol."""
         pool = self.pool(kind, protocol)
         listed = any(row.stack == stack if impl is None else row.impl == impl for row in pool.rows)
         return pool if listed or pool.crossed else self._of((), alike(kind))

@@ -99,9 +99,7 @@ class Draw:
         object.__setattr__(self, "spent_alone", alone)
 
     def work_j(self, work: Work, base_s: Any = 0.0, features: Mapping[str, Any] = {}, xp: Arith = ARRAY) -> Any:
-        """Joules of FLOPs and bytes; of a collection's rows also what its meter reads besides, which may be negative.
-        `base_s` and `features`: the family's estimate of the time and what it tells its net.
-        """
+        """Joules of FLOPs and bytes, and what a meter reads besides. `base_s`, `features`: the family's."""
         joules = self.per_flop_j * work.flops + self.per_dram_byte_j * work.dram + self.per_l2_byte_j * work.l2
         if self.reading is None:
             return joules
@@ -148,9 +146,7 @@ def board_of(gpu: GPU) -> Board:
 
 
 def dram_byte_j(made: GPU) -> float:
-    """Joules a byte of DRAM that a share of one stands for: those of the board whose memory was measured for the
-    generation (`memory` of `power.json`), else the board's own power at its bandwidth.
-    """
+    """Joules a byte of DRAM that a share of one stands for: of the generation's measured board, or its own."""
     like = packaged.shared(LAW)["memory"].get(str(made.compute_capability // 10))
     board = as_made(find(like)) if like else made
     return board.tdp_w / (1e9 * board.dram_gbps)

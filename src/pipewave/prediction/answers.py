@@ -255,9 +255,7 @@ def no_latency(where: str = "") -> NotFinite:
 
 
 def joined(parts: Iterable[tuple[Sequence[int] | NDArray[np.intp] | slice, Answers]], calls: int) -> Predictions:
-    """Answers of parts of so many calls as one, each at the numbers of its calls. NotFinite for the first call of which
-    no usable number comes out.
-    """
+    """Answers of parts of so many calls as one. NotFinite for the first call of which no usable number comes out."""
     numbers, group = np.empty((NUMBERS, calls)), np.empty(calls, np.intp)
     found = list(parts)
     for place, (rows, answers) in enumerate(found):

@@ -109,10 +109,7 @@ LISTS = ("q_lens", "kv_lens", "routing")  # fields whose value for one call may 
 
 
 def calls_of(table: Mapping[str, Any]) -> list[Call]:
-    """The calls of a table; columns are the fields of the contract, `kernel` among them.
-
-    Raises BadInput when columns differ in length, and names the row of a bad value.
-    """
+    """The calls of a table of the contract's fields. BadInput names the column that is short or the bad row."""
     named = {name: _one(name, values_of(column)) for name, column in table.items()}
     lengths = {name: len(column) for name, column in named.items() if isinstance(column, list)}
     if len(set(lengths.values())) > 1:

@@ -48,9 +48,7 @@ class Query(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A stack that may answer: the name it was asked by, the name its rows have, how near they are (`LEVELS`), and the
-    reason why it answers where it is not what was asked for.
-    """
+    """A stack that may answer: as asked for, as its rows have it, how near they are (`LEVELS`), and the reason."""
 
     stack: str
     measured_as: str
@@ -113,9 +111,7 @@ def _where(pool: TrainingRows, stack: str) -> str:
 
 
 class Choice(NamedTuple):
-    """The stack that answers, the name its rows have, its implementation, how near its rows are on the whole, and what
-    to say of it.
-    """
+    """The stack that answers, its name in rows, its implementation, how near its rows are, and what to say."""
 
     stack: str
     measured_as: str
@@ -125,9 +121,7 @@ class Choice(NamedTuple):
 
 
 def choose(learned: Trained, query: Query, gpu: GPU, impl: str | None, selectors: Sequence[str]) -> Choice:
-    """The stack that answers, with the implementation asked for or the one it runs; types are crossed where none is
-    known, with a note. `selectors`: what a stack chooses its implementation by.
-    """
+    """The stack that answers, and its implementation. `selectors`: what a stack chooses its implementation by."""
     card, seen = learned.card, learned.net.categories.get("impl", {})
     by_name = card.names(query.dtype) if query.dtype in FOUR_BIT else frozenset()  # every shape measured is held out
     by_name = by_name & frozenset(card.stacks.get(query.protocol, ())) or by_name

@@ -64,9 +64,7 @@ class Nets:
     correction: SoftwareCorrection | None
 
     def __call__(self, rows: Sequence[Physics]) -> list[list[float]]:
-        """Of each call, what the members answer: means, logarithms of scales, ceilings; and the log of a calibration's
-        factor.
-        """
+        """Of each call: means, log scales and ceilings of the members, then the log of a calibration's factor."""
         seen = np.array([row[1] for row in rows], np.float32)
         means, logs, units = self.residual.members(seen)
         many = self.members
@@ -264,9 +262,7 @@ def _after(
     width: float | None,
     step: tuple[Family, str | None, Context] | None,
 ) -> Callable[..., Sequence[float]]:
-    """Numbers of an answer: from what is `known` of a call and what `Nets` answer. `step`: family, stack named by the
-    caller and context of calls inside a step.
-    """
+    """Numbers of an answer from what is `known` and what `Nets` answer. `step`: family, named stack, context."""
 
     def numbers(*known: Any) -> tuple[Any, ...]:
         answers = known[8:]

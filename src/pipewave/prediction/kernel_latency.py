@@ -133,9 +133,7 @@ def _alone(
     in_force: corrections.InForce | None,
     asked: int,
 ) -> Answers:
-    """Answers of calls measured one by one: under `serving`, of a cold call with its activations in L2, or of one that
-    reads its operands in a step.
-    """
+    """Answers of calls measured one by one; under `serving`, of cold calls or of those that read operands."""
     at = setting(family, key, gpu, protocol, in_force, asked)
     analysis, ctx = family.analyse(cols, at.ctx), at.ctx
     if analysis.net != at.net:
@@ -223,17 +221,13 @@ def ceiling_s(base_s: Any, log_ratio: Any, floor: Any, high: Any, xp: Arith) -> 
 
 @lru_cache(maxsize=4096)
 def as_timed(family: Family, protocol: str, gpu: GPU) -> str:
-    """The protocol that answers for a family: streaming calls in a step as cold ones where no L2 carries what a kernel
-    wrote to the next one, as between dies that have an L2 each.
-    """
+    """The protocol that answers: streaming calls in a step are cold where no L2 carries their activations."""
     streams = protocol == SERVING and family.reads == "activations"
     return COLD if streams and not gpu.traits.l2_carries else protocol
 
 
 def replay_key(key: Sequence[Any]) -> tuple[Any, ...]:
-    """The group key that stands in where no cold rows were measured: of most GPUs there are graph replays over rotating
-    weights only, which come closer than other GPUs' cold rows.
-    """
+    """The group key of graph replays over rotating weights, which come closer than other GPUs' cold rows."""
     return key[0], key[1] or stacks.DEFAULT[SERVING], *key[2:]
 
 

@@ -109,9 +109,7 @@ def resolve(
 
 
 def _reference_gpu(card: WeightsMetadata, gpu: GPU, dtype: str, protocol: str) -> str:
-    """The GPU of the same generation nearest to this one, in capability and then in bandwidth, of which rows of a type
-    under a protocol were trained on.
-    """
+    """The GPU of the same generation, nearest in capability and then bandwidth, of which such rows were trained on."""
     found = {name for name, kind, under in card.trained if under == protocol and kind in alike(dtype)}
 
     def unlike(name: str) -> tuple[float, float, str]:
@@ -167,9 +165,7 @@ def codes_of(ctx: Context, net: str) -> Mapping[str, str]:
 
 @lru_cache(maxsize=4096)
 def _row_type(net: str, category: str, dtype: str, stack: str, protocol: str) -> str:
-    """The type whose rows answer for a call of `dtype`: the other 16-bit one where a stack's rows under a protocol are
-    of that alone, since the same kernels take both.
-    """
+    """The type whose rows answer: the other 16-bit one where a stack's rows are of that alone."""
     learned = trained(net)
     others = SIXTEEN_BIT.get(dtype, ())
     if learned is None or not others:

@@ -35,9 +35,7 @@ def each(work: Callable[[Part], Done], parts: Iterable[Part]) -> list[Done]:
 
 
 def parts_of(calls: int, most: int) -> list[tuple[int, int]]:
-    """First and last number of equal parts of at most so many calls: an even number of them, for an even number of
-    cores, however many there are. Answers do not depend on the machine.
-    """
+    """First and last number of equal parts of at most so many calls: an even number of them, whatever the machine."""
     count = 2 * -(-calls // (2 * most)) if calls > most else 1
     ends = [calls * i // count for i in range(count + 1)]
     return list(pairwise(ends))

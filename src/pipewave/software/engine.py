@@ -134,9 +134,7 @@ class Engine:
         return unread(self.name, self.version, self.facts.model_type)
 
     def kernel(self, family: str, dtype: str, phase: str = "") -> KernelRule | None:
-        """The rule for calls of a family, operand type and phase: the chosen backend's, or the default one of the
-        exchange.
-        """
+        """The rule for calls of a family, type and phase: the chosen backend's, or the default one of the exchange."""
         exchange = self.expert_parallel.exchange
         fits = [rule for rule in self.kernels.kernel_rules if rule.family == family and rule.dtype in ("", dtype)]
         fits = [rule for rule in fits if rule.phase in ("", phase)]
@@ -245,9 +243,7 @@ def _settled(engine: Engine) -> Engine:
 
 
 def find(engine: str | Engine) -> Engine:
-    """The engine of a name on a large GPU, with or without its version (`parts`); or the Engine itself; BadInput
-    otherwise.
-    """
+    """The engine of a name on a large GPU, with or without its version (`parts`); or the Engine itself. BadInput."""
     if isinstance(engine, Engine):
         return engine
     name, version = parts(str(engine))
@@ -265,9 +261,7 @@ def find(engine: str | Engine) -> Engine:
 
 @cache
 def parts(engine: str) -> tuple[str, str]:
-    """Name and version of an engine as people write it: `vllm:0.11.0`, `vLLM==0.11.0`, `vllm-0.11.0`; no version where
-    none is named.
-    """
+    """Name and version of `vllm:0.11.0`, `vLLM==0.11.0` or `vllm-0.11.0`; no version where none is named."""
     return stacks.framework(engine), numbered(engine) or stacks.version_text(engine)
 
 

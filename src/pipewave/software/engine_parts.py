@@ -142,9 +142,7 @@ class HostTimes:
     compile_us: float = 0.0  # a step with prompts waits so long for a kernel compiled once for its number of tokens
 
     def scaled(self, host: float, launch: float, request_us: float) -> HostTimes:
-        """On a host whose work takes `host` times as long, that of steps launched kernel by kernel `launch` times, and
-        each request `request_us` more.
-        """
+        """With host work `host` times as long, eager steps `launch` times, and `request_us` more a request."""
         return replace(
             self,
             step_us=host * self.step_us,

@@ -61,9 +61,7 @@ def _types() -> Mapping[str, Any]:
 
 @cache
 def _cases(engine: str, part: str) -> tuple[Case, ...]:
-    """The `rules` of an engine in order, or its `kernels`, those of several families or types one by one. BadFile where
-    one has no source, or a value is not of its field's type.
-    """
+    """The `rules` of an engine in order, or its `kernels` one by one. BadFile without a source or of another type."""
     try:
         cases = list[Case]()
         for row in read(engine)[part]:

@@ -22,9 +22,7 @@ def first_versions(engine: str) -> Mapping[str, str]:
 
 @cache
 def unread(engine: str, version: str, model_type: str) -> str:
-    """What to say of a model that a version of an engine is not recorded to have a class for; empty where it is, where
-    no model is named, and of an engine without a list.
-    """
+    """What to say of a model that a version is not recorded to have a class for; empty where it is."""
     known = first_versions(engine)
     if not model_type or not known or version_of(version) >= version_of(known.get(model_type, (1 << 30,))):
         return ""
@@ -37,9 +35,7 @@ def unread(engine: str, version: str, model_type: str) -> str:
 
 @cache
 def acceptance(method: str, model_type: str = "") -> tuple[float, ...]:
-    """Probability that a draft of a method of speculation is accepted, where nothing is said: of each position, the
-    last one for those that follow; a model's own where it has one.
-    """
+    """Probability that the draft of each position is accepted; the last one for all that follow."""
     found = _accepted(method, model_type)["acceptance"]
     return tuple(float(rate) for rate in (found if isinstance(found, list) else [found]))
 

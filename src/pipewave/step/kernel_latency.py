@@ -73,9 +73,7 @@ def kernel_latencies(calls: Sequence[Call], gpu: GPU, engine: Engine) -> KernelL
 
 
 def kernels_of(calls: Sequence[Call], gpu: GPU, engine: Engine, known: Rules | None = None) -> list[Kernel]:
-    """Calls as an engine runs them; `known`: its rules as far as they were looked up. Raises what `predict` raises for
-    a call that the GPU cannot run.
-    """
+    """Calls as an engine runs them; `known`: its rules as far as they were looked up. Raises what `predict` raises."""
     known, kernels, has_wide = {} if known is None else known, list[Kernel](), gpu.supports(WIDE)
     said = tuple(("", note) for note in (engine.unsupported_model, engine.substituted) if note)
     for asked in calls:
@@ -233,9 +231,7 @@ def masked_parts(call: FusedMoe, active: float, gpu: GPU) -> tuple[float, float]
 
 
 def law_of(call: FusedMoe, rule: KernelRule, exchange: str) -> GroupedGemmTime | None:
-    """The law that answers a call; None where none does. What a low-latency exchange sends comes
-    masked, as do few tokens of each rank where the exchange goes by their number.
-    """
+    """The law of a call, None without one: masked where a low-latency exchange sends, or few tokens of a rank."""
     fixed = {LOW_LATENCY: True, HIGH_THROUGHPUT: False}.get(exchange.removesuffix(NARROW))
     few = call.tokens <= FEW_TOKENS * call.ep if fixed is None else fixed
     return rule.masked_gemm if few else rule.contiguous_gemm
@@ -256,9 +252,7 @@ def least_us(call: Call, rule: KernelRule, gpu: GPU) -> float:
 def within_rules(
     calls: Sequence[Call], rules: Sequence[KernelRule | None], found: Predictions, gpu: GPU, engine: Engine
 ) -> Predictions:
-    """Predictions as the engine's rules say its kernels run: so many times as long as the fastest that are known, never
-    below what they cannot do without, and with the small kernels that come with them.
-    """
+    """Predictions under the engine's rules: over the fastest known, within bounds, with small kernels beside."""
     factor = np.where([isinstance(call, PRODUCTS) for call in calls], engine.kernels.best_kernel_ratio, 1.0)
     for i, (call, rule) in enumerate(zip(calls, rules, strict=True)):
         if rule:

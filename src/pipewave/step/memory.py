@@ -163,9 +163,7 @@ def held_bytes(
 
 
 def requests_in(deployment: Deployment, memory: Budget, length: int, chunk: int) -> float:
-    """Requests of `length` tokens whose caches and states fit beside the `chunk` prompt tokens of a step; infinite
-    without any.
-    """
+    """Requests of `length` tokens that fit beside the `chunk` prompt tokens of a step; may be infinite."""
     if not memory.state_pool:
         return caches_in(deployment, memory, length, chunk, memory.states)
     return min(caches_in(deployment, memory, length, chunk, 0), states_in(deployment, memory) / memory.states)

@@ -91,9 +91,7 @@ def lanes(uses: Sequence[Use], engine: Engine) -> list[int]:
 
 
 def arranged(uses: Sequence[Use], engine: Engine) -> Sequence[Use]:
-    """The uses as the engine launches them: RoPE with the cache's write, a shared expert as one more routed, routers
-    in its type; less those that the rows of others hold.
-    """
+    """The uses as the engine launches them: fused, in its types, less those that rows of others hold."""
     left_out = (*engine.kernels.included_kernels, *(["rope"] if engine.kernels.fused_rope else []))
     uses = [use for use in uses if use.name not in left_out] if left_out else uses
     uses = [_floating(use) for use in uses] if engine.kernels.float_routers else uses

@@ -136,9 +136,7 @@ class Runner:
         return Priced(us, heat_us, nodes, launches, above_idle_j, spread, _words(sums))
 
     def usual(self) -> tuple[float, dict[str, float]]:
-        """How uncertain a step of this deployment is (half-width of its interval's logarithm) and on what evidence it
-        rests, both of a decode step of eight requests: one method for all that is made of steps.
-        """
+        """Half-width of a usual decode step's interval (logarithm), and the evidence that the step rests on."""
         return _usual(self, corrections.of(self.gpu), revision())
 
     def stage_shares(self) -> list[float]:

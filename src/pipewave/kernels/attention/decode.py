@@ -128,9 +128,7 @@ def _longest_part(rule: str, deepest: Amount, part: Amount, xp: Arith) -> Amount
 
 
 def _times(shape: Shape, work: DecodeWork, setting: AttentionSetting, block_s: float) -> dict[str, Amount]:
-    """Seconds by cause; `unsplit` is what `stream` would be with one block a request and KV head, `memory` what DRAM
-    would take for everything. `block_s`: of an SM to stream one KV tile.
-    """
+    """Seconds by cause; `unsplit`: `stream` with a block a request and KV head; `block_s`: of an SM for a KV tile."""
     tile, layout, sms, hertz = setting.engine.decode, shape.layout, setting.sms, setting.hertz
     xp, ctas = shape.xp, float(tile.ctas)
     load, per_sm = work.steps / sms, work.blocks / sms

@@ -107,10 +107,7 @@ def work_of(shape: Shape, setting: AttentionSetting) -> PrefillWork:
 def _parts(
     shape: Shape, setting: AttentionSetting, tiles: Amount, units: Amount, longest: Amount
 ) -> tuple[Amount | None, Amount | bool]:
-    """Parts that the keys of each request's tiles are cut into where query tiles leave SMs idle; whether any may be.
-
-    None where nothing is cut. Rule in `attention_split`.
-    """
+    """Parts that the keys of tiles are cut into where SMs would idle, None where nothing is cut; whether any may be."""
     requests, sms, xp, each = shape.requests, setting.sms, shape.xp, shape.requests.each
     together = requests.largest(tiles) * units
     splits = (together < FULL * sms) & (requests.largest(longest) > FEWEST_BLOCKS)

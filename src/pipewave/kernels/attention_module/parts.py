@@ -49,9 +49,7 @@ class Module:
 
     @property
     def separate(self) -> bool:
-        """Whether each key-value head caches keys and values of its own. The indexer beside such a cache (MSA's) scores
-        blocks of keys for each of its heads, in the cache's type.
-        """
+        """Whether KV heads cache keys and values of their own; the indexer then scores blocks in the cache's type."""
         return not (self.latent or self.compressed)
 
     @property

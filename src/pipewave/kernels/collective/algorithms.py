@@ -133,9 +133,7 @@ def own(ctx: Context, size: Any, world: Any, over: Link, xp: Arith = ARRAY) -> O
 
 
 class Chosen(NamedTuple):
-    """What NCCL takes, per call, 1 where it does; nothing for low-latency rings. `margin`: log2 of the low-latency
-    ring's cost over the best other's.
-    """
+    """What NCCL takes, 1 where it does. `margin`: log2 of the low-latency ring's cost over the best other's."""
 
     ll128: Any
     simple: Any

@@ -194,9 +194,7 @@ def work(m: Any, n: Any, k: Any, moved: Traffic, at: GemmMachine) -> Work:
 
 
 def waves(cols: Columns, ctx: Context, _analysis: Analysis) -> Array:
-    """Of one tile for all calls, so that steps are steps of the size and not of the choice: the known tile, else the
-    candidate that does best over all of them. One is resident on an SM.
-    """
+    """Of the known tile, else of the one that does best over all calls, so that steps are steps of the size."""
     m, n, k = cols["m"], cols["n"], cols["k"]
     at = machine(ctx)
     known = ctx.option("tile")

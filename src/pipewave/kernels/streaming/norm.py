@@ -69,9 +69,7 @@ def row_start(rows: Any, dim: Any, in_place: bool, protocol: str, xp: Arith = AR
 def _timed(
     rows: Any, dim: Any, ctx: Context, net: str, work: stream.Stream, moving: stream.StreamTimes, xp: Arith
 ) -> tuple[Blocks, Any]:
-    """The blocks of a kernel, and its seconds: start, then memory or the lives of blocks in each place, whichever is
-    longer; with a vector a thread and loop, the start covers the first.
-    """
+    """The blocks of a kernel, and its seconds: start, then memory or the lives of blocks, whichever is longer."""
     gpu = ctx.gpu
     if loop := ctx.rule("norm_scalar"):
         shape = blocks(gpu, rows, dim, False, 1.0, xp)

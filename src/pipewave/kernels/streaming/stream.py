@@ -97,7 +97,5 @@ def generated_s(ctx: Context, work: Stream, xp: Arith) -> Any:
 
 
 def describe(ctx: Context, work: Stream, took: StreamTimes, xp: Arith) -> dict[str, Any]:
-    """Features every streaming kernel has: sizes, residency, shares of the base estimate; all bounded (times by
-    60 ns and 2 ms: beyond, kernels only scale).
-    """
+    """Features of every streaming kernel: sizes, residency, shares of the base estimate; all bounded."""
     return features_of("streaming", ctx, xp, work=work, took=took, base=took.base, footprint=work.footprint(xp))

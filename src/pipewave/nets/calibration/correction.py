@@ -235,9 +235,7 @@ class SoftwareCorrection:
     width: float  # factor on the half-width of the interval, in log time
 
     def log_factor(self, calls: int, features: Any, units: Floats | None = None) -> Array:
-        """Log of corrected over predicted latency, [call], from features [call, feature] and the last hidden units of
-        all members, [member, call, unit].
-        """
+        """Log of corrected over predicted latency, [call]; features [call, feature], units [member, call, unit]."""
         own = len(self.features)
         raw = np.empty((calls, len(self.middle)))
         raw[:, :own] = features

@@ -99,10 +99,7 @@ def _path(setting: str, gpu: str) -> Path | None:
 
 
 def state(gpu: str) -> tuple[str, int]:
-    """What tells the calibrations in force for a GPU apart: the setting, and when the file was written.
-
-    Whoever keeps predictions keeps this with them.
-    """
+    """What tells the calibrations in force for a GPU apart: the setting, and when the file was written."""
     chosen = os.environ.get(VARIABLE, "")
     path = _path(chosen, gpu)
     return chosen, path.stat().st_mtime_ns if path is not None and path.is_file() else 0
