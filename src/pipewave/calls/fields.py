@@ -80,12 +80,8 @@ def _str(rule: Rule, name: str, value: Any) -> str:
     if rule.choices and value not in rule.choices:
         if SPELLINGS.get(value) in rule.choices:
             return SPELLINGS[value]
-        raise BadInput(
-            f"{name} = {value!r}: must be one of {', '.join(rule.choices)};{did_you_mean(value, rule.choices)}".rstrip(
-                ";"
-            ),
-            field=name,
-        )
+        known, hint = ", ".join(rule.choices), did_you_mean(value, rule.choices)
+        raise BadInput(f"{name} = {value!r}: must be one of {known};{hint}".rstrip(";"), field=name)
     return value
 
 

@@ -8,29 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from pipewave.errors import BadInput, UnsupportedModel
+from pipewave.models import families, layer_reader
 from pipewave.models.config_fields import Fields, canonical, synonyms_of, words
 from pipewave.models.config_sections import Wrapped, from_params_json, unwrap
-from pipewave.models.families import (
-    STANDARD,
-    Family,
-    class_defaults,
-    family_of,
-    has_class,
-    read_instead,
-    section_type,
-    type_of_architecture,
-)
+from pipewave.models.families import Family
 from pipewave.models.layer_plan import LayerKind, layer_count, layer_kinds
-from pipewave.models.layer_reader import (
-    LayerReader,
-    bypass,
-    dense,
-    front_maps,
-    moe,
-    small_parts,
-    tables,
-    with_layer_values,
-)
+from pipewave.models.layer_reader import LayerReader
 from pipewave.models.precision import BF16, FP16, Linear, Precision, Quantisation
 from pipewave.models.quantization_config import EXPERT_DTYPES, FORMATS, read_hf_quant, read_quantization
 from pipewave.models.read_attention import attention, recurrent
@@ -40,7 +23,7 @@ from pipewave.models.vision import audio_params
 MAX_LAYERS = 4096
 TIED = "tie_word_embeddings"
 STATED = {"hidden_size", "num_hidden_layers"}  # a config without them is no model of its own
-FFNS: Mapping[str, Callable[[LayerReader], Ffn]] = {"bypass": bypass, "moe": moe}  # others are dense
+FFNS: Mapping[str, Callable[[LayerReader], Ffn]] = {"bypass": layer_reader.bypass, "moe": layer_reader.moe}
 POOLED = re.compile(
     r"(?<!LM)(?<!LMHead)(Model|ForSequenceClassification|ForTokenClassification|EmbeddingModel|ForReward\w*)$"
 )
@@ -60,7 +43,7 @@ def parse(
     hub = from_params_json(raw)
     found = unwrap(hub)
     model_type = _model_type(found.text)
-    family = family_of(model_type) or STANDARD
+    family = families.family_of(model_type) or families.STANDARD
     supplied = {} if hub is not raw else _class_defaults(found)
     fields = Fields({**supplied, **found.text}, family.defaults)
     fields.seen.update(supplied)
@@ -74,7 +57,7 @@ def parse(
     audio = audio_params(found.audio, width) if found.audio else 0
     spec = replace(spec, tower=found.tower(width), audio_params=audio)
     spec = replace(spec, pooled=spec.pooled or SCORED.search(_architecture(hub)) is not None)
-    outer = class_defaults(str(found.outer.get("model_type")), found.outer).get(TIED)
+    outer = families.class_defaults(str(found.outer.get("model_type")), found.outer).get(TIED)
     used = found.text.get(TIED, supplied.get(TIED))
     if outer not in (None, used):  # nothing states it for the whole
         whole = f"{TIED} is not stated for the whole: taken as {used}, where transformers' class would take {outer}"
@@ -89,16 +72,17 @@ def _class_defaults(found: Wrapped) -> dict[str, Any]:
     K2.5 have a head of their own, against the default of the class around it. Width and depth are never supplied.
     """
     named, outer = str(found.text.get("model_type")), str(found.outer.get("model_type"))
-    whole = class_defaults(outer, found.text)
-    own = section_type(named, "text_config") or named
-    supplied = class_defaults(own if has_class(own) else section_type(outer, "text_config") or own, found.text)
+    whole = families.class_defaults(outer, found.text)
+    own = families.section_type(named, "text_config") or named
+    own = own if families.has_class(own) else families.section_type(outer, "text_config") or own
+    supplied = families.class_defaults(own, found.text)
     tied = {TIED: whole[TIED]} if TIED in whole else {}
     return tied | {name: value for name, value in supplied.items() if not synonyms_of(name) & STATED}
 
 
 def _model_type(text: Mapping[str, Any]) -> str:
     model_type, named = text.get("model_type"), _architecture(text)
-    if (family := type_of_architecture(named)) or (model_type is None and named):
+    if (family := families.type_of_architecture(named)) or (model_type is None and named):
         return family or named
     if model_type is None:
         Fields(text).need("model_type")
@@ -116,13 +100,13 @@ def _architecture(text: Mapping[str, Any]) -> str:
 def _notes(fields: Fields, model_type: str, ignore: frozenset[str]) -> tuple[str, ...]:
     """What was assumed: a type read by its fields alone, fields taken to change no shape."""
     notes = [note for name, note in words("uncounted").items() if fields.has(name)]
-    instead = read_instead(model_type, fields.raw).items()
+    instead = families.read_instead(model_type, fields.raw).items()
     notes += [
         f"{name} is missing: read from {other}, which transformers' class does not know" for name, other in instead
     ]
     unread = list(fields.leftovers(ignore))
     notes += [f"assumed to change no shape: {', '.join(unread)}"] if unread else []
-    if family_of(model_type) is None:
+    if families.family_of(model_type) is None:
         notes.insert(0, f"model_type {model_type!r} is not known: read as the sum of the parts its fields name")
     return tuple(notes)
 
@@ -169,7 +153,7 @@ def _layers(reader: LayerReader, count: int) -> tuple[Layer, ...]:
     """All layers; those of one kind that are quantised alike are one object, read once."""
     known: dict[object, tuple[Layer, ...]] = {}
     found: list[Layer] = []
-    kinds = with_layer_values(reader.fields, layer_kinds(reader.fields, reader.family, count))
+    kinds = layer_reader.with_layer_values(reader.fields, layer_kinds(reader.fields, reader.family, count))
     for index, kind in enumerate(kinds):
         key = (kind, reader.quantisation.key(index))
         if key not in known:
@@ -186,10 +170,11 @@ def _layer(reader: LayerReader) -> tuple[Layer, ...]:
     """One layer of the config, which LongCat counts in pairs: experts run beside the first dense block."""
     kind = reader.kind
     mixers = tuple(attention(reader) if each == "attention" else recurrent(reader, each) for each in kind.mixers)
+    dense = layer_reader.dense
     ffns = tuple(FFNS.get(each, dense)(reader) for each in kind.ffns or ())
     if reader.family.two_blocks_a_layer:
         return Layer(mixers, (dense(reader), *ffns)), Layer(mixers, (dense(reader),))
-    extra = tuple(small_parts(reader))
+    extra = tuple(layer_reader.small_parts(reader))
     # A dense block and experts that run side by side bring norms of their own.
     norms = sum(part.norms for part in extra) + reader.family.extra_norms + 3 * (len(reader.kind.ffns or ()) > 1)
     return (Layer(mixers, (*ffns, *extra), extra_norms=norms),)
@@ -200,7 +185,7 @@ def _whole(reader: LayerReader, name: str, model_type: str, layers: tuple[Layer,
     vocab = fields.integer("vocab_size")
     vocab = fields.integer("draft_vocab_size", vocab) if family.draft_head else vocab
     lm_head = reader.quantisation.of(("lm_head",), reader.base)
-    front, front_params = front_maps(fields, hidden, drafts=family.draft_head)
+    front, front_params = layer_reader.front_maps(fields, hidden, drafts=family.draft_head)
     streams, rank = fields.integer("hc_mult", 1), fields.integer("hc_lowrank", 0, low=0)
     crossed = fields.get("hc_magnitude") is None
     rounds = fields.integer("hc_sinkhorn_iters", 20) if crossed and not rank else 0
@@ -222,7 +207,7 @@ def _whole(reader: LayerReader, name: str, model_type: str, layers: tuple[Layer,
         hyper=HyperConnection(streams, rounds, hidden, crossed, rank) if streams > 1 else None,
         encoder=family.encoder,
         pooled=family.encoder or POOLED.search(_architecture(fields.raw)) is not None,
-        tables=tables(fields, hidden),
+        tables=layer_reader.tables(fields, hidden),
         front=front,
         mtp_heads=fields.integer("mtp_heads", family.mtp_heads, low=0) if fields.flag("use_mtp", True) else 0,
         front_params=front_params + (hidden * hidden + hidden if family.pooling_map else 0),

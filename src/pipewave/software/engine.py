@@ -17,21 +17,8 @@ from pipewave.files import packaged
 from pipewave.physics.arith import ARRAY, SCALAR, Arith
 from pipewave.physics.demand import Array
 from pipewave.physics.energy import limited_us
-from pipewave.software import engine_rules, stacks
-from pipewave.software.engine_parts import (
-    BACKENDS,
-    PART_OF,
-    PARTS,
-    CudaGraphs,
-    DeploymentFacts,
-    ExpertParallel,
-    HostTimes,
-    KernelChoice,
-    KernelRule,
-    MemoryPolicy,
-    Scheduler,
-    StateCheckpoints,
-)
+from pipewave.software import engine_parts, engine_rules, stacks
+from pipewave.software.engine_parts import PART_OF, PARTS, DeploymentFacts, KernelRule, StateCheckpoints
 from pipewave.software.recorded_models import unread
 
 FILE = Path(__file__).with_name("times.json")  # fitted times of each engine's host
@@ -87,12 +74,12 @@ class Engine:
     name: str
     version: str
     stack: str  # whose rows answer for its kernels
-    scheduler: Scheduler
-    graphs: CudaGraphs
-    host: HostTimes
-    memory: MemoryPolicy
-    kernels: KernelChoice
-    expert_parallel: ExpertParallel
+    scheduler: engine_parts.Scheduler
+    graphs: engine_parts.CudaGraphs
+    host: engine_parts.HostTimes
+    memory: engine_parts.MemoryPolicy
+    kernels: engine_parts.KernelChoice
+    expert_parallel: engine_parts.ExpertParallel
     facts: DeploymentFacts = field(default_factory=DeploymentFacts)
     chosen: Chosen = ()  # fields set by the user, which no rule overrides
 
@@ -159,7 +146,7 @@ class Engine:
             "delta_net": "gated delta nets",
         }
         for family, chosen in self.kernels.backends.items():
-            name = BACKENDS[family]
+            name = engine_parts.BACKENDS[family]
             known = [rule.backend for rule in self.kernels.kernel_rules if rule.family == family and rule.backend]
             if chosen and chosen not in known:
                 kind = f"{kinds[family]} on {self.facts.gpu}"

@@ -10,7 +10,6 @@ from typing import Any
 
 from pipewave.files import packaged
 from pipewave.files.formulas import Terms
-from pipewave.gpus import GPU
 from pipewave.kernels.base import Context
 from pipewave.software.rule_values import AttentionCosts, DecodeCycles, PrefillCycles
 from pipewave.software.rules import constant
@@ -68,33 +67,24 @@ class AttentionKernel:
 class Case:
     """What picks an engine's tiles."""
 
-    gpu: GPU
+    ctx: Context
     head_dim: int
     causal: bool
     fp8: bool
     paged: bool
     latent: bool  # keys and values are one compressed row for all heads
-    framework: str
-    version: tuple[int, ...]
 
     def rule(self, engine: str, name: str) -> Any:
         """What a rule says of an engine here; `wide`: more products a clock than consumer parts do."""
-        return constant(
-            name,
-            engine=engine,
-            mma=self.gpu.traits.mma,
-            architecture=self.gpu.architecture,
-            wide=self.gpu.flops_per_clk_per_sm("fp16") > NARROW,
-            fp8=self.fp8,
-            latent=self.latent,
-            framework=self.framework,
-            version=self.version,
-        )
+        gpu, asked = self.ctx.gpu, {"framework": self.ctx.framework, "version": self.ctx.version}
+        wide = gpu.flops_per_clk_per_sm("fp16") > NARROW
+        facts = {"mma": gpu.traits.mma, "architecture": gpu.architecture, "wide": wide, "latent": self.latent}
+        return constant(name, engine=engine, fp8=self.fp8, **facts, **asked)
 
     def resident(self, rows: int, keys: int, dim: int, most: int) -> int:
         """Blocks per SM that shared memory allows: Q, K and V tiles of two bytes, a kilobyte for the system."""
         block = 2 * (rows + 2 * keys) * dim + 1024
-        return max(1, min(most, int(self.gpu.smem_kb_per_sm * 1024 // block)))
+        return max(1, min(most, int(self.ctx.gpu.smem_kb_per_sm * 1024 // block)))
 
     def padded(self, *sizes: int) -> int:
         """The smallest of the sizes a kernel is built for that holds the head."""
@@ -107,11 +97,11 @@ class Case:
             least, most = self.rule(engine, "attention_groups")
             return least, math.inf if most is None else most
 
-        table = packaged.shared(FILE)
+        table, gpu = packaged.shared(FILE), self.ctx.gpu
         return Terms(
             table["common"] | table["engines"][engine], head_dim=self.head_dim, causal=self.causal, fp8=self.fp8,
-            paged=self.paged, latent=self.latent, hopper=self.gpu.traits.mma == "wgmma",
-            smem_kb=self.gpu.smem_kb_per_sm, capability=self.gpu.compute_capability, resident=self.resident,
+            paged=self.paged, latent=self.latent, hopper=gpu.traits.mma == "wgmma",
+            smem_kb=gpu.smem_kb_per_sm, capability=gpu.compute_capability, resident=self.resident,
             padded=self.padded, rule=partial(self.rule, engine), groups_of=groups_of, inf=math.inf, **BUILT_IN,
         )  # fmt: skip
 
@@ -167,5 +157,4 @@ def engine_of(ctx: Context, head_dim: int, latent: bool = False) -> AttentionKer
                 "cache" if str(ctx.option("kv_dtype")).startswith("fp8") else "none")  # fmt: skip
     facts = {"engine": name, "asynchronous": ctx.gpu.traits.asynchronous, "fp8": operands}
     fp8 = bool(constant("attention_fp8_products", **facts))
-    case = Case(ctx.gpu, head_dim, causal, fp8, paged, latent, ctx.framework, ctx.version)
-    return kernel(case, name)
+    return kernel(Case(ctx, head_dim, causal, fp8, paged, latent), name)

@@ -8,19 +8,8 @@ from typing import Any
 
 from pipewave.calls.collective import COLLECTIVES
 from pipewave.kernels.base import Columns, Context, Sketch, features_of
-from pipewave.kernels.collective.algorithms import (
-    CUSTOM_BELOW,
-    CUSTOM_WORLDS,
-    NONE,
-    Chosen,
-    Nccl,
-    Own,
-    chosen,
-    nccl,
-    own,
-    reachable,
-    ring,
-)
+from pipewave.kernels.collective import algorithms
+from pipewave.kernels.collective.algorithms import Chosen, Nccl, Own
 from pipewave.kernels.collective.fabric import islands, joined, link, network_gbps
 from pipewave.physics.arith import Arith, clipped, log2
 from pipewave.physics.energy import Work
@@ -54,22 +43,22 @@ def regime(case: Mapping[str, Any]) -> str:
     """The net that answers an all-reduce: whether a custom kernel could run decides it, and the default `impl`."""
     if reach(case):
         return NETWORK
-    small = case["bytes"] < CUSTOM_BELOW and case["world"] in CUSTOM_WORLDS and case.get("nodes", 1) == 1
-    return SMALL_ALL_REDUCE if small else LARGE
+    custom = case["world"] in algorithms.CUSTOM_WORLDS and case.get("nodes", 1) == 1
+    return SMALL_ALL_REDUCE if custom and case["bytes"] < algorithms.CUSTOM_BELOW else LARGE
 
 
 def formula(op: str, call: Columns, ctx: Context, xp: Arith) -> Sketch:
     """Physics of one collective (floats) or of many (arrays)."""
     size, world, hosts = call["bytes"], call["world"], call["nodes"]
     nodes = islands(ctx.gpu, world, hosts, xp)
-    over, path = link(ctx.gpu, world, nodes, xp), ring(op, size, world)
-    ways = nccl(path, over, xp, sends=op == "send_recv")
+    over, path = link(ctx.gpu, world, nodes, xp), algorithms.ring(op, size, world)
+    ways = algorithms.nccl(path, over, xp, sends=op == "send_recv")
     base, runs, which = ways.best, 0.0, dict[str, Any]()
     if op == "all_reduce":
-        mine = own(ctx, size, world, over, xp)
-        within = reachable(world, hosts, over) & (mine.algorithm != NONE) & _of_framework(ctx)
+        mine = algorithms.own(ctx, size, world, over, xp)
+        within = algorithms.reachable(world, hosts, over) & (mine.algorithm != algorithms.NONE) & _of_framework(ctx)
         base, runs = xp.where(within, mine.seconds, ways.best), xp.where(within, 1.0, 0.0)
-        by_nccl = chosen(ctx.gpu, size, world, nodes, over, xp, in_switch=ctx.dtype not in ONE_BYTE)
+        by_nccl = algorithms.chosen(ctx.gpu, size, world, nodes, over, xp, in_switch=ctx.dtype not in ONE_BYTE)
         which = _which(mine, runs, by_nccl, ways, xp)
     # Switches that reduce in flight (NVLS) halve what an all-reduce must send.
     in_flight = op == "all_reduce" and ctx.gpu.link == "nvlink" and ctx.gpu.traits.nvlink_reduces
@@ -106,12 +95,12 @@ def _which(mine: Own, runs: Any, by_nccl: Chosen, ways: Nccl, xp: Arith) -> dict
     return found | {"nccl_margin": nccl_runs * by_nccl.margin, "nccl_early": nccl_runs * early}
 
 
-def _software(ctx: Context, own: Any) -> dict[str, Any]:
+def _software(ctx: Context, runs: Any) -> dict[str, Any]:
     """Whose all-reduce it is; a framework's keeps its own ways even where its kernel does not run."""
     custom = float(_of_framework(ctx))
     kernels = ctx.rule("all_reduce_kernels") or ctx.framework
     flags = {f"{name}_all_reduce": custom * (kernels == name) for name in CUSTOM_STACKS}
-    return flags | {"custom": own, "one_shot": 0.0, "sarathi": float(ctx.framework == "sarathi")}
+    return flags | {"custom": runs, "one_shot": 0.0, "sarathi": float(ctx.framework == "sarathi")}
 
 
 all_reduce, all_gather, reduce_scatter, all_to_all, send_recv = (partial(formula, call.kernel) for call in COLLECTIVES)
