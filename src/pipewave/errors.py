@@ -9,6 +9,8 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
 
 
 class PipewaveError(Exception):
@@ -98,6 +100,15 @@ class MissingExtra(PipewaveError):
 
 class NotFinite(PipewaveError):
     """A prediction came out as NaN or infinity: it is refused instead of given."""
+
+
+def extra(name: str, what: str, package: str) -> Any:
+    """A module of an optional dependency. Raises MissingExtra, which says what needs it and what to install."""
+    try:
+        return import_module(name)
+    except ImportError as problem:
+        missing = name.partition(".")[0]
+        raise MissingExtra(f"{what} needs {missing}: pip install {package}", field=missing) from problem
 
 
 def did_you_mean(word: str, known: Iterable[str], likeness: float = 0.6) -> str:

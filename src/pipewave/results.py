@@ -7,7 +7,7 @@ from dataclasses import fields
 from html import escape
 from typing import Any, ClassVar
 
-from pipewave.errors import MissingExtra
+from pipewave.errors import extra
 
 
 class Shown:
@@ -23,19 +23,11 @@ class Shown:
 
     def to_pandas(self) -> Any:
         """A DataFrame: a row for each row of the answer's table, or one row of its figures. Raises MissingExtra."""
-        try:
-            import pandas
-        except ImportError as problem:
-            raise MissingExtra("to_pandas needs pandas: pip install pandas", field="pandas") from problem
-        return pandas.DataFrame(self._rows())
+        return extra("pandas", "to_pandas", "pandas").DataFrame(self._rows())
 
     def plot(self, ax: Any = None) -> Any:
         """Draw curves, or times with their intervals, and return the axes. Raises MissingExtra."""
-        try:
-            from matplotlib import pyplot
-        except ImportError as problem:
-            raise MissingExtra("plot needs matplotlib: pip install matplotlib", field="matplotlib") from problem
-        ax = ax or pyplot.subplots()[1]
+        ax = ax or extra("matplotlib.pyplot", "plot", "matplotlib").subplots()[1]
         if self._DRAWN:
             along, *names = self._DRAWN
             for name in names:

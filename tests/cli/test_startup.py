@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from pipewave.cli import build, completion
+from pipewave.cli import build
 from pipewave.errors import BadInput, MissingField, UnknownField
 from tests.command_line import CliRunner
 
@@ -45,19 +44,3 @@ def test_a_command_loads_only_what_it_needs(words: list[str], unwanted: set[str]
 def test_wrong_words_are_typed_errors(words: list[str], kind: type[Exception], told: str) -> None:
     found = CliRunner().invoke(build(), words)
     assert isinstance(found.exception, kind) and told in str(found.exception)
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [("pipewave est", ["estimate"]), ("pipewave tune ins", ["inspect"]), ("pipewave estimate --gp", ["--gpu"])],
-)
-def test_a_shell_is_told_what_fits(line: str, words: list[str]) -> None:
-    assert build().completions(line) == words
-
-
-def test_completion_is_installed_once_and_for_known_shells_only(tmp_path: Path) -> None:
-    for _ in range(2):
-        completion({"SHELL": "/bin/bash"}, tmp_path, ["--install-completion"])
-    assert (tmp_path / ".bashrc").read_text().count("complete -o default") == 1
-    with pytest.raises(BadInput, match="SHELL = 'tcsh'"):
-        completion({"SHELL": "/bin/tcsh"}, tmp_path, ["--show-completion"])

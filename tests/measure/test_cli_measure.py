@@ -55,7 +55,7 @@ def test_the_words_of_a_child_are_the_options_again(app: Group, monkeypatch: pyt
 def test_without_torch_or_a_gpu_the_error_says_what_to_install(
     app: Group, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "torch", None)
     result = CliRunner().invoke(app, ["measure", "--store", str(tmp_path / "rows")])
     assert isinstance(result.exception, MissingExtra)
     assert "pip install 'pipewave[gpu]'" in result.exception.message
@@ -67,10 +67,9 @@ def test_without_torch_or_a_gpu_the_error_says_what_to_install(
         class cuda:  # noqa: N801 (the name torch uses)
             is_available = staticmethod(lambda: False)
 
-    monkeypatch.setattr(command, "find_spec", lambda name: True)
     monkeypatch.setitem(sys.modules, "torch", Blind)
     with pytest.raises(MissingExtra, match=r"torch 2\.11 sees none"):
-        command.check_gpu()
+        command.need_gpu()
 
 
 @pytest.mark.parametrize(

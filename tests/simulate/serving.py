@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pipewave.published.answers import Deployed, Served, served
 from pipewave.simulate.pools import Pools
-from pipewave.simulate.report import ANY, Sla
+from pipewave.simulate.report import Limit
 from pipewave.simulate.server import Server
 from pipewave.simulate.simulation import Record
 from pipewave.simulate.traffic import Traffic
 
 
-def serve(server: Server | Pools, traffic: Traffic, sla: Sla = ANY, **how: Any) -> Served:
+def serve(server: Server | Pools, traffic: Traffic, limits: Sequence[Limit] = (), **how: Any) -> Served:
     """Serve requests."""
-    return served(Deployed(pools(server), traffic, ()), sla, **({"interval": False} | how))
+    return served(Deployed(pools(server), traffic, ()), limits, **({"interval": False} | how))
 
 
 def recorded(server: Server | Pools, traffic: Traffic, **how: Any) -> Record:

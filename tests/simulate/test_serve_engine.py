@@ -14,7 +14,7 @@ from pipewave.errors import DoesNotFit
 from pipewave.simulate.kv_budget import KvBudget
 from pipewave.simulate.policies import VllmPolicy
 from pipewave.simulate.replica import Replica
-from pipewave.simulate.report import Sla, summary
+from pipewave.simulate.report import limits_of, summary
 from pipewave.simulate.simulation import Pool, Record, Simulation
 from pipewave.simulate.step_grids import Reader
 from pipewave.simulate.traffic import Traffic
@@ -260,7 +260,7 @@ def test_more_engines_finish_sooner() -> None:
 def test_summary_counts_what_meets_the_limits() -> None:
     traffic = traffic_of([(0, 1, 3)] * 4)
     record = Record(np.array([1.0, 1, 1, 3]), np.array([2.0, 2, 4, 5]), np.zeros(4))
-    answer = summary(record, traffic, 2, Sla(ttft_ms=2000, tpot_ms=600))
+    answer = summary(record, traffic, 2, limits_of(ttft_ms=2000, tpot_ms=600))
     assert answer["good_share"] == 0.5
     assert answer["ttft_p50_ms"] == 1000
     assert answer["tpot_mean_ms"] == pytest.approx(1e3 * (0.5 + 0.5 + 1.5 + 1.0) / 4)

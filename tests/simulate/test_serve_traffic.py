@@ -19,7 +19,7 @@ from pipewave.models.kernels import Deployment
 from pipewave.simulate.arrival_files import read_trace
 from pipewave.simulate.pools import Pools, Side
 from pipewave.simulate.replay import read_workload, replay, workload
-from pipewave.simulate.report import Sla
+from pipewave.simulate.report import limits_of
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.step_table import StepTable
@@ -206,7 +206,7 @@ def test_requests_of_a_few_tokens_are_served(engine: str, input_len: int, output
 def test_goodput_falls_with_the_limit() -> None:
     server = served()
     traffic = synthetic(200, input_len=1000, output_len=50, rate=20)
-    shares = [serve(server, traffic, Sla(tpot_ms=limit)).answer["good_share"] for limit in (1.0, 15.0, 1000.0)]
+    shares = [serve(server, traffic, limits_of(tpot_ms=limit)).answer["good_share"] for limit in (1.0, 15.0, 1000.0)]
     assert shares[0] == 0.0
     assert shares[0] <= shares[1] <= shares[2] == 1.0
 

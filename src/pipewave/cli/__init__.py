@@ -5,25 +5,19 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from io import TextIOWrapper
 from pathlib import Path
 
 from pipewave.cli.command import Group
-from pipewave.errors import BadInput, PipewaveError
+from pipewave.errors import PipewaveError
 from pipewave.files import packaged
 
 # Matrices here are small: more threads hardly help, and where a quota holds fewer cores than the host shows they wait
 # for one another (read once, when numpy is imported; a value of the user's stays).
 os.environ.setdefault("OPENBLAS_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))
 
-# Bash asks a command for the words that fit; zsh does so in bash's manner.
-COMPLETE = "complete -o default -C 'pipewave --complete' pipewave"
-SHELLS = {
-    "bash": (".bashrc", COMPLETE),
-    "zsh": (".zshrc", f"autoload -U +X compinit bashcompinit && compinit && bashcompinit && {COMPLETE}"),
-}
 COLLECTED_AFTER = 50_000  # new objects: looking for cycles among modules that load takes a fifteenth of a short command
 
 ABOUT = "How long a kernel, a model or a fleet takes on a GPU, what it could reach, and how to get there."
@@ -45,31 +39,7 @@ def run(words: Sequence[str]) -> int:
 
         print(f"pipewave {VERSION}")
         return 0
-    if words and words[0] == "--complete":
-        print("\n".join(build().completions(os.environ.get("COMP_LINE", ""))))
-        return 0
-    if words and words[0] in ("--show-completion", "--install-completion"):
-        print(completion(os.environ, Path.home(), words))
-        return 0
     return build().run(words)
-
-
-def completion(environment: Mapping[str, str], home: Path, words: Sequence[str]) -> str:
-    """The line that teaches the user's shell; with `--install-completion` put into its start file.
-
-    Raises BadInput for a shell other than bash and zsh.
-    """
-    shell = Path(environment.get("SHELL", "")).name
-    if shell not in SHELLS:
-        raise BadInput(f"SHELL = {shell!r}: completion is for {' and '.join(SHELLS)}", field="completion")
-    start, line = SHELLS[shell]
-    if "--install-completion" not in words:
-        return line
-    file = home / start
-    if line not in (file.read_text() if file.exists() else ""):
-        with file.open("a") as out:
-            out.write(f"\n{line}\n")
-    return f"{file}: done; it holds from the next shell on"
 
 
 def main() -> None:

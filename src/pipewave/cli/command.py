@@ -209,17 +209,6 @@ class Group:
         print(page(f"{path} COMMAND ...", self.help, sections))
         return 0 if words else 2
 
-    def completions(self, line: str) -> list[str]:
-        """Words that may stand at the end of a line that begins with the program's name."""
-        *before, begun = (line + "\0").split()[1:] or [""]
-        command: Command | Group = self
-        for word in before:
-            if isinstance(command, Group) and word in command.lines():
-                command = command.command(word)
-        names = list(command.lines()) if isinstance(command, Group) else []
-        names += [name for one in command.params for name in one.opts if not one.hidden]
-        return [name for name in names if name.startswith(begun.rstrip("\0"))]
-
 
 def first_line(text: str) -> str:
     """The first sentence of a docstring, on one line."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from typing import Annotated
 
 from pipewave.cli.command import Option
-from pipewave.errors import MissingExtra
+from pipewave.errors import MissingExtra, extra
 
-NEEDS = "pip install 'pipewave[gpu]' on a machine with an NVIDIA GPU"
+NEEDS = "'pipewave[gpu]' on a machine with an NVIDIA GPU"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +51,13 @@ def measure(jobs: Jobs, run: Run) -> int:
 
     distinct(jobs.store, jobs.plan, field="store")
     if run.device == "cuda":
-        check_gpu()
+        need_gpu()
     given = asdict(jobs) | asdict(run)
     return supervise.run(supervise.Options(**{name: value for name, value in given.items() if value not in ("", None)}))
 
 
-def check_gpu() -> None:
-    """MissingExtra where torch is not installed or sees no GPU."""
-    if find_spec("torch") is None:
-        raise MissingExtra(f"measuring needs torch: {NEEDS}")
-    import torch
-
+def need_gpu(*modules: str) -> None:
+    """Raise MissingExtra where nothing can be timed: torch or another module is absent, or torch sees no GPU."""
+    torch, *_ = [extra(name, "timing", NEEDS) for name in ("torch", *modules)]
     if not torch.cuda.is_available():
-        raise MissingExtra(f"no GPU to measure on: torch {torch.__version__} sees none; {NEEDS}")
+        raise MissingExtra(f"no GPU to measure on: torch {torch.__version__} sees none", field="gpu")

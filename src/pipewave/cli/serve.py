@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pipewave.published.client_command import ClientLoad
     from pipewave.published.server_command import Pasted
     from pipewave.published.unstated import Stated
-    from pipewave.simulate.report import Limit, Sla
+    from pipewave.simulate.report import Limit
     from pipewave.simulate.traffic import Traffic
 
 LIMIT = "ms; with --find-rate on the mean, or p99=2000 on a percentile over requests."
@@ -148,10 +148,8 @@ class Fleet:
     """Engines side by side, pools and host."""
 
     replicas: Annotated[int, Option("--replicas", help="Engines side by side.")] = 1
-    prefill_pool: Annotated[Text, Option("--prefill", help="Engines of prompts apart: workers=2,tp=4.")] = None
-    decode_pool: Annotated[Text, Option("--decode", help="Those of later tokens: workers=1,dp=8,ep=8.")] = None
-    prefill: Annotated[int, Option("--prefill-engines", help="Disaggregated: engines for prompts.")] = 0
-    decode: Annotated[int, Option("--decode-engines", help="Disaggregated: engines for later tokens.")] = 0
+    prefill: Annotated[Text, Option("--prefill", help="Engines of prompts apart: workers=2,tp=4.")] = None
+    decode: Annotated[Text, Option("--decode", help="Those of later tokens: workers=1,dp=8,ep=8.")] = None
     group: Annotated[int | None, Option("--gpus", help="Of a replica, where degrees count some twice.")] = None
     host: Annotated[Text, Option("--host", help="cores=16,speed=0.8,api_servers=2; none: in-process.")] = None
     power_limit: opt.PowerLimit = None
@@ -164,10 +162,8 @@ class Fleet:
 
         setup = Setup(replicas=self.replicas, images=images, **asdict(split), **engine.given())
         said = frozenset(["kv_dtype"] if engine.kv_dtype else [])
-        sides: tuple[Any, Any] = self.prefill_pool or {}, self.decode_pool or {}
-        if self.prefill or self.decode:  # engines of a number alone are split alike
-            sides = asdict(split) | {"workers": self.prefill}, asdict(split) | {"workers": self.decode}
-        pools = (side_of(sides[0], "prefill"), side_of(sides[1], "decode")) if any(sides) else None
+        apart = self.prefill or self.decode
+        pools = (side_of(self.prefill or {}, "prefill"), side_of(self.decode or {}, "decode")) if apart else None
         return Stated(spec, gpu, setup, engine.engine, said=said, gpus=self.group, pools=pools)
 
     def hosted(self, stated: Stated) -> Stated:
@@ -197,18 +193,12 @@ class Limits:
     tpot: Annotated[Text, Option(help=f"Limit on time per later token: {LIMIT}")] = None
     request_latency: Annotated[Text, Option("--request-latency", help=f"Limit end to end: {LIMIT}")] = None
 
-    def given(self) -> tuple[Limit, ...]:
-        """The limits as given."""
+    def given(self, load: ClientLoad | None = None) -> tuple[Limit, ...]:
+        """The limits as given, or those of a pasted client where none are."""
         from pipewave.simulate.report import limits_of
 
-        return limits_of(ttft_ms=self.ttft, tpot_ms=self.tpot, e2e_ms=self.request_latency)
-
-    def sla(self, load: ClientLoad | None) -> Sla:
-        """What each request is held to: the limits as given, or those of a pasted client where none are."""
-        from pipewave.simulate.report import Sla
-
-        given = Sla(**{limit.metric: limit.ms for limit in self.given()})
-        return load.sla if load and given == Sla() else given
+        given = limits_of(ttft_ms=self.ttft, tpot_ms=self.tpot, e2e_ms=self.request_latency)
+        return given or (load.limits if load else ())
 
 
 def serve_command(
@@ -274,7 +264,7 @@ def serve_command(
     traffic = load.traffic if load else requests.traffic(spec)
     with waiting(f"{len(traffic):,} requests to {spec.name}"):
         ready = deploy(stated, traffic)
-        found = served(ready, limits.sla(load), steady=requests.steady, interval=interval, keep_steps=bool(trace_out))
+        found = served(ready, limits.given(load), steady=requests.steady, interval=interval, keep_steps=bool(trace_out))
     _write(found, trace_out, aiperf, requests.trace, model, gpu)
     read = [note for one in (deployed, load) if one for note in one.notes]  # out of pasted command lines
     answer: dict[str, Any] = found.to_dict() | {"notes": [*read, *found.answer["notes"]]}

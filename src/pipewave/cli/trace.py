@@ -23,7 +23,6 @@ TOP = 25
 def trace_command(
     file: Annotated[str, Argument(help="torch.profiler's Chrome trace, an nsys SQLite or CSV export, ncu --csv.")],
     other: Annotated[str | None, Argument(help="A second trace to compare with.")] = None,
-    compare: Annotated[str | None, Option(help="The second trace, as an option.")] = None,
     fail_above: Annotated[
         float | None,
         Option("--fail-above", parser=_share, help="5%: end with status 1 where B is so much slower."),
@@ -50,16 +49,12 @@ def trace_command(
     from pipewave.calls.fields import integers
     from pipewave.kernels.profiler import Given
     from pipewave.models import load
-    from pipewave.traces import Workload, explain_trace
-    from pipewave.traces import compare as side_by_side
+    from pipewave.traces import Workload, compare, explain_trace
     from pipewave.traces.reader import Limits
 
     for option, value, known in (("format", form, FORMATS), ("by", by, SUMS)):
         if value not in known:
             raise BadInput(f"--{option} {value}: must be one of {', '.join(known)}", field=option)
-    if other is not None and compare is not None:
-        raise BadInput("--compare: a second trace is already given", field="compare")
-    other = other or compare
     if fail_above is not None and other is None:
         raise BadInput("--fail-above: needs a second trace to compare with", field="fail_above")
     given = Given(integers(q_lens) if q_lens else (), integers(kv_lens) if kv_lens else ())
@@ -72,7 +67,7 @@ def trace_command(
             for path in (file, other)
             if path is not None
         ]
-    found: Any = side_by_side(*reports) if len(reports) == 2 else reports[0]
+    found: Any = compare(*reports) if len(reports) == 2 else reports[0]
     put(_text(found, form, top, by, verbose=verbose), out, file, other)
     if fail_above is None or found.slower <= fail_above:
         return 0

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pipewave.cli.command import Argument, Group, Option
+from pipewave.cli.measure import need_gpu
 from pipewave.cli.options import AsJson, Ep, Model, Tp
 from pipewave.cli.streams import print_json, say, show
-from pipewave.errors import BadInput, MissingExtra
+from pipewave.errors import BadInput
 
 MOST_POINTS = 1_000_000  # of a range: each is a choice of some microseconds
 
@@ -176,7 +177,7 @@ def engine(
         rows = [{"used by": ", ".join(of.used_by), "file": file_name(of, gpu),
                  "found by": rules()[of.engine][of.kind]["found_by"]} for of in wanted]  # fmt: skip
     else:
-        need_gpu()
+        need_gpu("triton")
         from pipewave.tune.engine.gpu import GpuTimer
         from pipewave.tune.engine.profiling import write_all
 
@@ -237,21 +238,6 @@ def reachable(
     show(few, "table", title="fewer, with their predicted worst regret over the range")
 
 
-def need_gpu() -> None:
-    """Raise MissingExtra where nothing can be timed: torch or triton is absent, or no CUDA GPU is visible."""
-    try:
-        import torch
-        import triton  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra(
-            f"timing needs torch and triton ({error.name} is missing): pip install 'pipewave[gpu]'"
-        ) from None
-    if not torch.cuda.is_available():
-        raise MissingExtra(
-            "timing needs a CUDA GPU; none is visible here. Shipped tables work without one.", field="gpu"
-        )
-
-
 def _fields_of(text: str) -> dict[str, int]:
     """Parse `m=300,n=4096`. Raises BadInput where a part is not name=integer, or an integer below one."""
     try:
@@ -292,7 +278,7 @@ def _compact(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def _device() -> Any:
-    need_gpu()
+    need_gpu("triton")
     from pipewave.tune.user_kernels import gpu
 
     return gpu.current()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from contextlib import redirect_stdout
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 from pipewave.cli.command import Argument, Option
-from pipewave.errors import BadFile, MissingExtra, cause
+from pipewave.errors import BadFile, cause, extra
+
+PACKAGE = "'pipewave[web]'"
 
 
 def web(
@@ -18,9 +19,8 @@ def web(
     opens: Annotated[bool, Option("--open/--no-open", help="Open a browser.")] = True,
 ) -> None:
     """Plan, serve, kernel and trace views in a browser, served to this machine only; works offline."""
-    missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
-    if missing:
-        raise MissingExtra(f"the page needs {' and '.join(missing)}: pip install 'pipewave[web]'")
+    for name in ("fastapi", "uvicorn"):
+        extra(name, "the page", PACKAGE)
     from pipewave.web.app import serve
 
     serve(host, port, opens=opens)
@@ -50,8 +50,7 @@ def mcp() -> None:
 
     Nothing is written and no port is opened. Example: `claude mcp add pipewave -- pipewave mcp`.
     """
-    if find_spec("pydantic") is None:
-        raise MissingExtra("tools need pydantic: pip install 'pipewave[web]'")
+    extra("pydantic", "this command", PACKAGE)
     from pipewave.web.mcp import serve
 
     out = sys.stdout

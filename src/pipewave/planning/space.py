@@ -23,7 +23,7 @@ from pipewave.models.shard import Parallel, stage_bytes
 from pipewave.physics.energy import limited
 from pipewave.planning.manifests import platform_of
 from pipewave.published.unstated import default_engine, newest
-from pipewave.simulate.report import Limit
+from pipewave.simulate.report import Limit, limits_of
 from pipewave.simulate.traffic import Traffic, synthetic
 from pipewave.software.engine_rules import NAMES as ENGINE_NAMES
 from pipewave.step import find_engine
@@ -64,8 +64,7 @@ class Question:
     @property
     def limits(self) -> tuple[Limit, ...]:
         """The limits that were given."""
-        named = ((name, getattr(self, name)) for name in ("ttft_ms", "tpot_ms", "e2e_ms"))
-        return tuple(limit for name, given in named if (limit := Limit.of(name, given)))
+        return limits_of(ttft_ms=self.ttft_ms, tpot_ms=self.tpot_ms, e2e_ms=self.e2e_ms)
 
     def limit(self, metric: str) -> Limit | None:
         """The limit on a metric."""

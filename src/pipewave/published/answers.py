@@ -19,7 +19,7 @@ from pipewave.simulate.interval import METRICS, interval_ends
 from pipewave.simulate.kv_budget import traffic_notes
 from pipewave.simulate.pools import Pools
 from pipewave.simulate.power import energy_figures, watts_over_time
-from pipewave.simulate.report import ANY, Mask, Sla, Steadiness, as_seen, middle, steadiness, summary
+from pipewave.simulate.report import Limit, Mask, Steadiness, as_seen, middle, steadiness, summary
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import AS_PREDICTED, Pace
 from pipewave.simulate.simulation import MOST_KEPT, MOST_STEPS, Record
@@ -55,9 +55,9 @@ class Deployed:
         """The requests that count: all (None), or the middle of the run."""
         return middle(record, self.traffic) if steady else None
 
-    def figures(self, record: Record, window: Mask | None = None, sla: Sla = ANY) -> dict[str, Any]:
+    def figures(self, record: Record, window: Mask | None = None, limits: Sequence[Limit] = ()) -> dict[str, Any]:
         """Latency percentiles and rates of a run."""
-        return summary(record, self.traffic, self.engines.gpus, sla, window)
+        return summary(record, self.traffic, self.engines.gpus, limits, window)
 
     def steady_figures(self, scale: float = 1.0) -> tuple[dict[str, Any], bool]:
         """Figures of the middle of a run, and whether it did not keep up with its requests."""
@@ -160,7 +160,7 @@ def _affordable(traffic: Traffic, engines: Pools) -> tuple[Traffic, tuple[str, .
 
 def served(
     deployed: Deployed,
-    sla: Sla = ANY,
+    limits: Sequence[Limit] = (),
     *,
     steady: bool = False,
     interval: bool = True,
@@ -171,14 +171,14 @@ def served(
     engines = deployed.engines
     record = deployed.run(keep_steps=keep_steps, most_steps=most_steps)
     window = deployed.window(record, steady=steady)
-    found = deployed.figures(record, window, sla)
+    found = deployed.figures(record, window, limits)
     bounds: dict[str, float] = {}
     if interval:
         scales = engines.uncertain.tried(deployed.traffic.concurrency)
         times = {name: one for name, one in found.items() if name.endswith("_ms")}
         bounds = interval_ends(times, engines.uncertain, *_tried(deployed, times, scales, most_steps, steady=steady))
     bounds |= deployed.energy(record, found, window)
-    if sla == ANY:  # nothing tells good requests from others
+    if not limits:  # nothing tells good requests from others
         found = {name: one for name, one in found.items() if not name.startswith("good")}
     about = engines.about(deployed.traffic) | {"version": engines.decode.runner.engine.version}
     said = {"traffic": str(deployed.traffic), "notes": deployed.all_notes}

@@ -15,7 +15,7 @@ from pipewave.calls.fields import Rule
 from pipewave.errors import BadInput
 from pipewave.files import packaged
 from pipewave.published.server_command import Words, named, number, options, passed_over, split
-from pipewave.simulate.report import Sla
+from pipewave.simulate.report import Limit, limits_of
 from pipewave.simulate.traffic import LONGEST, Traffic, datasets, drawn_from, synthetic
 
 OPTIONS = Path(__file__).with_name("client_options.yaml")
@@ -43,7 +43,7 @@ class ClientLoad:
     """What a client asks: requests, limits that count as good, and what was left out."""
 
     traffic: Traffic
-    sla: Sla
+    limits: tuple[Limit, ...]
     notes: tuple[str, ...] = ()
 
 
@@ -67,7 +67,7 @@ def read(command: str) -> ClientLoad:
         notes.append(
             "request-rate beside max-concurrency: the concurrency is kept, requests come as soon as one is done"
         )
-    return ClientLoad(_traffic(client, taken), Sla(**goals), (*notes, *passed))
+    return ClientLoad(_traffic(client, taken), limits_of(**goals), (*notes, *passed))
 
 
 def below(nominal: float, ratio: float) -> tuple[float, float]:

@@ -12,11 +12,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from importlib import import_module
 from itertools import islice
 from typing import Any, TextIO
 
-from pipewave.errors import BadInput, MissingExtra, NotFinite, PipewaveError
+from pipewave.errors import BadInput, NotFinite, PipewaveError, extra
 from pipewave.files.json_text import dumps
 from pipewave.prediction.jsonl import Counts
 from pipewave.published.answers import answer
@@ -158,10 +157,7 @@ def _end_with(parent: int) -> None:
 
 @contextmanager
 def _dask(address: str) -> Iterator[Executor]:
-    try:
-        distributed: Any = import_module("distributed")
-    except ImportError as problem:
-        raise MissingExtra("a Dask executor needs distributed: pip install 'pipewave[dask]'") from problem
+    distributed = extra("distributed", "a Dask executor", "'pipewave[dask]'")
     try:
         client = distributed.Client(f"tcp://{address}", timeout=10)
     except OSError as problem:

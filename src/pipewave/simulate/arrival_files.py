@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.errors import BadFile, BadInput, MissingExtra, MissingField
+from pipewave.errors import BadFile, BadInput, MissingField, extra
 from pipewave.physics.demand import Array
 from pipewave.simulate.arrival_kinds import DATES, SECONDS, TELLS_ITSELF, ArrivalKind, kind_of
 from pipewave.simulate.shared_tokens import HASHED, SharedTokens, of_hashes, of_sessions
@@ -74,13 +74,10 @@ def _columns(path: Path, text: str) -> Columns:
 
 
 def _parquet(path: Path) -> Columns:
-    try:
-        from pyarrow import ArrowInvalid, parquet
-    except ImportError as problem:
-        raise MissingExtra("reading parquet traces needs pyarrow: pip install 'pipewave[train]'") from problem
+    parquet = extra("pyarrow.parquet", "reading parquet traces", "'pipewave[train]'")
     try:
         return dict(parquet.read_table(path).to_pydict())
-    except ArrowInvalid as problem:
+    except ValueError as problem:  # pyarrow's own are of that kind
         raise BadFile(f"{path}: not a parquet file ({problem})", field="trace") from problem
 
 

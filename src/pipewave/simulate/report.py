@@ -31,29 +31,15 @@ OVERLOAD, CHANCE = 0.05, 4.0  # growth of requests in the system over arrivals, 
 TURNS = 4.0  # times that the mean request takes, after which the first ones have left
 
 
-@dataclass(frozen=True, slots=True)
-class Sla:
-    """Limits in ms that a request must meet to count; None = any. TPOT leaves out the first token."""
-
-    ttft_ms: float | None = None
-    tpot_ms: float | None = None
-    e2e_ms: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in TIMES:
-            limit = getattr(self, name)
-            if limit is not None and not limit > 0:
-                raise BadInput(f"{name} = {limit!r}: must be a positive number of ms", field=name)
-
-
-ANY = Sla()
 MEAN = "mean"
 LEAST = 1e-6  # of a time over its limit, where nothing is limited
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit on a statistic of a time: its mean, or a percentile over requests."""
+    """A limit on a statistic of a time: its mean, or a percentile over requests; of goodput, on that of each request.
+    TPOT leaves out the first token.
+    """
 
     metric: str  # ttft_ms, tpot_ms or e2e_ms
     ms: float
@@ -109,18 +95,21 @@ def as_seen(record: Record, traffic: Traffic, first_tokens: int) -> Record:
     return replace(record, first_s=later)
 
 
-def summary(record: Record, traffic: Traffic, gpus: int, sla: Sla = ANY, kept: Mask | None = None) -> dict[str, Any]:
+def summary(
+    record: Record, traffic: Traffic, gpus: int, limits: Sequence[Limit] = (), kept: Mask | None = None
+) -> dict[str, Any]:
     """Percentiles in ms and rates per second over the requests kept; None keeps all.
 
-    Rates of a middle are those at which its requests were done. Steps are those that began while it was served.
+    Rates of a middle are those at which its requests were done. Steps are those that began while it was served. A
+    request is good where its times keep the limits.
     """
     chosen = slice(None) if kept is None else kept
     first_s, done_s, come_s = (one[chosen] for one in (record.first_s, record.done_s, record.arrival_s))
     prompts, outputs = traffic.input_len[chosen], traffic.output_len[chosen]
     ttft, e2e, later = 1e3 * (first_s - come_s), 1e3 * (done_s - come_s), outputs - 1
     tpot = np.where(later > 0, 1e3 * (done_s - first_s) / np.maximum(later, 1), 0.0)
-    limits = ((ttft, sla.ttft_ms), (tpot, sla.tpot_ms), (e2e, sla.e2e_ms))
-    good = np.mean(np.all([times <= (math.inf if most is None else most) for times, most in limits], axis=0))
+    times = dict(zip(TIMES, (ttft, tpot, e2e), strict=True))
+    good = np.mean(np.all([times[one.metric] <= one.ms for one in limits], axis=0))
     begin, end = float(come_s.min()), float(done_s.max())
     count, span, turns = len(come_s), end - begin, float(np.ptp(done_s))
     rate = count / span if kept is None or not turns else (count - 1) / turns

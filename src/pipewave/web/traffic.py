@@ -13,7 +13,7 @@ from pipewave.published.unstated import Stated
 from pipewave.simulate.arrival_files import parse_trace
 from pipewave.simulate.latency_breakdown import latency_breakdown
 from pipewave.simulate.pools import Side
-from pipewave.simulate.report import Sla, over_time
+from pipewave.simulate.report import limits_of, over_time
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import Speculative
 from pipewave.simulate.speculative import of as speculative_of
@@ -87,8 +87,8 @@ def traffic_answer(query: TrafficQuery) -> dict[str, Any]:
     traffic = _traffic(query)
     limits.at_most("requests", len(traffic), limits.TRAFFIC_REQUESTS, "requests")
     ready = deploy(_stated(query), traffic)
-    sla = Sla(query.ttft_ms, query.tpot_ms, query.e2e_ms)
-    found = served(ready, sla, steady=query.settled, keep_steps=True, most_steps=limits.TRAFFIC_STEPS)
+    asked = limits_of(ttft_ms=query.ttft_ms, tpot_ms=query.tpot_ms, e2e_ms=query.e2e_ms)
+    found = served(ready, asked, steady=query.settled, keep_steps=True, most_steps=limits.TRAFFIC_STEPS)
     kept = ready.window(found.record, steady=query.settled)
     return {
         "schema_version": 1,
