@@ -104,10 +104,11 @@ class NotFinite(PipewaveError):
 
 def extra(name: str, what: str, package: str) -> Any:
     """A module of an optional dependency. Raises MissingExtra, which says what needs it and what to install."""
+    missing = name.partition(".")[0]
     try:
+        import_module(missing)
         return import_module(name)
     except ImportError as problem:
-        missing = name.partition(".")[0]
         raise MissingExtra(f"{what} needs {missing}: pip install {package}", field=missing) from problem
 
 

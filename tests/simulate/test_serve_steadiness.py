@@ -5,12 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipewave.simulate.report import steadiness
+from pipewave.simulate.report import Steadiness, steadiness
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.simulation import Record
 from pipewave.simulate.traffic import Traffic, synthetic
 from tests.simulate.serving import serve
+
+
+def kept_up(server: Server, traffic: Traffic) -> Steadiness:
+    found = serve(server, traffic)
+    return steadiness(found.record, found.traffic)
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +26,7 @@ def server() -> Server:
 def test_requests_that_come_faster_than_they_are_done_overload_it(server: Server) -> None:
     capacity = serve(server, synthetic(200, input_len=256, output_len=32, concurrency=8)).answer["requests_per_s"]
     found = {
-        share: serve(server, synthetic(600, input_len=256, output_len=32, rate=share * capacity)).steadiness
+        share: kept_up(server, synthetic(600, input_len=256, output_len=32, rate=share * capacity))
         for share in (0.3, 0.7, 1.3, 3.0)
     }
     assert [one.overloaded for one in found.values()] == [False, False, True, True]
@@ -31,9 +36,7 @@ def test_requests_that_come_faster_than_they_are_done_overload_it(server: Server
 
 
 def test_a_closed_loop_is_never_overloaded_and_steady_after_two_rounds(server: Server) -> None:
-    short, long = (
-        serve(server, synthetic(n, input_len=256, output_len=32, concurrency=8)).steadiness for n in (12, 80)
-    )
+    short, long = (kept_up(server, synthetic(n, input_len=256, output_len=32, concurrency=8)) for n in (12, 80))
     assert (short.overloaded, short.steady) == (False, False)
     assert (long.overloaded, long.steady) == (False, True)
 

@@ -19,14 +19,13 @@ from pipewave.simulate.interval import METRICS, interval_ends
 from pipewave.simulate.kv_budget import traffic_notes
 from pipewave.simulate.pools import Pools
 from pipewave.simulate.power import energy_figures, watts_over_time
-from pipewave.simulate.report import Limit, Mask, Steadiness, as_seen, middle, steadiness, summary
+from pipewave.simulate.report import Limit, Mask, as_seen, middle, steadiness, summary
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import AS_PREDICTED, Pace
 from pipewave.simulate.simulation import MOST_KEPT, MOST_STEPS, Record
 from pipewave.simulate.static_batch import StaticBatch
 from pipewave.simulate.traffic import Traffic
 from pipewave.software.front import Front
-from pipewave.step.memory import Budget
 
 DIGITS = 4
 ENERGY = ("power_w", "energy_j")  # figures with six digits of their own
@@ -91,10 +90,9 @@ class Deployed:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A simulated run: its summary, memory, traffic and record."""
+    """A simulated run: its summary, traffic and record."""
 
     answer: Mapping[str, Any]
-    memory: Budget
     traffic: Traffic
     record: Record
 
@@ -102,11 +100,6 @@ class Served:
         """One line; `answer` has everything."""
         answer = self.answer
         return f"<{len(self.traffic):,} requests to {answer['model']} on {answer['gpus']} × {answer['gpu']}>"
-
-    @property
-    def steadiness(self) -> Steadiness:
-        """Whether the deployment kept up with the requests."""
-        return steadiness(self.record, self.traffic)
 
     def to_dict(self) -> dict[str, Any]:
         """The summary, floats rounded; watts and joules are, to six digits."""
@@ -184,7 +177,7 @@ def served(
     said = {"traffic": str(deployed.traffic), "notes": deployed.all_notes}
     verdict = steadiness(record, deployed.traffic).verdict
     answer = {**about, **found, **bounds, **said, "verdict": verdict}
-    return Served(answer, engines.decode.memory, deployed.traffic, record)
+    return Served(answer, deployed.traffic, record)
 
 
 def answer(case: Case, front: Front | None = None, pace: Pace = AS_PREDICTED) -> dict[str, Any]:

@@ -64,19 +64,18 @@ class FoundRate(Shown):
     _DRAWN: ClassVar[tuple[str, ...]] = ("rate", "ttft_mean_ms", "tpot_mean_ms")
 
 
-def find_rate(load: Load, limits: tuple[Limit, ...], *, curve: bool = True, interval: bool = True) -> FoundRate:
+def find_rate(load: Load, limits: tuple[Limit, ...]) -> FoundRate:
     """Search for the largest rate of `load`: the deployment under so many requests that come at a rate (`inf`: at
     once).
 
-    limits: none where it has to keep up only. curve: also run the rates between. interval: also search with slow and
-    fast steps; else both ends are the rate itself. Raises what a deployment that cannot be raises.
+    limits: none where it has to keep up only. Raises what a deployment that cannot be raises.
     """
     search = _Search(load, limits)
     best, above = search.largest(0.0)
     broken = [str(limit) for limit in limits if above.figures.get(limit.figure, 0.0) > limit.ms]
-    ends = [search.largest(sign)[0] for sign in (1.0, -1.0)] if best and interval else [best, best]
-    shown = [share * search.capacity for share in STEPS] if curve else []
-    points = [search.at(rate, 0.0) for rate in sorted({*shown, *filter(None, [best])})]
+    ends = [search.largest(sign)[0] for sign in (1.0, -1.0)] if best else [best, best]
+    shown = {*(share * search.capacity for share in STEPS), *filter(None, [best])}
+    points = [search.at(rate, 0.0) for rate in sorted(shown)]
     deployed = search.load(max(best, LEAST), FEWEST)
     names = deployed.engines.names()
     what = f"{best:.4g} requests/s within {', '.join(map(str, limits))}" if limits else f"{best:.4g} requests/s"

@@ -16,11 +16,10 @@ import numpy as np
 
 from pipewave.simulate.engine_step import Step, StepTimer
 from pipewave.simulate.kv_budget import KvBudget
-from pipewave.simulate.replica import BatchPolicy, Replica
-from pipewave.simulate.step_grids import Pieces, RankBatch
+from pipewave.simulate.replica import NOTHING, BatchPolicy, Replica, StepRecorder
+from pipewave.simulate.step_grids import RankBatch
 from pipewave.simulate.traffic import Traffic
 
-NOTHING: RankBatch = (0, 0, ())
 FEWEST, BLOCK = 3, 16  # steps whose times are read between the first's and the last's
 
 
@@ -29,18 +28,6 @@ class GroupTimer(StepTimer, Protocol):
 
     def group_seconds(self, ranks: Sequence[RankBatch], /) -> float:
         """Seconds of a step of all ranks."""
-
-
-class StepRecorder:
-    """A timer that records the batch of a rank's step, for the group to price."""
-
-    def __init__(self) -> None:
-        self.batch = NOTHING
-
-    def seconds(self, decoding: int, cached: int, pieces: Pieces) -> float:
-        """Remember the step; it takes no time of its own."""
-        self.batch = (decoding, cached, pieces)
-        return 0.0
 
 
 class DataParallelGroup:

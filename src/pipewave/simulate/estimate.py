@@ -22,9 +22,9 @@ from pipewave.models.lora_and_drafts import notes as draft_notes
 from pipewave.models.shard import Parallel
 from pipewave.physics.energy import limited
 from pipewave.physics.power import Board, board_of
-from pipewave.results import Shown, rounded
+from pipewave.results import Shown
 from pipewave.simulate.drafting import with_drafter
-from pipewave.simulate.interval import Uncertainty, server_of
+from pipewave.simulate.interval import Uncertainty, interval_ends, server_of
 from pipewave.simulate.kv_budget import KvBudget, kv_budget, requests_at_once
 from pipewave.simulate.policies import SchedulingPolicy, policy_of
 from pipewave.simulate.power import energy_figures
@@ -89,16 +89,6 @@ class Estimate(Shown):
             ms, low, high = (getattr(self, key + side) for side in ("", "_low", "_high"))
             words.append(f"{name} {ms:,.4g} ms ({low:,.4g} to {high:,.4g})")
         return f"{self.model} on {self.gpus} × {self.gpu}, {self.engine}: {', '.join(words)}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The answer of the contract."""
-        return {name: rounded(getattr(self, name)) for name in self.__slots__}
-
-
-def bounded(times: Mapping[str, float], uncertain: Uncertainty) -> dict[str, Any]:
-    """Times with both ends of their intervals, as fields of `Estimate`."""
-    ends = {name: {"": ms, **uncertain.ends(name, ms)} for name, ms in times.items()}
-    return {name + side: ms for name, each in ends.items() for side, ms in each.items()}
 
 
 def estimate(
@@ -208,7 +198,8 @@ def static_estimate(
         gpu=runner.gpu.name,
         engine=runner.engine.name,
         gpus=parallel.world,
-        **bounded(times, uncertain),
+        **times,
+        **interval_ends(times, uncertain),
         output_tokens_per_s=0.0 if spec.pooled else 1e3 * batch.requests * rank.output_len / times["e2e_ms"],
         memory_gib=timeline.memory_gib(memory),
         breakdown=breakdown,

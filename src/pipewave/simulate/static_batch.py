@@ -7,7 +7,7 @@ waiting and preemption are simulated with the step table (`queued_times`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,7 +18,7 @@ from pipewave.physics.demand import Array
 from pipewave.simulate.drafting import Drafter
 from pipewave.simulate.kv_budget import UNLIMITED, KvBudget
 from pipewave.simulate.policies import SchedulingPolicy, policy_of
-from pipewave.simulate.replica import Replica
+from pipewave.simulate.replica import Replica, StepRecorder
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import Speculative
 from pipewave.simulate.traffic import Traffic
@@ -46,14 +46,6 @@ class StaticBatch:
         return Traffic(np.zeros(self.requests), self.input_len * ones, self.output_len * ones)
 
 
-class Untimed:
-    """Step times where only the order of steps counts."""
-
-    def seconds(self, decoding: int, cached: int, pieces: Sequence[tuple[int, int]], /) -> float:
-        """No time."""
-        return 0.0
-
-
 @dataclass(frozen=True, slots=True)
 class PromptStep:
     """A step of the prompt phase."""
@@ -75,7 +67,7 @@ class Schedule:
     @classmethod
     def of(cls, policy: SchedulingPolicy, kv: KvBudget, batch: StaticBatch) -> Schedule:
         """Run the scheduler until every prompt is computed; the cache holds all requests."""
-        engine = Replica(Untimed(), policy, replace(kv, pages=UNLIMITED), batch.traffic())
+        engine = Replica(StepRecorder(), policy, replace(kv, pages=UNLIMITED), batch.traffic())
         engine.waiting.extend(range(batch.requests))
         began, steps = [NEVER] * batch.requests, []
         while engine.waiting or engine.partial:
