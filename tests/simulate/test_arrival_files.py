@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pipewave.errors import BadInput, MissingField, PipewaveError
-from pipewave.simulate.arrival_files import parse_trace
+from pipewave.simulate.arrival_files import read_trace
 from pipewave.simulate.traffic import Traffic
 
 
@@ -65,7 +65,7 @@ a,2,,1.0,32,200,8
 
 
 def _read(kind: str, text: str) -> Traffic:
-    return parse_trace(text, "trace", rate=0.5 if kind in TIMELESS else None)
+    return read_trace("trace", text, rate=0.5 if kind in TIMELESS else None)
 
 
 @pytest.mark.parametrize("kind", FILES)
@@ -76,7 +76,7 @@ def test_each_public_kind_is_the_same_requests(kind: str) -> None:
     assert traffic.notes[0].startswith(f"read as {kind}: ")
     if kind in TIMELESS:
         with pytest.raises(MissingField, match="no column of times"):
-            parse_trace(FILES[kind], "trace")
+            read_trace("trace", FILES[kind])
 
 
 def _mutated(word: str, rng: random.Random) -> str:
@@ -131,7 +131,7 @@ def _keys(value: object) -> list[str]:
 
 
 def test_turns_wait_for_answers_and_share_what_was_said() -> None:
-    traffic = parse_trace(SESSIONS, "trace")
+    traffic = read_trace("trace", SESSIONS)
     assert traffic.arrival_s.tolist() == [0.0, 1.0, 1.0, 1.0]
     assert traffic.after is not None
     assert traffic.think_s is not None
@@ -160,5 +160,5 @@ def test_turns_wait_for_answers_and_share_what_was_said() -> None:
 )
 def test_turns_that_cannot_be_are_named(line: str, error: type[PipewaveError], field: str) -> None:
     with pytest.raises(error) as caught:
-        parse_trace(SESSIONS + line + "\n", "trace")
+        read_trace("trace", SESSIONS + line + "\n")
     assert caught.value.field == field

@@ -18,7 +18,7 @@ from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
 from pipewave.published.infer_pools import HEADROOM, MOST_GPUS, _choices, _prompt_s, matched
 from pipewave.published.unstated import is_disaggregated
-from pipewave.simulate.pools import HANDOVER_S, Pools, Sender, Side, side_of
+from pipewave.simulate.pools import HANDOVER_S, Pools, Side, side_of
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import Traffic, synthetic
@@ -97,8 +97,8 @@ def test_ranks_send_side_by_side() -> None:
     server = Server.of("DeepSeek-V3", "B200", Setup(dp=8, ep=8), 4096)
     work = [(0, 0, [(512, 0), (512, 0)])] + [(0, 0, [(512, 512)])] * 7
     plain = server.table.group_seconds(work)
-    assert Sender(server.table, 0.1).group_seconds(work) - plain == pytest.approx(0.2)
-    assert Sender(server.table, 0.1).seconds(0, 0, [(512, 512)]) == server.table.seconds(0, 0, [(512, 512)])
+    assert server.table.encoding(1e5).group_seconds(work) - plain == pytest.approx(0.2)
+    assert server.table.encoding(1e5).seconds(0, 0, [(512, 512)]) == server.table.seconds(0, 0, [(512, 512)])
 
 
 def test_a_scheduler_ahead_hands_prompts_on_once_the_next_step_is_launched() -> None:

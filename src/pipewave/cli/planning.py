@@ -29,18 +29,6 @@ def _numbers(name: str, kind: type, text: str) -> tuple[Any, ...]:
         raise BadInput(f"{name} = {text!r}: must be {wanted} separated by commas", field=name) from problem
 
 
-def _cache_types(text: str) -> tuple[str | None, ...]:
-    from pipewave.calls.dtypes import cache_type
-
-    return tuple(cache_type(word) for word in _words(text))
-
-
-def _price(text: str) -> tuple[str, float]:
-    from pipewave.planning.prices import number
-
-    return number(text, "price")
-
-
 def _listed(*spellings: str, kind: type = int, help: str) -> Option:
     """An option of numbers separated by commas."""
     return Option(*spellings, help=help, parser=partial(_numbers, spellings[0].strip("-").replace("-", "_"), kind))
@@ -82,7 +70,7 @@ class Tried:
     ] = field(default_factory=list)
     disaggregated: Annotated[bool, Option(*APART, help="Also prefill and decode engines apart.")] = True
     engines: Annotated[Text, Option("--engine", parser=_words, help="Such as vllm,sglang:0.5.9; else all.")] = None
-    kv_dtypes: Annotated[Text, Option("--kv-cache-dtype", parser=_cache_types, help="auto, fp8 or both.")] = None
+    kv_dtypes: Annotated[Text, Option("--kv-cache-dtype", parser=_words, help="auto, fp8 or both.")] = None
     quantize: Annotated[
         str,
         Option("--quantize", parser=_words, help="Other weights: fp8 (while loading), awq, a repository, published."),
@@ -97,9 +85,9 @@ class Tried:
 class Prices:
     """Prices, power and carbon."""
 
-    price: Annotated[
-        list[str], Option("--price", help="Your own price: H100=2.5 (USD per GPU and hour); repeatable.", parser=_price)
-    ] = field(default_factory=list)
+    price: Annotated[list[str], Option(help="Your own price: H100=2.5 (USD per GPU and hour); repeatable.")] = field(
+        default_factory=list
+    )
     price_file: Annotated[Text, Option("--price-file", help="JSON file of them: GPU to USD per hour.")] = None
     owned: opt.OwnedWords = None
     grid_g_per_kwh: opt.Grid = None
@@ -128,16 +116,19 @@ def plan_command(
 
     `pipewave plan --model Llama-3.1-70B --gpus H100,H200 --isl 2000 --osl 200 --ttft p99=2000 --tpot 40 --rate 20`
     """
+    from pipewave.calls.dtypes import cache_type
     from pipewave.face import LENGTHS, plan
     from pipewave.files.whole import write
     from pipewave.gpus import names
-    from pipewave.planning.prices import read_prices
+    from pipewave.planning.prices import number, read_prices
     from pipewave.published.stream import executor as open_executor
     from pipewave.published.stream import one_a_core
 
     given: dict[str, Any] = asdict(asked) | asdict(coming) | asdict(tried) | asdict(bill)
-    own = (read_prices(bill.price_file) if bill.price_file else {}) | dict(given.pop("price"))
+    own = read_prices(bill.price_file) if bill.price_file else {}
+    own |= dict(number(word, "price") for word in given.pop("price"))
     del given["price_file"]
+    given["kv_dtypes"] = tried.kv_dtypes and tuple(map(cache_type, tried.kv_dtypes))
     given["speculative"] = (None, *tried.speculative) if tried.speculative else None
     if coming.arrivals:  # the file says how long requests are
         given |= dict.fromkeys(LENGTHS)

@@ -26,6 +26,7 @@ Columns = dict[str, list[Any]]
 
 def read_trace(
     path: str | Path,
+    text: str | None = None,
     *,
     requests: int | None = None,
     rate: float | None = None,
@@ -36,6 +37,7 @@ def read_trace(
 
     Args:
         path: the file.
+        text: what it holds; else it is read.
         requests: only the first so many in order of arrival.
         rate: rescale its times to so many requests (or sessions) a second; inf: all arrive at once.
         concurrency: instead of at their times, requests (or sessions) arrive when an earlier one of as many is done.
@@ -44,14 +46,8 @@ def read_trace(
     Raises:
         BadFile: it cannot be read. MissingField, BadInput: it is of no known kind, or a value cannot be.
     """
-    return _traffic(_read_columns(Path(path)), requests, rate, concurrency, block_tokens)
-
-
-def parse_trace(
-    text: str, name: str, *, requests: int | None = None, rate: float | None = None, concurrency: int | None = None
-) -> Traffic:
-    """Requests of the text of a CSV or JSON file, as `read_trace` reads one; `name` is for messages."""
-    return _traffic(_columns(Path(name), text), requests, rate, concurrency, HASHED)
+    columns = _read_columns(Path(path)) if text is None else _columns(Path(path), text)
+    return _traffic(columns, requests, rate, concurrency, block_tokens)
 
 
 def _read_columns(path: Path) -> Columns:

@@ -14,15 +14,8 @@ from pipewave.models.lora_and_drafts import adapter_bytes
 from pipewave.models.shard import element_bytes
 from pipewave.simulate.prefix_cache import StateCheckpoint
 from pipewave.simulate.traffic import Ints, Traffic
+from pipewave.software import engine_parts
 from pipewave.software.engine import Engine
-from pipewave.software.engine_parts import (
-    BRANCHES,
-    CHECKPOINT_PLACES,
-    EVERY_BLOCK,
-    NOT_CACHED,
-    STEP_ENDS,
-    STEP_ENDS_ON_BLOCK,
-)
 from pipewave.step import Runner
 from pipewave.step.memory import GIB, Budget, cache_bytes, caches_in, held_bytes, requests_in, states_in
 
@@ -75,7 +68,7 @@ def kv_budget(runner: Runner, memory: Budget, longest: int, tokens: int | None =
     pages, state_pages = _pages(deployment, memory, engine.memory.page_size, longest, budget)
     pages //= lanes
     checkpoint = _checkpoint(deployment, engine, memory, state_pages) if deployment.model.has(Recurrent) else None
-    if checkpoint and checkpoint.place == STEP_ENDS_ON_BLOCK and checkpoint.tokens > budget:
+    if checkpoint and checkpoint.place == engine_parts.STEP_ENDS_ON_BLOCK and checkpoint.tokens > budget:
         raise BadInput(
             f"max_num_batched_tokens = {budget}: {engine.name} keeps states of whole blocks of {checkpoint.tokens} "
             "tokens; a step must take as many",
@@ -86,7 +79,7 @@ def kv_budget(runner: Runner, memory: Budget, longest: int, tokens: int | None =
     if memory.state_pool:
         most, state_pages = min(most, int(states_in(deployment, memory)) // memory.states // lanes), 0
     # Prefixes of a model with recurrent states are cached only where these are kept.
-    kept = engine.memory.states.places != NOT_CACHED
+    kept = engine.memory.states.places != engine_parts.NOT_CACHED
     caches = kept if deployment.model.has(Recurrent) else engine.scheduler.prefix_cache is not False
     return KvBudget(pages, engine.memory.page_size, most, caches, state_pages, checkpoint)
 
@@ -149,7 +142,7 @@ def traffic_notes(runner: Runner, kv: KvBudget, traffic: Traffic) -> tuple[str, 
     if kv.checkpoint is None:
         unless = " unless prefix caching is asked for" if runner.engine.memory.states.opt_in else ""
         return (*told, f"prompts are computed whole: {name} keeps no recurrent states for later ones{unless}")
-    places = CHECKPOINT_PLACES[kv.checkpoint.place]
+    places = engine_parts.CHECKPOINT_PLACES[kv.checkpoint.place]
     return (*told, f"prefixes are used up to the last recurrent state that {name} keeps ({places})")
 
 
@@ -168,11 +161,12 @@ def _pages(deployment: Deployment, memory: Budget, page_size: int, longest: int,
 def _checkpoint(deployment: Deployment, engine: Engine, memory: Budget, state_pages: int) -> StateCheckpoint | None:
     """How states are kept for other requests, where they are."""
     rule, lanes = engine.memory.states, deployment.parallel.pp
-    if rule.places == NOT_CACHED:
+    if rule.places == engine_parts.NOT_CACHED:
         return None
-    block = 1 if rule.places == STEP_ENDS else _block_tokens(deployment, rule.places == EVERY_BLOCK)
+    whole_chunks = rule.places == engine_parts.EVERY_BLOCK
+    block = 1 if rule.places == engine_parts.STEP_ENDS else _block_tokens(deployment, whole_chunks)
     tokens = rule.every_tokens or block
-    tokens = max(tokens, _recurrences(deployment)[0].chunk) if rule.places == BRANCHES else tokens
+    tokens = max(tokens, _recurrences(deployment)[0].chunk) if rule.places == engine_parts.BRANCHES else tokens
     if not memory.state_pool:
         return StateCheckpoint(rule.places, tokens, pages=-(-state_pages // memory.states))
     slots = int(states_in(deployment, memory) * rule.free_to_admit / memory.states) // lanes

@@ -9,7 +9,7 @@ schedules ahead, it sends them once the next step is launched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,12 @@ from pipewave.kernels.collective.fabric import joined, network_gbps
 from pipewave.models import ModelSpec
 from pipewave.models.expert_parallel import report
 from pipewave.prediction.notes import merged
-from pipewave.simulate.data_parallel import GroupTimer
 from pipewave.simulate.drafting import pays_until
 from pipewave.simulate.interval import Uncertainty
 from pipewave.simulate.power import Boards
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.simulation import MOST_STEPS, Record, Simulation
-from pipewave.simulate.step_grids import Pieces, RankBatch, fresh
 from pipewave.simulate.traffic import Traffic
 from pipewave.step.memory import cache_bytes
 
@@ -89,27 +87,6 @@ def _words(text: str, name: str) -> dict[str, int | str]:
         return {key.strip(): value.strip() if key.strip() == "gpu" else int(value) for key, _, value in parts}
     except ValueError as problem:
         raise BadInput(f"{name} = {text!r}: must look like workers=2,tp=4", field=name) from problem
-
-
-@dataclass(frozen=True, slots=True)
-class Sender:
-    """Step times of a prefill engine whose scheduler sends caches: `send_s` for each prompt that a rank begins."""
-
-    timer: GroupTimer
-    send_s: float
-
-    def seconds(self, decoding: int, cached: int, pieces: Pieces, /) -> float:
-        """Of a step, its prompts sent one after the other."""
-        return self.timer.seconds(decoding, cached, pieces) + self.send_s * fresh(pieces)
-
-    def hidden_s(self, decoding: int, pieces: Pieces, /) -> float:
-        """As of the engine's own steps."""
-        hidden_s: Callable[[int, Pieces], float] | None = getattr(self.timer, "hidden_s", None)
-        return hidden_s(decoding, pieces) if hidden_s else 0.0
-
-    def group_seconds(self, ranks: Sequence[RankBatch], /) -> float:
-        """The same of data-parallel ranks, which send side by side and wait for the last."""
-        return self.timer.group_seconds(ranks) + self.send_s * max(fresh(pieces) for _, _, pieces in ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,10 +201,9 @@ class Pools:
         """What happens to each request, and on request in each step; every step takes `scale` times its predicted
         time. Raises BadInput beyond the work of `most_steps`, DoesNotFit for a request no cache holds.
         """
-        pools = [server.pool(workers, scale) for server, workers in zip(self.servers, self.workers, strict=True)]
-        if self.send_s or self.handoff_delay_share:
-            timer = Sender(pools[0].timer, self.send_s)
-            pools[0] = replace(pools[0], timer=timer, handoff_delay_share=self.handoff_delay_share)
+        each = zip(self.servers, self.workers, (self.send_s, 0.0), strict=False)
+        pools = [server.pool(workers, scale, send_s) for server, workers, send_s in each]
+        pools[0] = replace(pools[0], handoff_delay_share=self.handoff_delay_share)
         front = self.decode.setup.streaming(traffic.sent)
         more: dict[str, Any] = {"decode": pools[1], "transfer_s": self.transfer_s} if self.disaggregated else {}
         return Simulation(traffic, pools[0], keep_steps=keep_steps, most_steps=most_steps, front=front, **more).run()

@@ -25,7 +25,7 @@ NOTHING: RankBatch = (0, 0, ())
 
 
 class StepRecorder:
-    """A timer that records the batch of a step, which takes no time: where ranks share one, or only its order counts."""
+    """A timer that records the batch of a step, which takes no time: ranks share one, or only its order counts."""
 
     def __init__(self) -> None:
         self.batch = NOTHING

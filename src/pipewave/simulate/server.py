@@ -70,13 +70,15 @@ class Server:
         build = worked_out.__wrapped__ if setup.speculative else worked_out
         return build(spec, hardware, setup, longest, corrections.state(hardware.name), prompt)
 
-    def pool(self, engines: int, scale: float = 1.0) -> Pool:
-        """So many engines side by side; every step takes `scale` times its predicted time. A full pipeline moves at the
-        pace of its slowest stage.
+    def pool(self, engines: int, scale: float = 1.0, send_s: float = 0.0) -> Pool:
+        """So many engines side by side; every step takes `scale` times its predicted time, and where its scheduler
+        sends caches, `send_s` for each prompt that a rank begins. A full pipeline moves at the pace of its slowest
+        stage.
         """
         stages = len(self.table.shares)
-        table = (self.drafted or self.table).scaled(scale * max(self.table.shares) * stages)
-        return Pool(table, self.policy, self.kv, engines * stages, self.setup.dp)
+        factor = scale * max(self.table.shares) * stages
+        timer = (self.drafted or self.table.encoding(1e6 * send_s / factor)).scaled(factor)
+        return Pool(timer, self.policy, self.kv, engines * stages, self.setup.dp)
 
     def boards(self, engines: int) -> Boards:
         """The GPUs of so many engines."""

@@ -84,9 +84,9 @@ class StepTable:
         return other
 
     def encoding(self, prompt_us: float) -> StepTable:
-        """The same where each prompt's first piece brings images, which take so many µs to encode."""
+        """The same where each prompt's first piece takes so many µs more: images to encode, its cache to send on."""
         other = self._copy()
-        other.prompt_us = prompt_us
+        other.prompt_us = self.prompt_us + prompt_us
         return other
 
     def scaled(self, factor: float) -> StepTable:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, fields
 from functools import cache
-from typing import Annotated, Any
-
-from pydantic import Field
+from typing import Any
 
 from pipewave.calls.fields import defaults, required, rules
 from pipewave.gpus import GPU
@@ -16,6 +14,7 @@ from pipewave.models import load, names
 from pipewave.models.shard import Parallel
 from pipewave.models.summary import blocks, summary
 from pipewave.planning.prices import prices
+from pipewave.web import limits
 from pipewave.web.forms import Form, GpuFile, Model, model_of, query_command
 from pipewave.web.kernel import sweepable
 
@@ -82,16 +81,13 @@ def numbers(gpu: GPU) -> dict[str, Any]:
     return {field.name: getattr(gpu, field.name) for field in fields(GPU) if field.name not in ("origin", "sources")}
 
 
-Degree = Annotated[int, Field(ge=1, le=4096)]
-
-
 class ModelQuery(Form):
     """A built-in model or the content of a config.json, as one rank of a split holds it."""
 
     model: Model
-    tp: Degree = 1
-    pp: Degree = 1
-    ep: Degree = 1
+    tp: limits.Degree = 1
+    pp: limits.Degree = 1
+    ep: limits.Degree = 1
 
 
 def model_answer(query: ModelQuery) -> dict[str, Any]:

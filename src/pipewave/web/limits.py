@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import Field
+
 from pipewave.errors import BadInput
 
 SWEEP_POINTS, SWEEP_GPUS = 2_000, 8
@@ -15,6 +19,9 @@ GPU_CHARACTERS = 100_000  # of a spec file; ours have two thousand
 GRID_POINTS = 10_000
 TRAFFIC_REQUESTS, TRAFFIC_STEPS, TRAFFIC_BYTES = 20_000, 200_000, 5_000_000
 ENGINES = 64  # of each side of a disaggregated deployment
+
+Degree = Annotated[int, Field(ge=1, le=4096)]
+Limit = Annotated[float, Field(gt=0, lt=1e12)]  # ms, W or USD
 
 
 def at_most(what: str, size: int, most: int, field: str) -> None:

@@ -16,7 +16,6 @@ from pipewave.web.forms import Form, Gpu, GpuFile, Model, Name, cache_dtype, gpu
 
 Degrees = Annotated[list[Annotated[int, Field(ge=1, le=4096)]], Field(min_length=1, max_length=16)]
 Sizes = Annotated[list[Annotated[int, Field(ge=1, le=limits.STEP_TOKENS)]], Field(min_length=1, max_length=64)]
-Limit = Annotated[float, Field(gt=0, lt=1e12)]
 
 # Lists to try as `Space` calls them, and other fields as options of the command do.
 LISTS = {"tps": "tp", "pps": "pp", "dps": "dp", "engines": "engines", "budgets": "max_num_batched_tokens",
@@ -33,12 +32,12 @@ class PlanQuery(Form):
     gpus: Annotated[list[Gpu], Field(min_length=1, max_length=64)] | Literal["all"]
     input_len: Annotated[int, Field(ge=1, le=limits.INPUT_LEN)]
     output_len: Annotated[int, Field(ge=1, le=limits.OUTPUT_LEN)]
-    ttft_ms: Limit | None = None
-    tpot_ms: Limit | None = None
+    ttft_ms: limits.Limit | None = None
+    tpot_ms: limits.Limit | None = None
     rate: Annotated[float, Field(gt=0, lt=1e6)] | None = None
     users: Annotated[float, Field(gt=0, lt=1e9)] | None = None
     think_s: Annotated[float, Field(ge=0, lt=1e6)] = 0.0
-    budget: Limit | None = None
+    budget: limits.Limit | None = None
     prefix_share: Annotated[float, Field(ge=0, le=1)] = 0.0
     tp: Degrees | None = None
     pp: Degrees | None = None
@@ -52,8 +51,8 @@ class PlanQuery(Form):
     prices: Annotated[dict[Name, Annotated[float, Field(gt=0, lt=1e6)]], Field(default_factory=dict)]
     owned: Annotated[dict[Name, float], Field(min_length=1, max_length=64)] | None = None
     grid_g_per_kwh: Annotated[float, Field(ge=0, le=5000)] | None = None
-    power_limits: Annotated[list[Limit], Field(min_length=1, max_length=8)] | None = None
-    rack_w: Limit | None = None
+    power_limits: Annotated[list[limits.Limit], Field(min_length=1, max_length=8)] | None = None
+    rack_w: limits.Limit | None = None
     gpus_per_rack: Annotated[int, Field(ge=1, le=4096)] | None = None
     rows: Annotated[int, Field(ge=1, le=200)] = 20
 

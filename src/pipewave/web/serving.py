@@ -20,7 +20,6 @@ from pipewave.web.forms import Form, Gpu, Model, Name, WhatIf, cache_dtype, gpu_
 
 ASKED = ("batch", "input_len", "output_len", "tp", "pp", "ep", "engine", "max_num_batched_tokens")
 GAP = "gap"  # family and bound of what the engine adds to its kernels
-Degree = Annotated[int, Field(ge=1, le=4096)]
 
 
 class ServeQuery(Form):
@@ -32,9 +31,9 @@ class ServeQuery(Form):
     batch: Annotated[int, Field(ge=1, le=limits.BATCH)]
     input_len: Annotated[int, Field(ge=1, le=limits.INPUT_LEN)]
     output_len: Annotated[int, Field(ge=1, le=limits.OUTPUT_LEN)]
-    tp: Degree = 1
-    pp: Degree = 1
-    ep: Degree = 1
+    tp: limits.Degree = 1
+    pp: limits.Degree = 1
+    ep: limits.Degree = 1
     engine: Name = "vllm"
     max_num_batched_tokens: Annotated[int, Field(ge=1, le=limits.STEP_TOKENS)] = 8192
     kv_cache_dtype: Name | None = None

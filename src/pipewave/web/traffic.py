@@ -10,7 +10,7 @@ from pydantic import Field
 from pipewave.errors import BadInput
 from pipewave.published.answers import deploy, served
 from pipewave.published.unstated import Stated
-from pipewave.simulate.arrival_files import parse_trace
+from pipewave.simulate.arrival_files import read_trace
 from pipewave.simulate.latency_breakdown import latency_breakdown
 from pipewave.simulate.pools import Side
 from pipewave.simulate.report import limits_of, over_time
@@ -21,11 +21,9 @@ from pipewave.simulate.traffic import Traffic, synthetic
 from pipewave.web import limits
 from pipewave.web.forms import Form, Gpu, Model, Name, WhatIf, cache_dtype, gpu_of, model_of, name_of, query_command
 
-Degree = Annotated[int, Field(ge=1, le=4096)]
 Size = Annotated[int, Field(ge=1, le=limits.STEP_TOKENS)]
 Count = Annotated[int, Field(ge=1, le=limits.TRAFFIC_REQUESTS)]
 Engines = Annotated[int, Field(ge=0, le=limits.ENGINES)]
-Limit = Annotated[float, Field(gt=0, lt=1e12)]
 POINTS = 240  # of a timeline
 
 
@@ -48,18 +46,18 @@ class TrafficQuery(Form):
     model: Model
     gpu: Gpu
     what_if: WhatIf
-    tp: Degree = 1
-    pp: Degree = 1
-    ep: Degree = 1
-    dp: Degree = 1
+    tp: limits.Degree = 1
+    pp: limits.Degree = 1
+    ep: limits.Degree = 1
+    dp: limits.Degree = 1
     prefill_engines: Engines = 0
     decode_engines: Engines = 0
-    prefill_tp: Degree | None = None
-    prefill_ep: Degree | None = None
-    prefill_dp: Degree | None = None
-    decode_tp: Degree | None = None
-    decode_ep: Degree | None = None
-    decode_dp: Degree | None = None
+    prefill_tp: limits.Degree | None = None
+    prefill_ep: limits.Degree | None = None
+    prefill_dp: limits.Degree | None = None
+    decode_tp: limits.Degree | None = None
+    decode_ep: limits.Degree | None = None
+    decode_dp: limits.Degree | None = None
     speculative: Name | None = None
     engine: Name = "vllm"
     kv_cache_dtype: Name | None = None
@@ -74,9 +72,9 @@ class TrafficQuery(Form):
     seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 0
     trace: TraceFile | None = None
     settled: bool = False
-    ttft_ms: Limit | None = None
-    tpot_ms: Limit | None = None
-    e2e_ms: Limit | None = None
+    ttft_ms: limits.Limit | None = None
+    tpot_ms: limits.Limit | None = None
+    e2e_ms: limits.Limit | None = None
 
 
 def traffic_answer(query: TrafficQuery) -> dict[str, Any]:
@@ -109,7 +107,7 @@ def _traffic(query: TrafficQuery) -> Traffic:
         raise BadInput("give either a rate or a concurrency, not both", field="rate")
     pace: dict[str, Any] = {"rate": query.rate, "concurrency": query.concurrency}
     if query.trace is not None:
-        return parse_trace(query.trace.text, query.trace.file, requests=query.requests, **pace)
+        return read_trace(query.trace.file, query.trace.text, requests=query.requests, **pace)
     sizes = {"input_len": query.input_len, "output_len": query.output_len}
     return synthetic(query.requests, **sizes, spread=query.spread, seed=query.seed, **pace)
 
