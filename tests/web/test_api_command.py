@@ -20,7 +20,7 @@ QUERY = '{"model": "Llama-3.1-8B", "gpu": "H200", "batch": 2, "input_len": 64, "
 
 
 def test_without_the_extra_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipewave.cli.web.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "fastapi", None)
     done = CliRunner().invoke(build(), ["web", "--no-open"])
     assert isinstance(done.exception, MissingExtra)
     assert "pip install 'pipewave[web]'" in done.exception.message

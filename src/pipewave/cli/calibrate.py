@@ -12,9 +12,7 @@ from pipewave.errors import BadInput, MissingField
 
 
 def calibrate(
-    store: Annotated[
-        Path | None, Option(help="Rows of `pipewave measure`: its store, a packed file or a folder.")
-    ] = None,
+    store: Annotated[Path | None, Option(help="Rows of `pipewave measure`: store, packed file or folder.")] = None,
     gpu: Annotated[str | None, Option(help="The GPU they were measured on: a name, or its spec file.")] = None,
     out: Annotated[Path | None, Option(help="Where to save; default: where predictions look for it.")] = None,
     force: Annotated[bool, Option("--force", help="Take rows of the fake device too.")] = False,
@@ -71,6 +69,5 @@ def remove(
     print(f"removed {path}")
 
 
-GROUP = Group(
-    "Correct predictions for your GPU from as few as 30 rows of it.", {"list": list_, "remove": remove}, calibrate
-)
+ABOUT = "Correct predictions for your GPU from as few as 30 rows of it."
+GROUP = Group(ABOUT, {"list": list_, "remove": remove}, calibrate)

@@ -83,9 +83,7 @@ def engines(
 
 
 def model_command(
-    model: Annotated[
-        str, Argument(help="config.json, a directory with one, a repository of the hub cache, a built-in name.")
-    ] = "",
+    model: Annotated[str, Argument(help="config.json, its directory, a repository of the cache, a name.")] = "",
     tp: Tp = 1,
     pp: Pp = 1,
     ep: Ep = 1,
@@ -151,8 +149,5 @@ def accuracy(
         return
     for part, cells in parts.items():
         rows = [{**row, "software": f"{row['stack']} {row['impl']}"} for row in cells]
-        show(
-            [{head: row[name] for name, head in LABELS["accuracy"].items()} for row in rows],
-            "table",
-            title=TITLES[part],
-        )
+        shown = [{head: row[name] for name, head in LABELS["accuracy"].items()} for row in rows]
+        show(shown, "table", title=TITLES[part])

@@ -97,7 +97,7 @@ class Parameter:
         """The help, with the default where that says something."""
         if self.required:
             return f"{self.help} [required]".strip() if self.is_option else self.help
-        silent = self.default in (None, "", [], False) or (self.is_flag and not self.off)
+        silent = self.default in (None, "", [], (), False) or (self.is_flag and not self.off)
         shown = self.opts[0] if self.default is True and self.is_option else self.default
         return self.help if silent else f"{self.help} [default: {shown}]".strip()
 

@@ -46,11 +46,15 @@ def answer_cases(
     with ExitStack() as stack:
         lines = (line for line in _opened(stack, cases) if line.strip())
         if out == whole.STANDARD:
-            return _ended(answers(lines, sys.stdout).failed)
-        of = whole.fingerprint(cases, *asked) if regular else ""
-        sink = stack.enter_context(whole.lines(out, of=of, resume=resume))
-        failed = sum(ERROR in line for line in sink.kept())
-        return _ended(failed + answers(islice(lines, sink.count, None), sink.file).failed)
+            failed = answers(lines, sys.stdout).failed
+        else:
+            of = whole.fingerprint(cases, *asked) if regular else ""
+            sink = stack.enter_context(whole.lines(out, of=of, resume=resume))
+            failed = sum(ERROR in line for line in sink.kept())
+            failed += answers(islice(lines, sink.count, None), sink.file).failed
+    if failed:  # on stderr, since their errors are among the answers
+        say(f"refused cases: {failed}; each says why in `error` of its answer")
+    return 1 if failed else 0
 
 
 def _opened(stack: ExitStack, path: str) -> TextIO:
@@ -67,13 +71,6 @@ def _opened(stack: ExitStack, path: str) -> TextIO:
     if file.buffer.peek(2).startswith(GZIP):  # type: ignore[attr-defined]
         raise BadFile(f"{path} is compressed: gunzip -c {path} | pipewave ... --cases -", field="cases")
     return file
-
-
-def _ended(failed: int) -> int:
-    """Exit status after a file of cases; refused ones are told on stderr, since their errors are among the answers."""
-    if failed:
-        say(f"refused cases: {failed}; each says why in `error` of its answer")
-    return 1 if failed else 0
 
 
 def put(text: str, out: str, *inputs: str | None) -> None:
