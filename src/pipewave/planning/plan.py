@@ -294,9 +294,8 @@ class Plan(Shown):
             better = gpu.what_if(name=gpu.name, **{name: 1.1 * getattr(gpu, name)})
             changed = screen(self.spec, split, self.question, better, at_rate=base.rate)
             if not (base.refused or changed.refused):
-                pairs = zip(
-                    CHANGES, (*changed.times_ms[:2], changed.rate), (*base.times_ms[:2], base.rate), strict=True
-                )
+                after, before = ((*one.times_ms[:2], one.rate) for one in (changed, base))
+                pairs = zip(CHANGES, after, before, strict=True)
                 out.append({"more": f"+10 % {label}"} | {key: round(100 * (b / a - 1), 2) for key, b, a in pairs})
         return out
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 from pipewave.errors import PipewaveError
@@ -62,13 +63,9 @@ class Search:
 
     def look(self) -> None:
         """Every split, then the promising ones with drafts, then pools of engines apart."""
-        plain = [
-            replace(split, **settings)
-            for gpu in self.space.gpus
-            for weights in self.space.weights
-            for split in self.space.splits(self.models[weights], gpu, weights)
-            for settings in self.space.settings()
-        ]
+        kinds = product(self.space.gpus, self.space.weights)
+        splits = (split for gpu, form in kinds for split in self.space.splits(self.models[form], gpu, form))
+        plain = [replace(split, **settings) for split in splits for settings in self.space.settings()]
         ways = self.space.drafts(self.models[""])
         first = self._screened([replace(split, speculative=ways[0]) for split in plain], len(ways) > 1)
         if len(ways) > 1:
@@ -147,10 +144,9 @@ class Search:
             self.serve(could)
 
     def _order(self, *, sure: bool) -> list[int]:
-        numbers = [i for i, one in enumerate(self.looked) if one.rate > 0]
-        return sorted(
-            numbers, key=lambda i: (self.seems(self.looked[i], sure=sure), self.seems(self.looked[i], sure=False))
-        )
+        costs = {i: tuple(self.seems(one, sure=which) for which in (sure, False))
+                 for i, one in enumerate(self.looked) if one.rate > 0}  # fmt: skip
+        return sorted(costs, key=costs.__getitem__)
 
     def _each_gpu(self, order: Iterable[int]) -> Iterator[int]:
         boards = len(self.space.gpus) * len(self.space.power_limits)
@@ -175,11 +171,8 @@ class Search:
         out = [design for found in self.found.values() for design in found]
         if not self.demand.given:
             best = {tuple(d.split.by_gpu): d for d in sorted(out, key=lambda d: -d.cost) if d.sure}
-            lower = [
-                (self.models[design.split.weights], design, self.question, share)
-                for design in best.values()
-                for share in LOWER
-            ]
+            each = product(best.values(), LOWER)
+            lower = [(self.models[design.split.weights], design, self.question, share) for design, share in each]
             found = self._each(serve_slower, lower)
             out += [self._design(task[1].look, one) for task, one in zip(lower, found, strict=True) if one]
         return out

@@ -54,9 +54,8 @@ def read(command: str) -> ClientLoad:
     text = " ".join(word.rpartition("/")[2].removesuffix(".py") for word in words)
     client = next((one for one in clients if one.program in text), None)
     if client is None:
-        raise BadInput(
-            f"client: no benchmark in {command[:80]!r}; known: {', '.join(c.program for c in clients)}", field="client"
-        )
+        known = ", ".join(one.program for one in clients)
+        raise BadInput(f"client: no benchmark in {command[:80]!r}; known: {known}", field="client")
     goals, words = _goodput(words)
     taken = options(words, named(table["fields"]))
     passed = passed_over("it", "client", taken, table, ("--goodput", *table["not_modelled"]))
@@ -64,9 +63,8 @@ def read(command: str) -> ClientLoad:
     if (chosen := taken.said.get("dataset", MADE[0])) not in (*MADE, *datasets()):
         notes.append(f"dataset {chosen}: its lengths are not known here; those of the options are taken")
     if "concurrency" in taken.said and math.isfinite(_number("rate", taken.said.get("rate", "inf"))):
-        notes.append(
-            "request-rate beside max-concurrency: the concurrency is kept, requests come as soon as one is done"
-        )
+        kept = "the concurrency is kept, requests come as soon as one is done"
+        notes.append(f"request-rate beside max-concurrency: {kept}")
     return ClientLoad(_traffic(client, taken), limits_of(**goals), (*notes, *passed))
 
 

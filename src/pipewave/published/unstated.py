@@ -121,9 +121,8 @@ def version_of(engine: str, named: str | None, model_type: str, *, served: bool)
         return Version(became, given=False, notes=(note,))
     number, why = assumed_version(engine, model_type) if served else ("", "")
     said = f"version {text!r} has no number" if text else "version not given"
-    return Version(
-        number, given=False, notes=(f"{said}: {why or 'its default is assumed'}, and the interval is wider",)
-    )
+    note = f"{said}: {why or 'its default is assumed'}, and the interval is wider"
+    return Version(number, given=False, notes=(note,))
 
 
 def newest(engine: str) -> str:

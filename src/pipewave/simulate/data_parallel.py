@@ -115,10 +115,10 @@ class DataParallelGroup:
                 count = rank.quiet_steps(count)
             if count < FEWEST or not self.decoding:
                 break
-            first, last = (
-                self.timer.group_seconds([(one.decoding, one.cached + ahead * one.decoding, ()) for one in self.ranks])
-                for ahead in (1, count)
+            work = (
+                [(one.decoding, one.cached + ahead * one.decoding, ()) for one in self.ranks] for ahead in (1, count)
             )
+            first, last = map(self.timer.group_seconds, work)
             took = np.linspace(first, last, count) * self.jitters[(self.steps + np.arange(count)) % len(self.jitters)]
             found = np.add.accumulate(np.concatenate(([now], took)))[1:]
             run = int(np.searchsorted(found, until, "right"))

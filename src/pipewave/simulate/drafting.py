@@ -148,10 +148,9 @@ def with_drafter(memory: Budget, runner: Runner, how: Speculative | None) -> Bud
     if model is None:
         return memory
     split = runner.deployment.parallel
-    weights = (
-        weight_bytes(model, replace(split, pp=1)) if how.model else draft_bytes(model, split.tp, split.group)
-    ) / GIB
+    alone = replace(split, pp=1)
+    weights = weight_bytes(model, alone) if how.model else draft_bytes(model, split.tp, split.group)
     own = kv_bytes_per_token(runner.deployment.model, split, runner.deployment.kv_dtype)
-    more = kv_bytes_per_token(model, replace(split, pp=1), runner.deployment.kv_dtype)
+    more = kv_bytes_per_token(model, alone, runner.deployment.kv_dtype)
     share = own / (own + more) if own else 1.0
-    return beside(memory, weights, runner.engine.memory.page_size, "drafting layers", "speculative", share)
+    return beside(memory, weights / GIB, runner.engine.memory.page_size, "drafting layers", "speculative", share)

@@ -62,10 +62,8 @@ class Uncertainty:
 
     def half(self, metric: str) -> float:
         """Half the 90 % interval of a figure's logarithm."""
-        drafts = 0.0 if metric in FIRST else self.drafts
-        return math.hypot(
-            self.kernels, self.server(metric), self.version(metric), self.uneven(metric), self.pools, drafts
-        )
+        open_ = (self.server(metric), self.version(metric), self.uneven(metric))
+        return math.hypot(self.kernels, *open_, self.pools, 0.0 if metric in FIRST else self.drafts)
 
     def ends(self, metric: str, value: float) -> dict[str, float]:
         """Both ends of a figure's interval, as `_low` and `_high`."""

@@ -72,11 +72,7 @@ def side_of(given: Any, name: str) -> Side:
     for key, value in said.items():
         if key == "gpu":
             find_gpu(str(value))
-        elif (
-            isinstance(value, bool)
-            or not isinstance(value, int)
-            or not 1 <= value <= (1 << 20 if "max" in key else LARGEST)
-        ):
+        elif type(value) is not int or not 1 <= value <= (1 << 20 if "max" in key else LARGEST):
             raise BadInput(f"{name}.{key} = {value!r}: must be a positive integer", field=name)
     return Side(**said)
 
@@ -115,9 +111,8 @@ class Pools:
             alone = Server.of(model, gpu, setup, longest)
             return cls((alone,), (alone.setup.replicas,))
         setups = replace(sides[0].of(setup), speculative=None), sides[1].of(setup)
-        servers = tuple(
-            Server.of(model, side.gpu or gpu, one, longest) for side, one in zip(sides, setups, strict=True)
-        )
+        pairs = zip(sides, setups, strict=True)
+        servers = tuple(Server.of(model, side.gpu or gpu, setup, longest) for side, setup in pairs)
         workers = tuple(side.workers * server.setup.replicas for side, server in zip(sides, servers, strict=True))
         return cls(servers, workers)
 

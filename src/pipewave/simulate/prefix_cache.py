@@ -131,9 +131,8 @@ class CheckpointStore:
         reached = 0
         for block in reversed(self.shared.blocks(request, found // self.tokens)):
             places = self.places.get(block, {}) if block in self.pool else {}
-            if reached := max(
-                (min(at, found) for at, most in places.items() if at <= found or prompt > most), default=0
-            ):
+            used = (min(at, found) for at, most in places.items() if at <= found or prompt > most)
+            if reached := max(used, default=0):
                 self.pool.touch(block)
                 break
         if found > reached:

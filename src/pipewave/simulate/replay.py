@@ -145,11 +145,8 @@ def _summary(work: Workload, steps: Steps, gpu: str, engine: str) -> Replay:
     times: dict[str, float] = {}
     for side, column in {"": steps.total_us, "_low": steps.low_us, "_high": steps.high_us}.items():
         parts = [float(column[chosen].sum()) / 1e3 for chosen in (prefill, decode)]
-        times |= {
-            f"prefill_ms{side}": parts[0],
-            f"decode_ms_mean{side}": parts[1] / count,
-            f"total_ms{side}": sum(parts),
-        }
+        times |= {f"prefill_ms{side}": parts[0], f"decode_ms_mean{side}": parts[1] / count}
+        times[f"total_ms{side}"] = sum(parts)
     breakdown = {
         phase: {name: float(values[chosen].sum()) / 1e3 for name, values in (steps.families | steps.gaps).items()}
         for phase, chosen in (("prefill_ms", prefill), ("decode_ms", decode))
@@ -191,7 +188,5 @@ def _identity(spec: ModelSpec, source: object) -> dict[str, Any]:
     if not (architecture and alike and isinstance(mixer, Gqa) and isinstance(ffn, Mlp)):
         return {"model": spec.model_type, "model_source": config}
     shape = (spec.hidden, mixer.heads, mixer.kv_heads, mixer.head_dim, ffn.inter, spec.vocab)
-    return {
-        "model": architecture,
-        "model_params": dict(zip(SHAPE, shape, strict=True)) | {"num_hidden_layers": len(spec.layers)},
-    }
+    params = dict(zip(SHAPE, shape, strict=True)) | {"num_hidden_layers": len(spec.layers)}
+    return {"model": architecture, "model_params": params}

@@ -197,10 +197,8 @@ class Steadiness:
             return f"saturated: {rates}; waits grow for as long as requests come"
         if self.steady:
             return "steady"
-        enough = (
-            f": the run is too short, ask for {self.requests:,} requests" if self.requests else ": all come at once"
-        )
-        return f"no steady state{enough}"
+        short = f"the run is too short, ask for {self.requests:,} requests"
+        return f"no steady state: {short if self.requests else 'all come at once'}"
 
 
 def steadiness(record: Record, traffic: Traffic) -> Steadiness:

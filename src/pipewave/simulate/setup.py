@@ -85,9 +85,8 @@ class Setup:
                 check_whole(name, getattr(self, name), high=most)
         share = self.gpu_memory_utilization
         if share is not None and not 0 < share <= 1:
-            raise BadInput(
-                f"gpu_memory_utilization = {share!r}: must be above 0 and at most 1", field="gpu_memory_utilization"
-            )
+            name = "gpu_memory_utilization"
+            raise BadInput(f"{name} = {share!r}: must be above 0 and at most 1", field=name)
 
     @property
     def front_end(self) -> Front:

@@ -211,10 +211,8 @@ def queued_times(
     from pipewave.simulate.server import timer_of  # only where a part waits
     from pipewave.simulate.simulation import Pool, Simulation
 
-    traffic = batch.traffic()
-    timer = timer_of(
-        runner, batch.budget, min(batch.requests, runner.engine.scheduler.max_requests), traffic.longest, how
-    )
+    traffic, most = batch.traffic(), min(batch.requests, runner.engine.scheduler.max_requests)
+    timer = timer_of(runner, batch.budget, most, traffic.longest, how)
     pool = Pool(timer, policy, kv, runner.deployment.parallel.pp)
     record = Simulation(traffic, pool, keep_steps=False).run()
     later = max(batch.output_len - 1, 1)

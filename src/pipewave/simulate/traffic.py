@@ -170,12 +170,8 @@ def drawn_from(name: str, requests: int, *, seed: int = 0, output_len: int | Non
     output_len: of all requests, in place of the dataset's. Raises BadInput for a name that is not known.
     """
     if name not in _recorded():
-        raise BadInput(
-            f"dataset = {name!r}: lengths are known of {', '.join(datasets())};{did_you_mean(name, datasets())}".rstrip(
-                ";"
-            ),
-            field="dataset",
-        )
+        known_of = f"lengths are known of {', '.join(datasets())};{did_you_mean(name, datasets())}".rstrip(";")
+        raise BadInput(f"dataset = {name!r}: {known_of}", field="dataset")
     known, rng = _recorded()[name], np.random.default_rng(seed)
     counts = np.array(known["counts"], float)
     cells = rng.choice(counts.size, requests, p=counts.ravel() / counts.sum())

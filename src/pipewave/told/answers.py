@@ -101,7 +101,7 @@ def _part(name: str, case: Case, usual: Answer) -> Array:
     """
     if name in ("ttft_ms", "tpot_ms"):
         return _alone(name)
-    if name == "energy_j_per_output_token":
+    if name == ENERGY:
         return _alone("energy")
     sign = 1.0 if name == "e2e_ms" else -1.0
     if case.mode == "offline":

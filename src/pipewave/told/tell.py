@@ -64,9 +64,8 @@ def tell(files: Sequence[str | Path], *, also: Mapping[str, Any] | None = None, 
 def _row(run: Measured) -> dict[str, Any]:
     predicted = figures(run.case).answer
     load = {name: getattr(run.case, name) for name in SHOWN if getattr(run.case, name) is not None}
-    over = {
-        f"{name} off %": round(100 * (value / predicted[name] - 1), 1) for name, value in run.means if name in predicted
-    }
+    known = ((name, value / predicted[name]) for name, value in run.means if name in predicted)
+    over = {f"{name} off %": round(100 * (ratio - 1), 1) for name, ratio in known}
     return load | {name: round(value, 3) for name, value in run.means} | over
 
 
@@ -108,10 +107,8 @@ def next_loads(found: Told) -> list[dict[str, Any]]:
         raise BadInput("next: none of the told runs can be simulated", field="next")
     prior, told = found.learned.posterior.prior, found.learned.posterior.told
     loads = list(_loads(found.measured[found.learned.runs[0]].case))
-    points = [
-        Points.of([point(one, name, 0) for name in MEASURED if name in one.slopes and name != ENERGY])
-        for _, one in loads
-    ]
+    names = [name for name in MEASURED if name != ENERGY]
+    points = [Points.of([point(one, name, 0) for name in names if name in one.slopes]) for _, one in loads]
     every, chosen = Points.joined(points), list[int]()
     rows = []
 

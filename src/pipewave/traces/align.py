@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import compress, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 from pipewave.calls.families import Call, Elementwise, Gemm, RmsNorm
@@ -60,11 +60,8 @@ def parts(deployment: Deployment, batch: Batch) -> tuple[tuple[Use, int | None],
     for layer in model.layers:
         if id(layer) not in bodies:
             alone = replace(deployment, model=replace(model, layers=(layer,))).kernels(batch)[: -len(tail)]
-            first = [use.name.startswith("embedding") for use in alone]
-            bodies[id(layer)] = (
-                list(compress(alone, first)),
-                [use for use, it in zip(alone, first, strict=True) if not it],
-            )
+            sides = ([use for use in alone if use.name.startswith("embedding") == first] for first in (True, False))
+            bodies[id(layer)] = next(sides), next(sides)
     head = bodies[id(model.layers[0])][0]
     middle = [(use, number) for number, layer in enumerate(model.layers) for use in bodies[id(layer)][1]]
     return (*((use, None) for use in head), *middle, *((use, None) for use in tail))

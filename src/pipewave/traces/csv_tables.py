@@ -60,10 +60,8 @@ def _rows(text: str, source: str, tool: str) -> list[list[str]]:
         raise bad(source, f"truncated, or not a table of {tool} ({problem})") from problem
     for number, row in enumerate(rows):
         if len(row) < len(rows[0]):
-            raise bad(
-                source,
-                f"truncated or damaged: row {number} of a table of {tool} has {len(row)} of {len(rows[0])} columns",
-            )
+            where = f"row {number} of a table of {tool}"
+            raise bad(source, f"truncated or damaged: {where} has {len(row)} of {len(rows[0])} columns")
     return rows
 
 
@@ -90,10 +88,8 @@ def _of_nsys(text: str, source: str) -> Trace:
             sums[counted] = sum(int(_number(row[counted]) or 0) for row in rows)
     if not work:
         raise bad(source, "sums only: print each kernel, `nsys stats --report cuda_gpu_trace --format csv`")
-    timed = sorted(
-        (replace(one, launch=one.launch or launched.get((one.name, one.start_us))) for one in work),
-        key=lambda one: one.start_us,
-    )
+    timed = [replace(one, launch=one.launch or launched.get((one.name, one.start_us))) for one in work]
+    timed.sort(key=lambda one: one.start_us)
     name = re.sub(r" \(\d+\)$", "", device) if device else None
     return Trace(source, name, tuple(timed), notes=_nsys_notes(timed, sums, source, launches=bool(launched)))
 
@@ -215,17 +211,14 @@ def _long(rows: Sequence[Row], source: str) -> list[Kernel]:
     if metrics[last] < min(metrics.values() if len(metrics) == 1 else (n for i, n in metrics.items() if i != last)):
         raise bad(source, f"truncated: kernel {last} has {metrics[last]} metrics, others more")
     timed = [row for row in rows if row.get("Metric Name") in (DURATION, "Duration")]
-    return [
-        _profiled(i, row, row.get("Metric Value", ""), row.get("Metric Unit", ""), source)
-        for i, row in enumerate(timed)
-    ]
+    told = ((row, row.get("Metric Value", ""), row.get("Metric Unit", "")) for row in timed)
+    return [_profiled(i, *one, source) for i, one in enumerate(told)]
 
 
 def _profiled(index: int, row: Row, value: str, unit: str, source: str) -> Kernel:
     duration = _number(value)
     if duration is None or duration < 0 or (unit or "ns") not in TO_US:
         raise bad(source, f"kernel {row.get('ID')}: duration {value[:40]!r} {unit[:40]!r}")
-    grid, block = (
-        tuple(int(n[:12]) for n in re.findall(r"\d+", row.get(f"{of} Size", ""))) for of in ("Grid", "Block")
-    )
+    sizes = (re.findall(r"\d+", row.get(f"{of} Size", "")) for of in ("Grid", "Block"))
+    grid, block = (tuple(int(n[:12]) for n in each) for each in sizes)
     return Kernel(row.get("Kernel Name", ""), float(index), duration * TO_US[unit or "ns"], grid, block)

@@ -22,9 +22,8 @@ def shape_text(call: Mapping[str, Any]) -> str:
             return f"{value[0]}*{len(value)}" if len(value) > 1 else str(value[0])
         return f"{min(value)}..{max(value)} ({len(value)})"
 
-    return " ".join(
-        f"{name}={brief(value)}" for name, value in call.items() if name not in QUIET and value is not False
-    )
+    said = {name: value for name, value in call.items() if name not in QUIET and value is not False}
+    return " ".join(f"{name}={brief(value)}" for name, value in said.items())
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,10 +88,8 @@ def idle(trace: Trace) -> Idle | None:
             parts = _parts(since, kernel, returns, trace.inputs)
             for cause, part in parts.items():
                 causes[cause] += part
-            at = since - trace.kernels[0].start_us
-            gaps.append(
-                Gap(at, sum(parts.values()), max(parts, key=parts.__getitem__), short(before), short(kernel.name))
-            )
+            at, main = since - trace.kernels[0].start_us, max(parts, key=parts.__getitem__)
+            gaps.append(Gap(at, sum(parts.values()), main, short(before), short(kernel.name)))
     gaps.sort(key=lambda gap: -gap.idle_us)
     return Idle(span, span - sum(causes.values()), causes, tuple(gaps[:LONGEST]))
 
@@ -149,9 +147,8 @@ def paced(
         ran = [(one.start_us, one.duration_us) for each in groups for one in each.kernels]
         span = max(start + took for start, took in ran) - min(start for start, _ in ran)
         waits[step] = max(span - sum(took for _, took in ran), 0.0)
-    slower = {
-        step: (limited_us(us + waits[step], energy[step], SCALAR) - waits[step]) / us for step, us in kernels.items()
-    }
+    limited = {step: limited_us(us + waits[step], energy[step], SCALAR) - waits[step] for step, us in kernels.items()}
+    slower = {step: us / kernels[step] for step, us in limited.items()}
     paced = []
     for asked, groups in zip(found, members, strict=True):
         factor = float(np.mean([slower[one.head.step] for one in groups]))

@@ -36,9 +36,8 @@ def replayed(answer: Mapping[str, Any]) -> doc.Document:
 
 def step(answer: Mapping[str, Any]) -> doc.Document:
     """One engine iteration. Raises KeyError or TypeError where it is no answer of `step`."""
-    parts = [
-        part | {"share": doc.percent(part["share"])} for part in answer["parts"] if part["total_us"] >= SHORTEST_US
-    ]
+    long = (part for part in answer["parts"] if part["total_us"] >= SHORTEST_US)
+    parts = [part | {"share": doc.percent(part["share"])} for part in long]
     staged = any(part["stage"] for part in parts)
     columns = {name: head for name, head in PARTS.items() if staged or name != "stage"}
     took = f"{doc.number(float(answer['total_us']))} µs", doc.between(answer["low_us"], answer["high_us"], "µs")
@@ -46,9 +45,8 @@ def step(answer: Mapping[str, Any]) -> doc.Document:
     basis = {name: sum(part["total_us"] for part in parts if part["basis"] == name) / (answer["total_us"] or 1.0)
              for name in dict.fromkeys(part["basis"] for part in parts) if name}  # fmt: skip
     title = "One engine step" + (f": {answer['model']} on {answer['gpu']}" if "model" in answer else "")
-    return doc.Document(
-        title, "", (doc.Facts((doc.Fact("one step", *took),)), table, *doc.closing(answer)), doc.rests_on(basis)
-    )
+    facts = doc.Facts((doc.Fact("one step", *took),))
+    return doc.Document(title, "", (facts, table, *doc.closing(answer)), doc.rests_on(basis))
 
 
 def _blocks(answer: Mapping[str, Any]) -> Iterator[doc.Block]:
@@ -81,15 +79,11 @@ def _breakdown(breakdown: Mapping[str, Mapping[str, float]]) -> Iterator[doc.Blo
     total = {name: sum(parts.get(name, 0.0) for parts in breakdown.values()) for parts in breakdown.values()
              for name in parts}  # fmt: skip
     names = [name for name in sorted(total, key=lambda name: -total[name]) if total[name] > 0]
-    bars = [(PHASES.get(phase, doc.words(phase)), _folded(names, parts)) for phase, parts in breakdown.items()]
-    shown = [(part.name, part.colour) for part in bars[0][1]] if bars else []
-    drawing = svg.stacks(bars, "time by kernel family") + svg.legend(shown)
-    yield doc.Chart(
-        "Where the time goes", drawing, "By kernel family; what the engine adds (gaps) has names of its own."
-    )
-    yield doc.shares_of(
-        "family", names, {PHASES.get(phase, doc.words(phase)): parts for phase, parts in breakdown.items()}
-    )
+    by_phase = {PHASES.get(phase, doc.words(phase)): parts for phase, parts in breakdown.items()}
+    drawing = svg.bars([(phase, _folded(names, parts)) for phase, parts in by_phase.items()], "time by kernel family")
+    note = "By kernel family; what the engine adds (gaps) has names of its own."
+    yield doc.Chart("Where the time goes", drawing, note)
+    yield doc.shares_of("family", names, by_phase)
 
 
 def _folded(names: Sequence[str], sizes: Mapping[str, float]) -> list[Part]:
@@ -102,25 +96,21 @@ def _folded(names: Sequence[str], sizes: Mapping[str, float]) -> list[Part]:
 
 def _pipes(pipes: Mapping[str, Mapping[str, float]]) -> doc.Chart:
     names = list(dict.fromkeys(name for shares in pipes.values() for name in shares))
-    bars = [(phase, _folded(names, shares)) for phase, shares in pipes.items()]
-    drawing = svg.stacks(bars, "time by pipe") + svg.legend([(part.name, part.colour) for part in bars[0][1]])
+    drawing = svg.bars([(phase, _folded(names, shares)) for phase, shares in pipes.items()], "time by pipe")
     said = "; ".join(f"{phase}: " + ", ".join(f"{n} {doc.percent(s)}" for n, s in shares.items() if s >= 0.0005)
                      for phase, shares in pipes.items())  # fmt: skip
-    return doc.Chart(
-        "What the kernels wait for", drawing, f"Share of a step by the pipe that bounds each kernel. {said}."
-    )
+    note = f"Share of a step by the pipe that bounds each kernel. {said}."
+    return doc.Chart("What the kernels wait for", drawing, note)
 
 
 def _memory(memory: Mapping[str, float]) -> Iterator[doc.Block]:
     sizes = dict(memory) | {"kv_left": memory["kv"] - memory.get("kv_used", 0.0)}
     parts = [Part(MEMORY_NAMES.get(name, name), float(sizes.get(name, 0.0)), i) for i, name in enumerate(MEMORY)]
-    drawing = svg.stacks([("GiB", parts)], "memory", whole=float(memory["total"]))
-    drawing += svg.legend([(part.name, part.colour) for part in parts])
+    drawing = svg.bars([("GiB", parts)], "memory", whole=float(memory["total"]))
     yield doc.Chart("Memory of the fullest GPU", drawing)
     rows = tuple((part.name, part.size, doc.percent(part.size / memory["total"])) for part in parts)
-    yield doc.Table(
-        "", ("part", "GiB", "share"), rows, f"The KV cache holds {doc.number(int(memory['kv_tokens']))} tokens."
-    )
+    note = f"The KV cache holds {doc.number(int(memory['kv_tokens']))} tokens."
+    yield doc.Table("", ("part", "GiB", "share"), rows, note)
 
 
 def _step(phase: str, step: Mapping[str, Any]) -> doc.Table:

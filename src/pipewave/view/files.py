@@ -35,9 +35,7 @@ def html(document: Document) -> str:
 def _element(one: Block) -> str:
     if isinstance(one, Facts):
         texts = (map(escape, (fact.value, fact.name, fact.detail)) for fact in one.facts)
-        facts = (
-            f"<div><b>{value}</b><span>{name}</span><small>{detail}</small></div>" for value, name, detail in texts
-        )
+        facts = (f"<div><b>{value}</b><span>{name}</span><small>{more}</small></div>" for value, name, more in texts)
         return f'<section class="facts">{"".join(facts)}</section>'
     if isinstance(one, Table):
         return f"<section>{_heading(one.title)}{_table(one)}{_note(one.note)}</section>"
@@ -59,10 +57,8 @@ def _note(note: str) -> str:
 def _table(table: Table) -> str:
     right = [all(is_number(row[i]) for row in table.rows) for i in range(len(table.columns))]
     heads = "".join(_cell("th", name, right[i]) for i, name in enumerate(table.columns))
-    rows = "".join(
-        "<tr>" + "".join(_cell("td", number(value), right[i]) for i, value in enumerate(row)) + "</tr>"
-        for row in table.rows
-    )
+    cells = (("".join(_cell("td", number(value), right[i]) for i, value in enumerate(row))) for row in table.rows)
+    rows = "".join(f"<tr>{row}</tr>" for row in cells)
     many = " many" if len(table.columns) > MANY else ""
     return f'<div class="wide{many}"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
 
@@ -107,9 +103,6 @@ def _paragraphs(block: Block) -> Iterator[str]:
 
 
 def _lines(table: Table) -> str:
-    lines = [
-        [_text(name) for name in table.columns],
-        ["---"] * len(table.columns),
-        *([_text(number(v)) for v in row] for row in table.rows),
-    ]
+    rows = ([_text(number(value)) for value in row] for row in table.rows)
+    lines = [map(_text, table.columns), ["---"] * len(table.columns), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -28,17 +28,14 @@ def predictions(answer: Mapping[str, Any]) -> doc.Document:
     shares = [[f"{doc.bar(row[name], 8):8} {row[name]:4.0%}" if row[name] else "" for name in pipes] for row in rows]
     busy = tuple((row["gpu"], *texts) for row, texts in zip(rows, shares, strict=True))
     refused = tuple(str(row["error"]["message"]) for row in answer["predictions"] if "error" in row)
-    return doc.Document(
-        str(answer.get("call", "One kernel call")),
-        "",
-        (
-            doc.table_of("", shown, PREDICTED, droppable=DROPPABLE),
-            doc.Table("busy share of each pipe", ("GPU", *(name.removeprefix(BUSY) for name in pipes)), busy),
-            doc.Notes(refused, detail=False),
-            doc.Notes(tuple(compared([(row["gpu"], row["notes"]) for row in rows]))),
-        ),
-        _evidence([str(row["basis"]) for row in rows]),
+    blocks = (
+        doc.table_of("", shown, PREDICTED, droppable=DROPPABLE),
+        doc.Table("busy share of each pipe", ("GPU", *(name.removeprefix(BUSY) for name in pipes)), busy),
+        doc.Notes(refused, detail=False),
+        doc.Notes(tuple(compared([(row["gpu"], row["notes"]) for row in rows]))),
     )
+    sure = _evidence([str(row["basis"]) for row in rows])
+    return doc.Document(str(answer.get("call", "One kernel call")), "", blocks, sure)
 
 
 def _evidence(basis: Sequence[str]) -> str:
@@ -61,9 +58,8 @@ def document(answer: Mapping[str, Any]) -> doc.Document:
 def _blocks(answer: Mapping[str, Any]) -> Iterator[doc.Block]:
     series = [one for one in answer["series"] if "error" not in one]
     yield _latency(answer, series)
-    waved = [one for one in series if one["waves"]]
-    if waved:
-        yield _waves(answer, series, waved)
+    if any(one["waves"] for one in series):
+        yield _waves(answer, series)
     yield from (_table(answer, one) for one in series)
     for tuned in answer["tuner"] or ():
         runs = tuple((run["from"], run["to"], " ".join(f"{k}={v}" for k, v in run["config"].items()))
@@ -75,14 +71,10 @@ def _blocks(answer: Mapping[str, Any]) -> Iterator[doc.Block]:
     yield from doc.closing({**answer, "notes": said})
 
 
-def _wide(values: Sequence[float]) -> bool:
-    return min(values) > 0 and max(values) / min(values) > 30
-
-
 def _latency(answer: Mapping[str, Any], series: Sequence[Mapping[str, Any]]) -> doc.Chart:
     x = [float(value) for value in answer["x"]]
     every = [value for one in series for name in ("floor_us", "high_us") for value in one[name]]
-    axes = svg.frame(x, every, (doc.words(answer["field"]), "µs"), logs=(_wide(x), _wide(every)), zero=True)
+    axes = svg.frame(x, every, (doc.words(answer["field"]), "µs"), zero=True)
     body = [axes.grid()]
     for i, one in enumerate(series):
         body.append(svg.tag("path", d=axes.band(x, one["low_us"], one["high_us"]), cls=f"{svg.colour(i)} band"))
@@ -93,12 +85,10 @@ def _latency(answer: Mapping[str, Any], series: Sequence[Mapping[str, Any]]) -> 
                  "Line: prediction with its 90 % band; dashes: a good kernel; dots: physical floor.")  # fmt: skip
 
 
-def _waves(
-    answer: Mapping[str, Any], series: Sequence[Mapping[str, Any]], waved: Sequence[Mapping[str, Any]]
-) -> doc.Chart:
+def _waves(answer: Mapping[str, Any], series: Sequence[Mapping[str, Any]]) -> doc.Chart:
     x = [float(value) for value in answer["x"]]
-    every = [value for one in waved for value in one["waves"]]
-    axes = svg.frame(x, every, (doc.words(answer["field"]), "waves"), logs=(_wide(x), _wide(every)), zero=True)
+    every = [value for one in series for value in one["waves"] or ()]
+    axes = svg.frame(x, every, (doc.words(answer["field"]), "waves"), zero=True)
     curves = [svg.tag("path", d=axes.path(x, one["waves"]), cls=f"curve l{i % svg.COLOURS}")
               for i, one in enumerate(series) if one["waves"]]  # fmt: skip
     drawing = svg.canvas(svg.HEIGHT, axes.grid() + "".join(curves), "waves over size")

@@ -138,9 +138,8 @@ def _fleet(fleet: Mapping[str, Any]) -> Iterator[doc.Block]:
                          f"replicas, {hours} replica hours in place of {fixed}; "
                          f"{doc.percent(scaled['share_of_requests_while_short'])} of requests come while it has too "
                          "few",), detail=False)  # fmt: skip
-        rows = tuple(
-            zip(scaled["start_s"], scaled["requests_per_s"], scaled["needed"], scaled["replicas"], strict=True)
-        )
+        columns = ("start_s", "requests_per_s", "needed", "replicas")
+        rows = tuple(zip(*(scaled[name] for name in columns), strict=True))
         yield doc.Table("Replicas over time", ("from s", "requests/s", "needed", "running"), rows, detail=True)
 
 
@@ -150,7 +149,7 @@ def _front(front: Sequence[Mapping[str, Any]], cloud: Sequence[Mapping[str, Any]
     field, name = (COST, "USD per million tokens") if priced else (RATE, "tokens per second and GPU")
     rows = [row for row in (*cloud, *front) if row.get(field) is not None]
     xs, ys = [float(row[SPEED]) for row in rows], [float(row[field]) for row in rows]
-    axes = svg.frame(xs, ys, ("tokens per second for a user", name), logs=(True, True))
+    axes = svg.frame(xs, ys, ("tokens per second for a user", name), log=True)
     gpus = list(dict.fromkeys(row["gpu"] for row in (*front, *rows)))
     dots = [_dot(axes, row, field, gpus.index(row["gpu"]), front=False) for row in rows[: len(rows) - len(front)]]
     dots += [_dot(axes, row, field, gpus.index(row["gpu"]), front=True) for row in front]

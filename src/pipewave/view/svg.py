@@ -13,6 +13,7 @@ from pipewave.view.document import number, percent
 
 WIDTH = 760.0
 COLOURS = 8
+FAR = 30  # times the least value, from which on an axis is logarithmic
 LETTER = 6.6  # width of a letter of the labels, about
 
 
@@ -56,14 +57,17 @@ def colour(index: int) -> str:
     return f"s{index % COLOURS}"
 
 
-def stacks(rows: Sequence[tuple[str, Sequence[Part]]], name: str, *, whole: float | None = None) -> str:
-    """Horizontal bars of parts side by side, each bar filling the width unless `whole` gives the full length."""
+def bars(rows: Sequence[tuple[str, Sequence[Part]]], name: str, *, whole: float | None = None) -> str:
+    """Horizontal bars of the same parts side by side, above their legend; each bar fills the width unless `whole` gives
+    the full length.
+    """
     left, bar, gap = 8.0 + LETTER * max((len(label) for label, _ in rows), default=0), 30.0, 14.0
     body = []
     for i, (title, parts) in enumerate(rows):
         y, total = i * (bar + gap) + 4, whole or sum(part.size for part in parts) or 1.0
         body += [label(0, y + bar / 2 + 4, title), _stack(left, y, bar, parts, (WIDTH - left) / total, total)]
-    return canvas(len(rows) * (bar + gap), "".join(body), name)
+    named = [(part.name, part.colour) for part in rows[0][1]] if rows else []
+    return canvas(len(rows) * (bar + gap), "".join(body), name) + legend(named)
 
 
 def _stack(left: float, y: float, height: float, parts: Sequence[Part], scale: float, total: float) -> str:
@@ -187,11 +191,12 @@ class Frame:
 
 
 def frame(
-    xs: Sequence[float], ys: Sequence[float], names: tuple[str, str], *, logs: tuple[bool, bool], zero: bool = False
+    xs: Sequence[float], ys: Sequence[float], names: tuple[str, str], *, log: bool | None = None, zero: bool = False
 ) -> Frame:
-    """Axes around points, in the usual place."""
-    x = Axis.over(xs, 64, WIDTH - 12, log=logs[0])
-    return Frame(x, Axis.over(ys, 300, 26, log=logs[1], zero=zero), *names)
+    """Axes around points, in the usual place; logarithmic where values are far apart, unless `log` says it."""
+    logs = (min(each) > 0 and max(each) / min(each) > FAR if log is None else log for each in (xs, ys))
+    x = Axis.over(xs, 64, WIDTH - 12, log=next(logs))
+    return Frame(x, Axis.over(ys, 300, 26, log=next(logs), zero=zero), *names)
 
 
 HEIGHT = 344.0

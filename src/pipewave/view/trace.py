@@ -24,13 +24,8 @@ def document(answer: Mapping[str, Any]) -> Document:
     source = str(answer["source"]).rsplit("/", 1)[-1]
     shares = f"{percent(answer['recognized_share'])} of the GPU time recognised, {percent(answer['shaped_share'])} with"
     subtitle = f"Measured, predicted and reachable time of every kernel call; protocol {answer['protocol']}."
-    return Document(
-        f"{source} on {answer['gpu']}",
-        subtitle,
-        tuple(_blocks(answer)),
-        f"{shares} shapes",
-        tuple(map(str, answer.get("headline", ()))),
-    )
+    title, headline = f"{source} on {answer['gpu']}", tuple(map(str, answer.get("headline", ())))
+    return Document(title, subtitle, tuple(_blocks(answer)), f"{shares} shapes", headline)
 
 
 def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
@@ -139,13 +134,8 @@ def comparison(answer: Mapping[str, Any]) -> Document:
     unit = "a step" if answer["by_step"] else "of the whole traces"
     known = " and ".join(f"{percent(answer[side]['recognized_share'])} of {side.upper()}'s" for side in ("a", "b"))
     told = f"B takes {100 * answer['slower']:+.1f} %, by wall clock or GPU time {unit}, whichever is more"
-    return Document(
-        f"A: {names[0]}; B: {names[1]}",
-        f"GPU time {unit}.",
-        tuple(_compared(answer)),
-        f"{known} GPU time recognised",
-        (told,),
-    )
+    title, sure = f"A: {names[0]}; B: {names[1]}", f"{known} GPU time recognised"
+    return Document(title, f"GPU time {unit}.", tuple(_compared(answer)), sure, (told,))
 
 
 def _compared(answer: Mapping[str, Any]) -> Iterator[Block]:
@@ -155,10 +145,8 @@ def _compared(answer: Mapping[str, Any]) -> Iterator[Block]:
     for name, key in (("wall clock", "wall_us"), ("GPU time", "gpu_us")):
         if answer.get(key):
             a, b = map(float, answer[key])
-            facts += [
-                Fact(f"A: {name}", ms(a / 1e3)),
-                Fact(f"B: {name}", ms(b / 1e3), f"{100 * (b / a - 1):+.1f} %" if a else ""),
-            ]
+            more = f"{100 * (b / a - 1):+.1f} %" if a else ""
+            facts += [Fact(f"A: {name}", ms(a / 1e3)), Fact(f"B: {name}", ms(b / 1e3), more)]
     yield Facts(tuple(facts))
     more = f" {number(len(changes) - most)} smaller ones are left out." if len(changes) > most else ""
     note = f"µs of all calls, ranked by the size of the change.{more}"

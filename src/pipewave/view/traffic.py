@@ -25,9 +25,8 @@ def document(answer: Mapping[str, Any]) -> doc.Document:
     title = ": ".join([f"{title}, {answer['engine']}", *filter(None, [answer.get("traffic")])])
     title = f"{title}; {verdict}" if (verdict := answer.get("verdict", STEADY)) != STEADY else title
     subtitle = f"{count} requests over time under {answer['engine']}."
-    return doc.Document(
-        title, subtitle, tuple(_blocks(answer)), doc.rests_on_what_is_open(answer.get("basis", {}), answer)
-    )
+    sure = doc.rests_on_what_is_open(answer.get("basis", {}), answer)
+    return doc.Document(title, subtitle, tuple(_blocks(answer)), sure)
 
 
 def _blocks(answer: Mapping[str, Any]) -> Iterator[doc.Block]:
@@ -62,18 +61,17 @@ def _facts(answer: Mapping[str, Any]) -> doc.Facts:
 def _where(parts: Mapping[str, Mapping[str, float]]) -> Iterator[doc.Block]:
     """A bar and a table of what each mean is made of."""
     names = list(dict.fromkeys(name for each in parts.values() for name in each))
-    bars = [(name.removesuffix("_ms").upper(), [Part(doc.words(n), each.get(n, 0.0), i) for i, n in enumerate(names)])
-            for name, each in parts.items()]  # fmt: skip
-    drawing = svg.stacks(bars, "what the means are made of")
-    drawing += svg.legend([(doc.words(name), i) for i, name in enumerate(names)])
-    yield doc.Chart("Where the time goes", drawing, "Waiting: until the first step with a piece of the prompt begins.")
     by_head = {name.removesuffix("_ms").upper(): each for name, each in parts.items()}
+    bars = [(head, [Part(doc.words(name), each.get(name, 0.0), i) for i, name in enumerate(names)])
+            for head, each in by_head.items()]  # fmt: skip
+    drawing = svg.bars(bars, "what the means are made of")
+    yield doc.Chart("Where the time goes", drawing, "Waiting: until the first step with a piece of the prompt begins.")
     yield doc.shares_of("part", names, by_head, whole="in all")
 
 
 def _curve(along: str, xs: Sequence[float], said: str, values: Sequence[float], note: str) -> doc.Chart:
     """A quantity from zero up, over seconds or rates."""
-    axes = svg.frame(xs, [0.0, *values], (along, said), logs=(False, False))
+    axes = svg.frame(xs, [0.0, *values], (along, said), log=False)
     line = svg.tag("path", d=axes.path(xs, values), cls="curve l0")
     drawing = svg.canvas(svg.HEIGHT, axes.grid() + line, f"{said} over {along.split()[0]}")
     return doc.Chart(said[:1].upper() + said[1:], drawing, note)
