@@ -111,12 +111,13 @@ def plan_command(
     from pipewave.face import LENGTHS, plan
     from pipewave.files.whole import write
     from pipewave.gpus import names
-    from pipewave.planning.prices import number, read_prices
+    from pipewave.models.load import read_json
+    from pipewave.planning.prices import number
     from pipewave.published.stream import executor as open_executor
     from pipewave.published.stream import one_a_core
 
     given: dict[str, Any] = asdict(asked) | asdict(coming) | asdict(tried) | asdict(bill)
-    own = read_prices(bill.price_file) if bill.price_file else {}
+    own = read_json(Path(bill.price_file), "price_file") if bill.price_file else {}
     own |= dict(number(word, "price") for word in given.pop("price"))
     del given["price_file"]
     given["kv_dtypes"] = tried.kv_dtypes and tuple(map(cache_type, tried.kv_dtypes))

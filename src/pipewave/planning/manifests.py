@@ -68,14 +68,6 @@ def platform_of(gpu: str, engine: str) -> Platform:
     return Platform(tuple(found["environment"].items()), image, tuple(known["docker"]), known["resource"])
 
 
-class _Plain(yaml.SafeDumper):
-    """Writes equal parts out again: a manifest is read by people, who know no anchors."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        """No part is an alias of another."""
-        return True
-
-
 @dataclass(frozen=True, slots=True)
 class Pool:
     """Equal engines: what they are for (`server`, `prefill`, `decode`), how many, GPUs of each, and their command."""
@@ -100,7 +92,7 @@ def render(form: str, engine: str, version: str, pools: Sequence[Pool], platform
         raise BadInput("form = 'dynamo': its images are for NVIDIA GPUs; ask for docker or kubernetes", field="form")
     documents = [_dynamo(engine, pools)] if form == "dynamo" else [
         _deployment(engine, image, pool, platform) for pool in pools]  # fmt: skip
-    return yaml.dump_all(documents, Dumper=_Plain, sort_keys=False).strip()
+    return yaml.safe_dump_all(documents, sort_keys=False).strip()
 
 
 def _docker(image: str, port: int, pool: Pool, platform: Platform) -> str:
@@ -121,7 +113,7 @@ def _deployment(engine: str, image: str, pool: Pool, platform: Platform) -> dict
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }
     pod = {"containers": [container], "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}]}
-    template = {"metadata": {"labels": labels}, "spec": pod}
+    template = {"metadata": {"labels": dict(labels)}, "spec": pod}  # no anchor: people read it
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",

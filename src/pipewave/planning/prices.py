@@ -17,7 +17,6 @@ from pathlib import Path
 from pipewave.errors import BadInput, MissingField, UnknownGPU
 from pipewave.files import packaged
 from pipewave.gpus import find
-from pipewave.models.load import read_json
 
 FILE = Path(__file__).parent.parent / "data" / "prices.json"
 YEAR_H = 8766.0
@@ -171,11 +170,6 @@ def prices(
     known = {find(gpu).name for gpu in gpus}
     bought = {gpu: price for gpu in known if (price := owned.price(gpu))} if owned else table()
     return {**bought, **mine}
-
-
-def read_prices(path: str) -> dict[str, float]:
-    """A JSON object of USD per GPU and hour by GPU. Raises BadFile."""
-    return read_json(Path(path), "price_file")
 
 
 def number(text: str, field: str) -> tuple[str, float]:

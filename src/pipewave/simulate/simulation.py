@@ -130,8 +130,7 @@ class Simulation:
         self.engines: list[Replica | DataParallelGroup] = [*self.front, *self.back]
         self.fronts, self.backs = range(len(self.front)), range(len(self.front), len(self.engines))
         self.inboxes = pool.inboxes() + (decode.inboxes() if decode else [])
-        handed = (decode.handoff_delay_share if decode else 0.0,)
-        self.handoff_delay = [pool.handoff_delay_share] * len(self.front) + [*handed] * len(self.back)
+        self.handoff_delay = [pool.handoff_delay_share] * len(self.front) + [0.0] * len(self.back)
         self.began_s = [0.0] * len(self.engines)  # when the step before the next one began
         self.busy: list[Step | None] = [None] * len(self.engines)
         self.events: list[tuple[float, int, Handler, int]] = []

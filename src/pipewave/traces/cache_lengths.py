@@ -38,18 +38,13 @@ class Where:
     stack: str | None = None
 
 
-def attends(use: Use) -> bool:
-    """Whether a kernel's time depends on cache lengths."""
-    return "kv_lens" in family_of(use.call.kernel).ragged
-
-
 def cached_tokens(found: Lengths, uses: Sequence[Use], members: Sequence[Group], where: Where) -> int | None:
     """Cached tokens of each request by the time of attention; None where the step has none or a cache is no matter.
 
     `uses`: the model's kernels of the step at `found`, none cached. `members`: the step's traced kernels.
     """
     measured = [one.measured_us for one in members if one.family and "kv_lens" in family_of(one.family).ragged]
-    calls = [use for use in uses if attends(use)]
+    calls = [use for use in uses if "kv_lens" in family_of(use.call.kernel).ragged]
     if not measured or not calls:
         return None
     wanted = sum(measured) * max(1.0, len(calls) / len(measured))
