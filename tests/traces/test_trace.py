@@ -239,7 +239,7 @@ def test_what_was_never_measured_says_so() -> None:
 def test_traces_of_different_length_are_compared_step_by_step() -> None:
     decode, prefill = explained("Llama-3.1-8B-tp1-graph-decode"), explained("Llama-3.1-8B-tp1-graph-prefill")
     found = compare(decode, prefill)
-    assert (decode.steps, prefill.steps, found.by_step) == (3, 1, True)
+    assert (decode.steps, prefill.steps, found.to_dict()["by_step"]) == (3, 1, True)
     assert found.gpu_us == pytest.approx((decode.gpu_us / 3, prefill.gpu_us))
     layers = next(change for change in found.changes if change.name == "qkv_proj")
     assert layers.count_a == layers.count_b == 32

@@ -35,23 +35,8 @@ class Comparison:
     a: Report
     b: Report
     changes: tuple[Change, ...]
-
-    @property
-    def by_step(self) -> bool:
-        """Whether times are of one step rather than of the whole trace."""
-        return max(self.a.steps, self.b.steps) > 1
-
-    @property
-    def gpu_us(self) -> tuple[float, float]:
-        """GPU time of a step of A and of B."""
-        return self.a.gpu_us / self.a.steps, self.b.gpu_us / self.b.steps
-
-    @property
-    def wall_us(self) -> tuple[float, float] | None:
-        """Wall clock of a step of A and of B; None where either has no clock."""
-        if self.a.idle is None or self.b.idle is None:
-            return None
-        return self.a.idle.span_us / self.a.steps, self.b.idle.span_us / self.b.steps
+    gpu_us: tuple[float, float]  # of a step of A and of B
+    wall_us: tuple[float, float] | None  # the same by the wall clock; None where either has none
 
     @property
     def slower(self) -> float:
@@ -61,7 +46,8 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """JSON of `pipewave trace A B`."""
         sides: dict[str, Any] = {side: report.to_dict() for side, report in (("a", self.a), ("b", self.b))}
-        times = {"by_step": self.by_step, "gpu_us": self.gpu_us, "wall_us": self.wall_us, "slower": self.slower}
+        by_step = max(self.a.steps, self.b.steps) > 1  # rather than of the whole trace
+        times = {"by_step": by_step, "gpu_us": self.gpu_us, "wall_us": self.wall_us, "slower": self.slower}
         changes = [asdict(change) | {"change_us": change.change_us} for change in self.changes]
         return {"schema_version": 1, **sides, **times, "changes": changes}
 
@@ -75,7 +61,9 @@ def compare(a: Report, b: Report) -> Comparison:
         counts = [int(n) if n == int(n) else n for n in (one.calls, other.calls)]
         measured, predicted = (one.measured_us, other.measured_us), (one.predicted_us, other.predicted_us)
         changes.append(Change(*key, counts[0], counts[1], *measured, *predicted))
-    return Comparison(a, b, tuple(sorted(changes, key=lambda change: -abs(change.change_us))))
+    changes.sort(key=lambda change: -abs(change.change_us))
+    clocks = (a.idle.span_us / a.steps, b.idle.span_us / b.steps) if a.idle and b.idle else None
+    return Comparison(a, b, tuple(changes), (a.gpu_us / a.steps, b.gpu_us / b.steps), clocks)
 
 
 def _sums(report: Report) -> dict[tuple[str, str], Sum]:

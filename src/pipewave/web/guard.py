@@ -1,5 +1,5 @@
 """What stands before every handler: only this machine, only this page, only bodies of a sensible size, strict headers;
-and answers and errors as JSON, whatever numbers and characters they hold.
+and answers and errors as JSON, whatever characters they hold.
 
 A page elsewhere may make a browser send requests here, under this address or under a name that it points here (DNS
 rebinding). So the Host header must be a loopback name, and a request that names an Origin must name this one.
@@ -7,7 +7,6 @@ rebinding). So the Host header must be a loopback name, and a request that names
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipewave.files import packaged
+from pipewave.files.json_text import dumps
 from pipewave.web.limits import JSON_BYTES, TRAFFIC_BYTES
 
 HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]{2,45})\]|(?P<name>[A-Za-z0-9.-]{1,253}))(?::[0-9]{1,5})?", re.ASCII)
@@ -115,21 +115,8 @@ LONGEST_MESSAGE = 2_000
 
 
 def reply(answer: Any, status: int = 200) -> Response:
-    """JSON in ASCII (a lone surrogate cannot break it); numbers that JSON lacks become null."""
-    try:
-        text = json.dumps(answer, allow_nan=False)
-    except ValueError:
-        text = json.dumps(finite(answer), allow_nan=False)
-    return Response(text, status, media_type="application/json")
-
-
-def finite(value: Any) -> Any:
-    """The same value with null for every number that is not finite."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    return [finite(item) for item in value] if isinstance(value, (list, tuple)) else value
+    """JSON in ASCII (a lone surrogate cannot break it). Raises NotFinite."""
+    return Response(dumps(answer), status, media_type="application/json")
 
 
 def failure(status: int, code: str, message: str, field: str | None = None) -> Response:
