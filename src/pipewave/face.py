@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipewave.errors import BadInput, MissingField, UnknownField, meant_or_known
 from pipewave.gpus import GPU, find
-from pipewave.models import ModelSpec, load
+from pipewave.models import ModelSource, ModelSpec, load
 from pipewave.simulate.estimate import Estimate
 from pipewave.simulate.estimate import estimate as static_batch
 from pipewave.simulate.step_time import step_time
@@ -156,7 +156,7 @@ def tell(files: Sequence[str | Path], *, also: Mapping[str, Any] | None = None, 
 
 
 def plan(
-    model: str | Path | Mapping[str, Any] | ModelSpec,
+    model: ModelSource,
     gpus: str | Sequence[str],
     *,
     arrivals: str | Path | None = None,

@@ -74,13 +74,12 @@ def trace_command(
 
 def _share(text: str) -> float:
     """`5%`, `5 %` or `0.05`."""
-    digits = text.strip().removesuffix("%").strip()
     try:
-        value = float(digits) / (100.0 if "%" in text else 1.0)
-    except ValueError as problem:
-        raise BadInput(f"--fail-above {text}: must be a share, such as 5%", field="fail_above") from problem
+        value = float(text.rstrip(" %")) / (100.0 if "%" in text else 1.0)
+    except ValueError:
+        value = math.nan
     if not 0.0 <= value < math.inf:
-        raise BadInput(f"--fail-above {text}: must be a share of at least 0", field="fail_above")
+        raise BadInput(f"--fail-above {text}: must be a share of at least 0, such as 5%", field="fail_above")
     return value
 
 

@@ -189,12 +189,7 @@ def engine(
     show([{key: value for key, value in row.items() if not isinstance(value, list)} for row in rows], "table")
 
 
-def check(
-    kernel: OwnKernel,
-    file: File = None,
-    log: Log = None,
-    as_json: AsJson = False,
-) -> None:
+def check(kernel: OwnKernel, file: File = None, log: Log = None, as_json: AsJson = False) -> None:
     """Time a few launches of a table again on this GPU: valid, rescale or re-profile."""
     from pipewave.tune.user_kernels import offline
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from pipewave.errors import BadFile, UnknownModel, did_you_mean
 from pipewave.files import packaged
@@ -54,9 +54,10 @@ FOLDER = Path(__file__).parent.parent / "data" / "models"
 OTHER_NAMES = FOLDER.with_name("model_names.json")
 
 
-def load(
-    model: str | Path | Mapping[str, Any] | ModelSpec, *, ignore: tuple[str, ...] = (), online: str | None = None
-) -> ModelSpec:
+ModelSource: TypeAlias = str | Path | Mapping[str, Any] | ModelSpec  # by name, by file, as a decoded config, as read
+
+
+def load(model: ModelSource, *, ignore: tuple[str, ...] = (), online: str | None = None) -> ModelSpec:
     """The model of a built-in name, a path, a decoded config or a ModelSpec (returned as it is).
 
     `ignore`: config fields the caller knows to be harmless. `online`: what an engine makes of 16-bit weights while it

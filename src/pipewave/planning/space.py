@@ -17,7 +17,7 @@ from pipewave.files import packaged
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
 from pipewave.kernels.collective.fabric import joined
-from pipewave.models import ModelSpec, load
+from pipewave.models import ModelSource, ModelSpec, load
 from pipewave.models.quantization_config import ONLINE
 from pipewave.models.shard import Parallel, stage_bytes
 from pipewave.physics.energy import limited
@@ -264,9 +264,7 @@ def published(model: str) -> Mapping[str, str]:
     return dict(packaged.yaml(CHECKPOINTS).get(model, {}))
 
 
-def quantised(
-    model: str | Path | Mapping[str, Any] | ModelSpec, asked: Sequence[str], ignore: tuple[str, ...] = ()
-) -> dict[str, ModelSpec]:
+def quantised(model: ModelSource, asked: Sequence[str], ignore: tuple[str, ...] = ()) -> dict[str, ModelSpec]:
     """The forms of a model that were asked for, by name: `fp8` (made while loading), a format (`awq`), a repository,
     or `published` for all listed ones. Raises BadInput for a word that names none.
     """

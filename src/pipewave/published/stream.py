@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TextIO
@@ -68,8 +68,11 @@ def answer_lines(
     found = {i: error(case) for i, (_, case) in enumerate(parsed) if isinstance(case, BadInput)}
     tell = progress or (lambda _done: None)
     tell(len(found))
-    at = 0
-    for task, answers in _run(_tasks(cases), cases, executor, tell, ask):
+    at, tasks = 0, [(task, [cases[i] for i in task]) for task in _tasks(cases)]
+    asked = [executor.submit(answer_all, those, ask) if executor else None for _, those in tasks]
+    for (task, those), future in zip(tasks, asked, strict=True):
+        answers = future.result() if future else answer_all(those, ask)
+        tell(len(task))
         found.update(zip(task, answers, strict=True))
         while at in found:  # as soon as all before it are there, so that an interrupted run loses little
             yield {"id": parsed[at][0], **found[at]}
@@ -85,22 +88,6 @@ def _tasks(cases: dict[int, Case]) -> list[list[int]]:
         groups.setdefault(case.deployment, []).append(i)
     parts = [group[k : k + TASK_CASES] for group in groups.values() for k in range(0, len(group), TASK_CASES)]
     return sorted(parts, key=len, reverse=True)
-
-
-def _run(
-    tasks: Sequence[list[int]],
-    cases: dict[int, Case],
-    executor: Executor | None,
-    tell: Callable[[int], None],
-    ask: Ask,
-) -> Iterator[tuple[list[int], list[dict[str, Any]]]]:
-    asked: list[tuple[list[int], Future[list[dict[str, Any]]] | None]] = [
-        (task, executor.submit(answer_all, [cases[i] for i in task], ask) if executor else None) for task in tasks
-    ]
-    for task, future in asked:
-        answers = future.result() if future else answer_all([cases[i] for i in task], ask)
-        tell(len(task))
-        yield task, answers
 
 
 def answer_all(cases: Sequence[Case], ask: Ask = answer) -> list[dict[str, Any]]:

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from pipewave.calls.fields import check_whole
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
-from pipewave.models import ModelSpec, load
+from pipewave.models import ModelSource, ModelSpec, load
 from pipewave.models.kernels import Deployment
 from pipewave.models.lora_and_drafts import notes as draft_notes
 from pipewave.models.shard import Parallel
@@ -92,7 +91,7 @@ class Estimate(Shown):
 
 
 def estimate(
-    model: str | Path | Mapping[str, Any] | ModelSpec,
+    model: ModelSource,
     gpu: str | GPU,
     *,
     batch: int,
@@ -192,7 +191,7 @@ def static_estimate(
         each = float(runner.price([runner.deployment.images(setup.images)]).us[0]) * rank.requests * 1e-3
         times |= {name: times[name] + each for name in ("prefill_ms", "e2e_ms")}
         breakdown["prefill_ms"]["vision_tower"] = each
-    lengths = spec.length_notes(rank.input_len + rank.output_len)
+    lengths, tokens = spec.length_notes(rank.input_len + rank.output_len), batch.requests * batch.output_len
     return Estimate(
         model=spec.name,
         gpu=runner.gpu.name,
@@ -205,7 +204,7 @@ def static_estimate(
         breakdown=breakdown,
         basis=timeline.basis(),
         notes=(*spec.notes, *lengths, *timeline.steps.notes, INSIDE_NOTE, uncertain.note(), *notes),
-        **_energy(times, timeline.watts(), parallel.world, batch.requests * batch.output_len, board_of(gpu), uncertain),
+        **_energy(times, timeline.watts(), parallel.world, tokens, board_of(gpu), uncertain.half("e2e_ms")),
     )
 
 
@@ -230,18 +229,13 @@ def _times(
 
 
 def _energy(
-    times: Mapping[str, float],
-    watts: tuple[float, float],
-    gpus: int,
-    tokens: int,
-    board: Board,
-    uncertain: Uncertainty,
+    times: Mapping[str, float], watts: tuple[float, float], gpus: int, tokens: int, board: Board, half_s: float
 ) -> dict[str, Any]:
     """Joules and watts of all GPUs; `watts`: mean of one before the first tokens and after them."""
     prefill_s, decode_s = 1e-3 * times["prefill_ms"], 1e-3 * max(times["e2e_ms"] - times["prefill_ms"], 0.0)
     spent = [gpus * mean * seconds for mean, seconds in zip(watts, (prefill_s, decode_s), strict=True)]
     power_w, rate = sum(spent) / (gpus * (prefill_s + decode_s)), tokens / (prefill_s + decode_s)
-    found = dict(energy_figures(power_w, gpus, rate, board, uncertain.half("e2e_ms")))
+    found = dict(energy_figures(power_w, gpus, rate, board, half_s))
     each = found.get("energy_j_per_output_token")
     for side in ("", "_low", "_high"):
         factor = found[f"energy_j_per_output_token{side}"] / each if each else 1.0

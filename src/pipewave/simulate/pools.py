@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
 from pipewave.errors import BadInput, UnknownField, meant_or_known
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
 from pipewave.kernels.collective.fabric import joined, network_gbps
-from pipewave.models import ModelSpec
+from pipewave.models import ModelSource
 from pipewave.models.expert_parallel import report
 from pipewave.prediction.notes import merged
 from pipewave.simulate.drafting import pays_until
@@ -99,12 +98,7 @@ class Pools:
 
     @classmethod
     def of(
-        cls,
-        model: str | Path | Mapping[str, Any] | ModelSpec,
-        gpu: str | GPU,
-        setup: Setup,
-        longest: int,
-        sides: tuple[Side, Side] | None = None,
+        cls, model: ModelSource, gpu: str | GPU, setup: Setup, longest: int, sides: tuple[Side, Side] | None = None
     ) -> Pools:
         """The engines of a set-up, or those of two pools. Raises what `Server.of` raises, for either."""
         if sides is None:

@@ -12,7 +12,7 @@ import numpy as np
 from pipewave.errors import BadInput, MissingField
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
-from pipewave.models import Gqa, Mlp, ModelSpec, load
+from pipewave.models import Gqa, Mlp, ModelSource, ModelSpec, load
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.load import read_json
 from pipewave.models.shard import Parallel
@@ -156,9 +156,7 @@ def _summary(work: Workload, steps: Steps, gpu: str, engine: str) -> Replay:
     return Replay(gpu=gpu, engine=engine, iterations=len(work.batches), **times, breakdown=breakdown, basis=basis)
 
 
-def workload(
-    model: str | Path | Mapping[str, Any] | ModelSpec, requests: Traffic, *, tp: int = 1, pp: int = 1, ep: int = 1
-) -> dict[str, Any]:
+def workload(model: ModelSource, requests: Traffic, *, tp: int = 1, pp: int = 1, ep: int = 1) -> dict[str, Any]:
     """One prefill of the whole batch, then decode steps until the last request is done, each leaving in its turn."""
     spec, parallel = load(model), Parallel(tp, pp, ep)
     parallel.check(spec)

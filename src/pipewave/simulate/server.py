@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
-from pipewave.models import ModelSpec, load
+from pipewave.models import ModelSource, ModelSpec, load
 from pipewave.models.kernels import Deployment
 from pipewave.models.lora_and_drafts import notes as draft_notes
 from pipewave.models.shard import Parallel
@@ -54,14 +52,7 @@ class Server:
         return f"<server of {runner.deployment.model.name} on {runner.deployment.parallel.world} × {runner.gpu.name}>"
 
     @classmethod
-    def of(
-        cls,
-        model: str | Path | Mapping[str, Any] | ModelSpec,
-        gpu: str | GPU,
-        setup: Setup,
-        longest: int,
-        prompt: int = 0,
-    ) -> Server:
+    def of(cls, model: ModelSource, gpu: str | GPU, setup: Setup, longest: int, prompt: int = 0) -> Server:
         """Work out memory and step times for requests of up to `longest` tokens, once for each deployment without
         drafts (how sure their acceptance is tells no two apart). `prompt`: for a first look at prompts of so many
         tokens, with a tenth of the step times.

@@ -9,15 +9,13 @@ rounded up to `quantum` tokens, which is a page of the cache.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
-from typing import Any
 
 from pipewave.calls.dtypes import cache_type
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU, find
-from pipewave.models import ModelSpec, load
+from pipewave.models import ModelSource, load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.step import find_engine
@@ -61,7 +59,7 @@ class StepTime:
 
 
 def step_time(
-    model: str | Path | Mapping[str, Any] | ModelSpec,
+    model: ModelSource,
     gpu: str | GPU,
     *,
     engine: str = "vllm",

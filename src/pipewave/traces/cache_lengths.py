@@ -9,33 +9,23 @@ token longer, and answer together.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from pipewave.gpus import GPU
 from pipewave.kernels import family_of
 from pipewave.kernels.attention.metadata import Lengths
 from pipewave.models.kernels import Use
 from pipewave.physics.demand import Array
 from pipewave.prediction.api import predict
-from pipewave.traces.group import Group
+from pipewave.traces.group import Group, Where
 
 MOST = 1 << 18  # cached tokens of a request
 TRIED = (0, *np.unique(np.geomspace(16, MOST, 43).round().astype(int)).tolist())
 FEW = 0.2  # of the new tokens: too few for their time to tell
 NOTE = "cache lengths read off the time of attention, about {} tokens each; --kv-lens gives them"
 NONE = "no cached tokens, as far as the time of attention tells; --kv-lens gives the cache lengths"
-
-
-@dataclass(frozen=True, slots=True)
-class Where:
-    """What predictions of a trace are for."""
-
-    gpu: GPU
-    protocol: str
-    stack: str | None = None
 
 
 def cached_tokens(found: Lengths, uses: Sequence[Use], members: Sequence[Group], where: Where) -> int | None:

@@ -22,14 +22,15 @@ from pipewave.models.shard import Parallel
 from pipewave.software.engine import Engine
 from pipewave.software.engine import find as find_engine
 from pipewave.traces.align import align, between, by_repetition, match, of_scope, parts, role_of, sequence, sized
-from pipewave.traces.cache_lengths import Where, cached_tokens, over_steps, with_cached
-from pipewave.traces.group import Group, by_step, group, recorded_call
+from pipewave.traces.cache_lengths import cached_tokens, over_steps, with_cached
+from pipewave.traces.group import Group, Shapes, Where, by_step, group, recorded_call
 from pipewave.traces.reader import ROOMY, Limits, read
 from pipewave.traces.report import Report, report
 from pipewave.traces.trace import Trace
 
 SAMPLE = "sample"  # a model's last kernel, whatever runs it
 NOTHING = Given()
+ReadOff = Mapping[int, Shaped | None]  # the call of each group as its operators say it, by the group's identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +73,11 @@ def explain_trace(
         raise MissingField(f"{trace.source} does not name its GPU: pass --gpu", field="gpu")
     groups, where = group(trace.kernels), Where(find(name), protocol or trace.protocol, stack)
     shapes, layers = shaped(trace, groups, known, where)
-    found = report(trace, groups, shapes, layers, where.gpu, where.protocol, stack)
+    found = report(trace, groups, shapes, layers, where)
     return replace(found, model=known.deployment.model.name if known.deployment else None)
 
 
-def shaped(
-    trace: Trace, groups: Sequence[Group], known: Workload, where: Where
-) -> tuple[list[Shaped | None], list[int | None]]:
+def shaped(trace: Trace, groups: Sequence[Group], known: Workload, where: Where) -> tuple[Shapes, list[int | None]]:
     """The call of each group (from its operators, else from the model, else none), and its layer where known."""
     found = {id(one): recorded_call(one, trace.step(one.head.step), known.given) for one in groups}
     layers = {id(one): of_scope(one.head.scope) for one in groups}
@@ -120,12 +119,7 @@ def _better(mine: Shaped | None, guess: Shaped | None) -> Shaped | None:
 
 
 def _lengths(
-    trace: Trace,
-    groups: Sequence[Group],
-    deployment: Deployment,
-    known: Workload,
-    where: Where,
-    read_off: Mapping[int, Shaped | None],
+    trace: Trace, groups: Sequence[Group], deployment: Deployment, known: Workload, where: Where, read_off: ReadOff
 ) -> dict[int, tuple[Lengths, ...]]:
     """Lengths of each step's requests: named, given, recorded, or read off the time of its attention.
 
@@ -160,7 +154,7 @@ def _recorded(shapes: Iterable[Shaped | None], source: str) -> tuple[Lengths, ..
 
 
 def _from_model(
-    lengths: Sequence[Lengths], members: Sequence[Group], known: Workload, read_off: Mapping[int, Shaped | None]
+    lengths: Sequence[Lengths], members: Sequence[Group], known: Workload, read_off: ReadOff
 ) -> tuple[list[Shaped | None], list[int | None]]:
     """Calls and layers of a step's groups; of several steps' where they run the requests of `lengths` in turn."""
     deployment = known.deployment
@@ -192,9 +186,7 @@ def _from_model(
     return found, layers
 
 
-def _attention_calls(
-    members: Sequence[Group], lengths: Sequence[Lengths], read_off: Mapping[int, Shaped | None]
-) -> list[int]:
+def _attention_calls(members: Sequence[Group], lengths: Sequence[Lengths], read_off: ReadOff) -> list[int]:
     """How many kernels that depend on requests' lengths ran for each of these."""
     if len(lengths) == 1:
         return [sum(_by_request(one.family) for one in members)]

@@ -9,10 +9,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pipewave.errors import BadInput
+from pipewave.gpus import GPU
 from pipewave.kernels import family_of, registered
 from pipewave.kernels.profiler import Given, Kind, Launched, Shaped, Step
 from pipewave.traces.kernel_names import kind_of, tile_of
 from pipewave.traces.trace import Dims, Kernel, Op
+
+Shapes = Sequence[Shaped | None]  # of groups, where they are known
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """What predictions of a trace are for."""
+
+    gpu: GPU
+    protocol: str
+    stack: str | None = None
 
 
 @dataclass(slots=True, eq=False)

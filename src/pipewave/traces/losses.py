@@ -17,10 +17,10 @@ from pipewave.calls.families import Collective, Gemm
 from pipewave.files import packaged
 from pipewave.gpus import GPU
 from pipewave.kernels import family_of
-from pipewave.kernels.profiler import Shaped, Step
+from pipewave.kernels.profiler import Step
 from pipewave.prediction.api import predict
 from pipewave.traces.entry import Entry
-from pipewave.traces.group import Group
+from pipewave.traces.group import Group, Shapes
 from pipewave.traces.idle import Idle
 from pipewave.traces.kernel_names import kind_of
 from pipewave.traces.trace import Kernel, Trace
@@ -52,12 +52,7 @@ class Loss:
 
 
 def losses(
-    trace: Trace,
-    waits: Idle | None,
-    entries: Sequence[Entry],
-    groups: Sequence[Group],
-    shapes: Sequence[Shaped | None],
-    gpu: GPU,
+    trace: Trace, waits: Idle | None, entries: Sequence[Entry], groups: Sequence[Group], shapes: Shapes, gpu: GPU
 ) -> tuple[Loss, ...]:
     """Every loss of a trace with a clock, largest first; a loss of unknown size last."""
     if waits is None or not waits.span_us:
@@ -123,9 +118,7 @@ def _union(spans: Iterable[tuple[float, float]]) -> float:
     return total
 
 
-def _padding(
-    steps: Sequence[Step], groups: Sequence[Group], shapes: Sequence[Shaped | None], gpu: GPU, protocol: str
-) -> float:
+def _padding(steps: Sequence[Step], groups: Sequence[Group], shapes: Shapes, gpu: GPU, protocol: str) -> float:
     """µs of products over more rows than their step has tokens, by what the tokens alone would take."""
     padded = [
         (one.measured_us, shape.call, steps[one.head.step].tokens)

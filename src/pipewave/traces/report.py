@@ -16,7 +16,7 @@ from pipewave.prediction.api import predict
 from pipewave.prediction.notes import said_of
 from pipewave.results import Shown
 from pipewave.traces.entry import Entry, Ran, UnpredictedKernel, by_layer, by_operator, leaves
-from pipewave.traces.group import Group
+from pipewave.traces.group import Group, Shapes, Where
 from pipewave.traces.idle import Idle, idle, paced
 from pipewave.traces.kernel_names import short
 from pipewave.traces.losses import MATTERS, Loss, first, losses
@@ -143,16 +143,9 @@ class Report(Shown):
         }
 
 
-def report(
-    trace: Trace,
-    groups: Sequence[Group],
-    shapes: Sequence[Shaped | None],
-    layers: Sequence[int | None],
-    gpu: GPU,
-    protocol: str,
-    stack: str | None,
-) -> Report:
+def report(trace: Trace, groups: Sequence[Group], shapes: Shapes, layers: Sequence[int | None], where: Where) -> Report:
     """Predict every distinct call once and put measurement and prediction side by side."""
+    gpu, protocol = where.gpu, where.protocol
     alike: dict[tuple[Any, ...], tuple[Shaped, list[Group]]] = {}
     bare: list[Group] = []
     for one, shape in zip(groups, shapes, strict=True):
@@ -163,7 +156,7 @@ def report(
     found: Sequence[Prediction] = ()
     if alike:
         calls, members = [shape.call for shape, _ in alike.values()], [those for _, those in alike.values()]
-        known = predict(calls, gpu, protocol=protocol, stack=stack)
+        known = predict(calls, gpu, protocol=protocol, stack=where.stack)
         found = paced(known, calls, members, groups, gpu) if protocol == "serving" else known
     entries = [_entry(shape, members, one) for (shape, members), one in zip(alike.values(), found, strict=True)]
     of = {id(one): entry for (_, members), entry in zip(alike.values(), entries, strict=True) for one in members}
