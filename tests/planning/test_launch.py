@@ -33,7 +33,7 @@ def options(path: Path) -> set[str]:
 def test_every_printed_option_is_one_the_engine_has(path: Path, split: Split) -> None:
     engine, _, _ = path.stem.partition("-")
     used = Split(split.gpu, split.tp, split.pp, split.ep, split.kv_dtype, engine)
-    words = shlex.split(command("Llama-3.1-8B", used, 64, 8192, 2, length=5000))
+    words = shlex.split(command("Llama-3.1-8B", used, 64, 8192, length=5000))
     assert {word for word in words if word.startswith("--")} <= options(path)
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Annotated
 
 from pipewave.cli.command import Argument, Option
-from pipewave.errors import BadFile, cause, extra
+from pipewave.errors import extra
+from pipewave.files import whole
 
 PACKAGE = "'pipewave[web]'"
 
@@ -38,10 +39,7 @@ def query(
     from pipewave.web.queries import answer
 
     if question.startswith("@"):
-        try:
-            question = Path(question[1:]).read_text("utf-8")
-        except (OSError, ValueError) as problem:
-            raise BadFile(f"{question[1:]}: cannot be read ({cause(problem)})", field="question") from problem
+        question = whole.read(Path(question[1:]), "question")
     print(answer(view, question))
 
 

@@ -1,4 +1,4 @@
-"""Files written whole: beside their place first, and moved there once they are complete.
+"""Files read whole, and written whole: beside their place first, and moved there once they are complete.
 
 A kill leaves the file that was there before, and beside it the unfinished one, which a resumed run continues.
 """
@@ -18,6 +18,16 @@ from pipewave.errors import BadFile, BadInput, cause
 
 STANDARD = "-"  # standard input or output in place of a path
 READING = 1 << 20  # bytes at a time
+
+
+def read(path: Path, field: str, most_bytes: int = 1 << 40) -> str:
+    """The text of a file. Raises BadFile, naming `field`, where it cannot be read, is no text, or holds more bytes."""
+    try:
+        if path.stat().st_size > most_bytes:
+            raise BadFile(f"{path}: larger than {most_bytes >> 20} MiB", field=field)
+        return path.read_text("utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise BadFile(f"{path}: cannot be read ({cause(error)})", field=field) from error
 
 
 def write(path: Path, content: bytes, *, field: str = "out") -> None:

@@ -32,13 +32,12 @@ def command(
     split: Split,
     batch: int,
     budget: int,
-    replicas: int = 1,
     *,
     length: int | None = None,
     engine: Engine | None = None,
     role: str = "",
 ) -> str:
-    """Shell command for one replica of a design, or several where the engine runs them behind one port.
+    """Shell command for one replica of a design.
 
     length: the longest request in tokens, None for the model's own limit. engine: the resolved profile, for the share
     of memory that it would choose on this GPU. role: prefill or decode, where these engines are apart.
@@ -60,7 +59,6 @@ def command(
         "kv_dtype": split.kv_dtype,
         "fp8_cache": split.kv_dtype == "fp8",
         "length": length and -(-length // LENGTH_STEP) * LENGTH_STEP,
-        "replicas": replicas if replicas > 1 and split.dp == 1 else None,
         "role": role,
         "transfer": json.dumps(TRANSFER),
         "quantization": split.weights if split.weights in ONLINE else None,

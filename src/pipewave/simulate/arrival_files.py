@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from pipewave.errors import BadFile, BadInput, MissingField, extra
+from pipewave.files import whole
 from pipewave.physics.demand import Array
 from pipewave.simulate.arrival_kinds import DATES, SECONDS, TELLS_ITSELF, ArrivalKind, kind_of
 from pipewave.simulate.shared_tokens import HASHED, SharedTokens, of_hashes, of_sessions
@@ -46,23 +47,14 @@ def read_trace(
     Raises:
         BadFile: it cannot be read. MissingField, BadInput: it is of no known kind, or a value cannot be.
     """
-    columns = _read_columns(Path(path)) if text is None else _columns(Path(path), text)
-    return _traffic(columns, requests, rate, concurrency, block_tokens)
+    return _traffic(_columns(Path(path), text), requests, rate, concurrency, block_tokens)
 
 
-def _read_columns(path: Path) -> Columns:
-    try:
-        if path.suffix == ".parquet":
-            return _parquet(path)
-        text = path.read_text("utf-8-sig")
-    except OSError as problem:
-        raise BadFile(f"{path}: cannot be read ({problem.strerror})", field="trace") from problem
-    except UnicodeDecodeError as problem:
-        raise BadFile(f"{path}: not text ({problem.reason})", field="trace") from problem
-    return _columns(path, text)
-
-
-def _columns(path: Path, text: str) -> Columns:
+def _columns(path: Path, text: str | None) -> Columns:
+    """Of a text, else of the file."""
+    if text is None and path.suffix == ".parquet":
+        return _parquet(path)
+    text = whole.read(path, "trace") if text is None else text
     rows = list(_json_rows(path, text) if text.lstrip()[:1] in ("{", "[") else csv.DictReader(text.splitlines()))
     if not rows:
         raise BadFile(f"{path}: holds no requests", field="trace")
@@ -73,7 +65,7 @@ def _parquet(path: Path) -> Columns:
     parquet = extra("pyarrow.parquet", "reading parquet traces", "'pipewave[train]'")
     try:
         return dict(parquet.read_table(path).to_pydict())
-    except ValueError as problem:  # pyarrow's own are of that kind
+    except (OSError, ValueError) as problem:  # pyarrow's own are of these kinds
         raise BadFile(f"{path}: not a parquet file ({problem})", field="trace") from problem
 
 
@@ -102,11 +94,13 @@ def _json_rows(path: Path, text: str) -> Iterator[Mapping[str, Any]]:
 
 def _documents(path: Path, text: str) -> Iterator[tuple[str, Any]]:
     try:
-        whole = json.loads(text)
+        document = json.loads(text)
     except ValueError:
-        whole = None
-    if whole is not None:
-        yield from ((f"entry {i}", one) for i, one in enumerate(whole if isinstance(whole, list) else [whole], 1))
+        document = None
+    if document is not None:
+        yield from (
+            (f"entry {i}", one) for i, one in enumerate(document if isinstance(document, list) else [document], 1)
+        )
         return
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipewave.errors import BadFile, MissingField
-from pipewave.files import packaged
+from pipewave.files import packaged, whole
 from pipewave.published.cases import MEASURED
 
 FORMATS = Path(__file__).with_name("formats.yaml")
@@ -42,9 +42,8 @@ def read(path: str | Path, also: Mapping[str, Any] | None = None) -> Results:
     Raises BadFile where it cannot be read or no known tool wrote it, MissingField where a run lacks its lengths, its
     load or every mean.
     """
-    whole = _text(Path(path))
     known: list[tuple[dict[str, Any], Mapping[str, Any]]] = []
-    for held in _objects(whole):
+    for held in _objects(whole.read(Path(path), "file", LARGEST)):
         forms = (form for form in _formats() if all(name in held for name in form["has"]))
         known += [(form, held) for form in islice(forms, 1)]
     if not known:
@@ -58,15 +57,6 @@ def read(path: str | Path, also: Mapping[str, Any] | None = None) -> Results:
 def _formats() -> list[dict[str, Any]]:
     own = {name: [name] for name in (*MEASURED, "isl", "osl", "concurrency", "requests", "rate")}
     return [*packaged.yaml(FORMATS), {"tool": "told runs", "has": ["isl", "osl"], "fields": own, "whole": True}]
-
-
-def _text(path: Path) -> str:
-    try:
-        if path.stat().st_size > LARGEST:
-            raise BadFile(f"{path}: larger than {LARGEST >> 20} MiB", field="file")
-        return path.read_text("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadFile(f"{path}: cannot be read ({error})", field="file") from error
 
 
 def _objects(text: str) -> Iterator[Mapping[str, Any]]:

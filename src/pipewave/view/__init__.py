@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipewave.errors import BadFile, BadInput
+from pipewave.files import whole
 from pipewave.view.document import Document
 
 FORMS: Mapping[str, str] = {"html": "html", "md": "markdown"}  # the function of `files` that writes each
@@ -70,11 +71,7 @@ def document_of(answer: Mapping[str, Any]) -> Document:
 def read(path: Path) -> Mapping[str, Any]:
     """The answer saved in a file; BadFile says what is wrong with it."""
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise BadFile(f"{path}: larger than {MOST_BYTES >> 20} MiB, not an answer", field="answer")
-        answer = json.loads(path.read_text("utf-8-sig"))
-    except OSError as problem:
-        raise BadFile(f"{path}: cannot be read ({problem.strerror})", field="answer") from problem
+        answer = json.loads(whole.read(path, "answer", MOST_BYTES))
     except (ValueError, RecursionError) as problem:
         raise BadFile(f"{path}: not JSON ({problem})", field="answer") from problem
     if not isinstance(answer, dict):
