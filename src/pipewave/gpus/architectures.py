@@ -15,25 +15,15 @@ from typing import Any, Literal, get_args
 from pipewave.errors import BadInput, UnknownArchitecture
 from pipewave.files import packaged
 
+# The fastest tensor instruction says how operands reach tensor cores: from registers (`mma`), from shared memory that
+# clusters of SMs fill together (`wgmma`), through tensor memory, two SMs to a product (`tcgen05`).
 Mma = Literal["mma", "wgmma", "tcgen05"]
 _DATA = Path(__file__).with_name("architectures.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """Traits of one compute capability.
-
-    of_16bit: other peaks as multiples of the 16-bit one, absent = cannot run. fp4_types: 4-bit operands its tensor
-    instruction scales. mma: the fastest tensor instruction: it says how operands reach the tensor cores: from registers
-    (`mma`), from shared memory that clusters of SMs fill together (`wgmma`), through tensor memory, two SMs to a
-    product (`tcgen05`). l2_partitions: pieces of the L2, each keeping its own copy of what several read.
-    l2_carries: what a kernel wrote is in the L2 of the SMs that read it next. family_code: code can be made for all
-    capabilities of the generation at once.
-    joules_per_flop: of a dense 16-bit FLOP at the power limit. nvlink_reduces: switches add up in flight.
-    clock_drops_when_cold: a product after a pause brings the clock down. stand_in: the stack whose kernels answer for
-    all others, where no stack was measured on the architecture; stand_in_kernels: (stack, implementation) by family and
-    phase, where it is of another.
-    """
+    """Traits of one compute capability."""
 
     name: str
     smem_kb_per_sm: int
@@ -46,17 +36,17 @@ class Architecture:
     pcie_gbps: int
     l2_bytes_per_clk_per_sm: float
     l2_note: str = "given with the traits"
-    of_16bit: Mapping[str, float]
-    fp4_types: tuple[str, ...] = ("nvfp4", "mxfp4")
+    of_16bit: Mapping[str, float]  # other peaks as multiples of the 16-bit one, absent = cannot run
+    fp4_types: tuple[str, ...] = ("nvfp4", "mxfp4")  # 4-bit operands its tensor instruction scales
     mma: Mma
-    l2_partitions: int
-    l2_carries: bool = True
-    family_code: bool = False
-    joules_per_flop: float
-    nvlink_reduces: bool = False
-    clock_drops_when_cold: bool = False
-    stand_in: str = ""
-    stand_in_kernels: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    l2_partitions: int  # pieces of the L2, each keeping its own copy of what several read
+    l2_carries: bool = True  # what a kernel wrote is in the L2 of the SMs that read it next
+    family_code: bool = False  # code can be made for all capabilities of the generation at once
+    joules_per_flop: float  # of a dense 16-bit FLOP at the power limit
+    nvlink_reduces: bool = False  # switches add up in flight
+    clock_drops_when_cold: bool = False  # a product after a pause brings the clock down
+    stand_in: str = ""  # the stack whose kernels answer for all others, where none was measured here
+    stand_in_kernels: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # by family and phase, of others
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fp4_types", tuple(self.fp4_types))

@@ -95,9 +95,9 @@ def _feature_row(row: str) -> CodeType:
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """Lists of unequal length, one a call: `values` end to end, call i owns values[offsets[i]:offsets[i+1]]."""
+    """Lists of unequal length, one a call: call i owns values[offsets[i]:offsets[i+1]]."""
 
-    values: Array
+    values: Array  # end to end
     offsets: NDArray[np.intp]
 
 
@@ -106,19 +106,15 @@ Columns = Mapping[str, Any]  # name → float64 array [calls], or Ragged
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What is the same for a batch of calls: the GPU, the operand type, the software, how it is measured.
-
-    `options` holds the non-numeric fields of the call (kv_dtype, routing, part, ...). `stack` is whose rows answer,
-    `requested` another version of it that a caller named: what rules of software say is said of that one.
-    """
+    """What is the same for a batch of calls: the GPU, the operand type, the software, how it is measured."""
 
     gpu: GPU
     dtype: str = "bf16"
     protocol: str = "cold"
-    stack: str = ""
+    stack: str = ""  # whose rows answer
     impl: str = ""
-    options: tuple[tuple[str, Any], ...] = ()
-    requested: str = ""
+    options: tuple[tuple[str, Any], ...] = ()  # non-numeric fields of the call (kv_dtype, routing, part, ...)
+    requested: str = ""  # another version that a caller named: what rules of software say is said of that one
 
     @property
     def framework(self) -> str:
@@ -156,15 +152,13 @@ def _ruled(ctx: Context, name: str, more: tuple[tuple[str, Any], ...]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What physics says of a batch: least demand, estimated seconds, named features for the learned residual, and the
-    work done, which energy is counted from (None: the least).
-    """
+    """What physics says of a batch."""
 
-    demand: Demand
-    base_s: Array
-    features: Mapping[str, Array]
+    demand: Demand  # least
+    base_s: Array  # estimated seconds
+    features: Mapping[str, Array]  # for the learned residual
     net: str  # which learned net corrects base_s
-    work: Work | None = None
+    work: Work | None = None  # done, which energy is counted from; None: the least
 
     @property
     def done(self) -> Work:
@@ -173,12 +167,9 @@ class Analysis:
 
 
 class Sketch(NamedTuple):
-    """An analysis before it is laid out: amounts of the demand by pipe, base seconds, features by name, work done.
+    """An analysis before it is laid out: plain floats of one call, or arrays over many, with floats among them."""
 
-    Values are plain floats of one call, or arrays over many, among which constants may be floats.
-    """
-
-    amounts: Mapping[str, Any]
+    amounts: Mapping[str, Any]  # of the demand by pipe
     base_s: Any
     features: Mapping[str, Any]
     net: str

@@ -88,23 +88,17 @@ def _launch(rows: Sequence[Mapping[str, Any]], launched: Launched, _step: Step |
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How a profile shows the family.
+    """How a profile shows the family."""
 
-    `names`: its kernels. `role`: the part that its call has in a model, where that is not the family's name.
-    `operators`: how to read a call off an operator of that name; `group`: off a whole launch, which comes first.
-    `whole`: operators that are one call however many kernels they run. `anchors`: roles that hold a sequence of kernels
-    together when it is matched to a model's. `fusible`: compilers run such calls together with their neighbours.
-    `generated`: compilers write such kernels themselves.
-    """
-
-    names: tuple[KernelName, ...] = ()
-    role: str = ""
+    names: tuple[KernelName, ...] = ()  # of its kernels
+    role: str = ""  # the part that its call has in a model, where that is not the family's name
+    # How to read a call off an operator of that name.
     operators: Mapping[str, OperatorReader] = field(default_factory=dict)
-    group: GroupReader | None = None
-    whole: tuple[str, ...] = ()
-    anchors: tuple[str, ...] = ()
-    fusible: bool = False
-    generated: bool = False
+    group: GroupReader | None = None  # off a whole launch, which comes first
+    whole: tuple[str, ...] = ()  # operators that are one call however many kernels they run
+    anchors: tuple[str, ...] = ()  # roles that hold a sequence of kernels together when it is matched to a model's
+    fusible: bool = False  # compilers run such calls together with their neighbours
+    generated: bool = False  # compilers write such kernels themselves
 
 
 class Runner(NamedTuple):
@@ -120,27 +114,22 @@ class Runner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """Measured rows of the family, or of one operation of it, under the kernel name that they carry.
+    """Measured rows of the family, or of one operation of it, under the kernel name that they carry."""
 
-    `runners`: implementations by name; `usual`: the one where a case names none, by type and, under "", for all others.
-    `work`: (FLOPs, bytes) of a case, roughly, to skip long ones. `together`: fields of the jobs that stay in one batch.
-    `group`: fields that near-duplicate rows share.
-    """
-
-    runners: Mapping[str, Runner] = field(default_factory=dict)
+    runners: Mapping[str, Runner] = field(default_factory=dict)  # implementations by name
+    # The one where a case names none, by type and, under "", for all others.
     usual: Mapping[str, str] = field(default_factory=dict)
-    work: Callable[[Case], tuple[float, float]] | None = None
-    together: tuple[str, ...] = ()
-    group: tuple[str, ...] = ()
+    work: Callable[[Case], tuple[float, float]] | None = None  # (FLOPs, bytes) of a case, roughly, to skip long ones
+    together: tuple[str, ...] = ()  # fields of the jobs that stay in one batch
+    group: tuple[str, ...] = ()  # fields that near-duplicate rows share
 
 
 class Page(NamedTuple):
-    """A first view in the browser: a case without its swept field, and the sweep. `waves`: rounds of thread blocks of
-    each call from (columns, context, analysis), NaN where none is named.
-    """
+    """A first view in the browser."""
 
-    case: Mapping[str, Any]
+    case: Mapping[str, Any]  # without its swept field
     sweep: Mapping[str, Any]
+    # Rounds of blocks of each call from (columns, context, analysis), NaN where none is named.
     waves: Callable[..., Any] | None = None
 
 

@@ -25,16 +25,13 @@ WIDTHS = {
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One operator call on the host. `dims`, `types`, `values`: one entry an argument, empty where not recorded.
-
-    Tensors have dims and a type, scalars a value (as text), tensor lists neither.
-    """
+    """One operator call on the host: of each argument, tensors have dims and a type, scalars a value, lists neither."""
 
     id: int
     name: str
     dims: tuple[Dims, ...] = ()
     types: tuple[str, ...] = ()
-    values: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()  # as text
 
     def shape(self, index: int) -> Dims:
         """Sizes of a tensor argument, empty where it is none."""
@@ -65,12 +62,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One piece of GPU work. `ops`: the operators it was launched under, outermost first. Times in µs.
-
-    `args`: what else the event says (bytes of a copy, sizes of a collective). `step`: index into `Trace.steps`, or -1.
-    `launch`: (start, end) of the call that launched it, µs, None where not recorded; a graph's kernels share theirs.
-    `scope`: modules or ranges it was launched in, outermost first. `device`: number of its GPU.
-    """
+    """One piece of GPU work. Times in µs."""
 
     name: str
     start_us: float
@@ -78,12 +70,13 @@ class Kernel:
     grid: Dims = ()
     block: Dims = ()
     stream: int = 0
-    ops: tuple[Op, ...] = ()
-    step: int = -1
-    args: tuple[tuple[str, Any], ...] = ()
+    ops: tuple[Op, ...] = ()  # it was launched under, outermost first
+    step: int = -1  # index into `Trace.steps`, or -1
+    args: tuple[tuple[str, Any], ...] = ()  # what else the event says (bytes of a copy, sizes of a collective)
+    # Of the call that launched it (start, end); a graph's kernels share theirs.
     launch: tuple[float, float] | None = None
-    scope: tuple[str, ...] = ()
-    device: int = 0
+    scope: tuple[str, ...] = ()  # modules or ranges it was launched in, outermost first
+    device: int = 0  # number of its GPU
 
     def arg(self, name: str) -> Any:
         """A field of the event, or None."""
@@ -113,16 +106,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a kernel is. `role`: its part in a model; `family`: what predicts it (None: nothing does); `impl`: whose.
-
-    `joins`: the kernel belongs to the call of the `previous` or `next` kernel of its family.
-    """
+    """What a kernel is."""
 
     pattern: str
-    role: str
-    family: str | None
-    impl: str | None = None
-    joins: str = ""
+    role: str  # its part in a model
+    family: str | None  # what predicts it (None: nothing does)
+    impl: str | None = None  # whose
+    joins: str = ""  # it belongs to the call of the `previous` or `next` kernel of its family
 
 
 # Operand types as kernel names spell them; the first found wins, so narrow types come before what they are scaled in.
@@ -182,11 +172,11 @@ class Launched:
 
 @dataclass(frozen=True, slots=True)
 class Shaped:
-    """A call read off a launch. `read`: all numbers are the trace's, the model's or the user's; else `note` says so."""
+    """A call read off a launch."""
 
     name: str
     call: Call
-    read: bool = True
+    read: bool = True  # all numbers are the trace's, the model's or the user's; else `note` says so
     note: str = ""
 
 

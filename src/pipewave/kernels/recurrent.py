@@ -24,12 +24,12 @@ TOKEN_STEP_S = 0.5e-6  # the same of one token in decoding
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """Per call: requests, new tokens of all, of the longest, and chunks of all and of the longest."""
+    """Amounts per call."""
 
-    batch: Array
-    tokens: Array
-    longest: Array
-    chunks: Array
+    batch: Array  # requests
+    tokens: Array  # new ones of all requests
+    longest: Array  # of the longest request
+    chunks: Array  # of all requests
     longest_chunks: Array
 
     @property
@@ -70,15 +70,15 @@ PASSES = 4  # kernels that share what a scan leaves between them
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Per call: key and value heads, their widths, bytes of a request's states, and of a token's inputs and outputs."""
+    """Amounts per call."""
 
-    k: Array
-    v: Array
-    dim_k: Array
+    k: Array  # key heads
+    v: Array  # value heads
+    dim_k: Array  # their widths
     dim_v: Array
-    state: Array
-    inputs: Array
-    out: Array
+    state: Array  # bytes of a request's states
+    inputs: Array  # bytes of a token's inputs
+    out: Array  # and outputs
 
 
 def heads_of(cols: Columns, ctx: Context) -> Heads:

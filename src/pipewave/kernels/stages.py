@@ -53,12 +53,12 @@ class Stage:
 
 @dataclass(frozen=True)
 class Stages:
-    """The stages of a batch of calls, in order; `inputs` and `outputs` are bytes that cross the operator's border."""
+    """The stages of a batch of calls, in order."""
 
     ctx: Context
     calls: int
     parts: Sequence[Stage]
-    border: Stream
+    border: Stream  # bytes that cross the operator's border
     least_flops: Amount
 
     @cached_property

@@ -36,21 +36,17 @@ class Mixer(LayerPart):
 
 @dataclass(frozen=True, slots=True)
 class Indexer(LayerPart):
-    """Chooses which keys a query sees: index queries against one cached fp8 index key a token, then top-k.
-
-    `topk`: keys a query keeps, or blocks of `block` keys. `reused`: takes the choice of an earlier layer.
-    `maps`: its matrices; `params` outside them. `key_bytes`: what one cached index key takes.
-    """
+    """Chooses which keys a query sees: index queries against one cached fp8 index key a token, then top-k."""
 
     matrices: ClassVar[tuple[str, ...]] = ("maps",)
     heads: int
     dim: int
-    topk: int
+    topk: int  # keys a query keeps, or blocks of `block` keys
     maps: tuple[Linear, ...] = ()
-    params: int = 0
+    params: int = 0  # outside its matrices
     block: int = 1
-    reused: bool = False
-    key_bytes: int = 0
+    reused: bool = False  # takes the choice of an earlier layer
+    key_bytes: int = 0  # of one cached index key
 
     @property
     def kept(self) -> int:
@@ -60,12 +56,7 @@ class Indexer(LayerPart):
 
 @dataclass(frozen=True, slots=True)
 class Gqa(Mixer):
-    """Multi-head attention with grouped K and V. `window` counts the keys a query may see (None = all).
-
-    `query`: where queries pass a bottleneck, the map behind it; the fused input map then gives the bottleneck.
-    `chunk`: a query sees only keys of its own chunk of so many tokens. `value_dim`: width of V where it is not
-    head_dim. `gate`: columns of the fused input map that gate the output. `borrowed`: K and V are another layer's.
-    """
+    """Multi-head attention with grouped K and V."""
 
     cut: ClassVar[Mapping[str, str]] = HEADS
     matrices: ClassVar[tuple[str, ...]] = ("qkv", "query", "indexer", "out")
@@ -74,19 +65,19 @@ class Gqa(Mixer):
     head_dim: int
     qkv: Linear
     out: Linear
-    window: int | None = None
+    window: int | None = None  # keys a query may see (None = all)
     softcap: float | None = None
     sinks: bool = False
     # "head": over head_dim, "each": weights a head, "full": over all heads together, "plain": no weights
     qk_norm: str | None = None
     rope: bool = True
-    chunk: int | None = None
-    value_dim: int | None = None
-    gate: int = 0
-    borrowed: bool = False
+    chunk: int | None = None  # a query sees only keys of its own chunk of so many tokens
+    value_dim: int | None = None  # width of V where it is not head_dim
+    gate: int = 0  # columns of the fused input map that gate the output
+    borrowed: bool = False  # K and V are another layer's
     indexer: Indexer | None = None
     causal: bool = True
-    query: Linear | None = None
+    query: Linear | None = None  # map behind a bottleneck of the queries, which the fused input map then gives
 
     @property
     def v_dim(self) -> int:
@@ -156,11 +147,7 @@ class Mla(Mixer):
 
 @dataclass(frozen=True, slots=True)
 class Compressed(Mixer):
-    """DeepSeek-V4's attention: one shared K = V head, a short window beside entries compressed to one.
-
-    `compress_ratio`: tokens of an entry, 0: the window alone. `compress`: hidden → entries and their gates; `indexer`
-    (CSA) picks among the entries. `out_a` is block-diagonal over `o_groups` of heads.
-    """
+    """DeepSeek-V4's attention: one shared K = V head, a short window beside entries compressed to one."""
 
     cut: ClassVar[Mapping[str, str]] = {**HEADS, "o_groups": "o_groups"}
     matrices: ClassVar[tuple[str, ...]] = (
@@ -171,16 +158,16 @@ class Compressed(Mixer):
     q_lora_rank: int
     rope_dim: int
     window: int
-    compress_ratio: int
+    compress_ratio: int  # tokens of an entry, 0: the window alone
     o_groups: int
     o_lora_rank: int
     down: Linear  # hidden → q latent and the K = V head
     query: Linear
-    out_a: Linear
+    out_a: Linear  # block-diagonal over `o_groups` of heads
     out: Linear
-    compress: Linear | None = None
+    compress: Linear | None = None  # hidden → entries and their gates
     compress_params: int = 0
-    indexer: Indexer | None = None
+    indexer: Indexer | None = None  # picks among the entries (CSA)
     indexer_compress: Linear | None = None
 
     @property
@@ -219,30 +206,23 @@ class Compressed(Mixer):
 
 @dataclass(frozen=True, slots=True)
 class Recurrent(Mixer):
-    """A recurrence over a state of fixed size: gdn, kda, mamba2, mamba1, lightning or conv (a short convolution).
-
-    `heads` states of key_dim × value_dim elements of `state_width` bytes; `key_heads` heads of queries and keys
-    (groups of B and C in Mamba 2). `channels` pass a causal convolution `kernel` wide, whose last kernel - 1 inputs
-    are kept in 16 bits. `inputs`, `outputs`: matrices before and after; `params`: convolution, decays, biases, norms.
-    `norm`: width of the norm before the output, 0 = none. `chunk`: tokens a block of the scan. `interleaved`: the first
-    map leaves queries, keys, values and gates of a head side by side, so that they must be parted before the next step.
-    """
+    """A recurrence over a state of fixed size."""
 
     matrices: ClassVar[tuple[str, ...]] = ("inputs", "outputs")
-    kind: str
-    heads: int
-    key_heads: int
+    kind: str  # gdn, kda, mamba2, mamba1, lightning or conv (a short convolution)
+    heads: int  # states of key_dim × value_dim elements
+    key_heads: int  # of queries and keys (groups of B and C in Mamba 2)
     key_dim: int
     value_dim: int
-    channels: int
-    kernel: int
-    inputs: tuple[Linear, ...]
-    outputs: tuple[Linear, ...]
-    params: int = 0
-    state_width: int = 4
-    norm: int = 0
-    chunk: int = 64
-    interleaved: bool = False
+    channels: int  # pass a causal convolution, whose last kernel - 1 inputs are kept in 16 bits
+    kernel: int  # width of the convolution
+    inputs: tuple[Linear, ...]  # matrices before
+    outputs: tuple[Linear, ...]  # and after
+    params: int = 0  # outside them: convolution, decays, time-step biases, norms
+    state_width: int = 4  # bytes of an element
+    norm: int = 0  # width of the norm before the output, 0 = none
+    chunk: int = 64  # tokens a block of the scan
+    interleaved: bool = False  # the first map leaves q, k, v and gates of a head side by side, to be parted
 
     @property
     def divided(self) -> dict[str, int]:

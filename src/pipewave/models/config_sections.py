@@ -77,12 +77,12 @@ HEARD, AUDIO = "audio tower: counted in memory, not run", "audio tower: neither 
 
 @dataclass(frozen=True, slots=True)
 class Wrapped:
-    """The text's fields, its tower (a section to be read once the text's width is known), and what to tell."""
+    """A text model's fields inside a config."""
 
     text: Mapping[str, Any]
     outer: Mapping[str, Any]
-    vision: Mapping[str, Any] | None = None
-    notes: tuple[str, ...] = ()
+    vision: Mapping[str, Any] | None = None  # the tower's section, read once the text's width is known
+    notes: tuple[str, ...] = ()  # what to tell
     audio: Mapping[str, Any] | None = None
 
     def tower(self, hidden: int) -> Tower | None:

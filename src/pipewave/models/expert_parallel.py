@@ -39,13 +39,11 @@ MOST_SLOTS = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """How experts are loaded, and slots for copies beside their own; None: no balancer.
-
-    loads: `even`, a law such as `power_law_1.2` (of a steady load: `kernels.moe.routing.steady_weights`, not the law of
-    that name for the tokens of one call), or tokens of each expert, of a layer or of several.
+    """How experts are loaded. `loads`: `even`, a law such as `power_law_1.2` (of a steady load: `steady_weights` of
+    `kernels.moe.routing`, not the law of that name for one call), or tokens of each expert, of a layer or of several.
     """
 
-    redundant: int | None = None
+    redundant: int | None = None  # slots for copies beside their own; None: no balancer
     loads: str | tuple[tuple[float, ...], ...] = USUAL_LOADS
 
     def skew(self, experts: int, ranks: int) -> float:

@@ -15,19 +15,16 @@ DENSE, SPARSE = ("mlp",), ("moe",)
 
 @dataclass(frozen=True, slots=True)
 class LayerKind:
-    """Parts of one layer by name; `ffns` None: dense or sparse as other fields say.
-
-    `own`: canonical fields with this layer's own values, in place of the model's.
-    """
+    """Parts of one layer by name."""
 
     mixers: tuple[str, ...] = ("attention",)
-    ffns: tuple[str, ...] | None = None
+    ffns: tuple[str, ...] | None = None  # None: dense or sparse as other fields say
     window: int | None = None
     chunk: int | None = None
     rope: bool = True
     full: bool = True  # attention over the whole context, as opposed to a window or a chunk
     ratio: int = 0
-    own: tuple[tuple[str, Any], ...] = ()
+    own: tuple[tuple[str, Any], ...] = ()  # canonical fields with this layer's own values
 
     def with_own(self, **values: Any) -> LayerKind:
         """The same with more values of its own; None leaves the model's."""

@@ -14,14 +14,11 @@ from pipewave.errors import BadInput, UnsupportedModel
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """Operand type of a linear map: `dtype` as a kernel call names it, bytes one weight takes with its scales.
+    """Operand type of a linear map."""
 
-    `quantize`: activations are quantised on the fly, which is work of its own.
-    """
-
-    dtype: str = "bf16"
-    bytes_per_weight: float = 2.0
-    quantize: bool = False
+    dtype: str = "bf16"  # as a kernel call names it
+    bytes_per_weight: float = 2.0  # with its scales
+    quantize: bool = False  # activations are quantised on the fly, which is work of its own
 
     @property
     def full(self) -> bool:
@@ -48,22 +45,17 @@ def integers(bits: int, group: int, *, zeros: bool = True) -> Precision:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """y[rows, out] = x[rows, inp]·Wᵀ. `split` says how tensor parallelism cuts it: out, in, none, or qkv.
-
-    `qkv` cuts `out` but keeps whole KV heads, so K and V are repeated when ranks outnumber KV heads.
-    `cache` is the part of `out` that is K and V, `pair` the K and V columns of one KV head.
-    `groups`: the map is block-diagonal, `groups` maps of out / groups × inp / groups.
-    """
+    """y[rows, out] = x[rows, inp]·Wᵀ."""
 
     name: str
     out: int
     inp: int
-    split: str = "none"
+    split: str = "none"  # how tensor parallelism cuts it: out, in, none, or qkv: `out`, but KV heads stay whole
     bias: bool = False
     precision: Precision = BF16
-    cache: int = 0
-    pair: int = 0
-    groups: int = 1
+    cache: int = 0  # part of `out` that is K and V
+    pair: int = 0  # K and V columns of one KV head
+    groups: int = 1  # of a block-diagonal map: so many maps of out / groups × inp / groups
 
     @property
     def params(self) -> int:
@@ -89,14 +81,10 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class LayerPart:
-    """What attention, recurrences and feed-forward blocks share; by default a part is nothing but its matrices.
+    """What attention, recurrences and feed-forward blocks share; by default a part is nothing but its matrices."""
 
-    `cut`: field of each count that the tensor-parallel degree must divide, by the name a user knows. `matrices`: fields
-    that hold a matrix, several, a part that has some, or None, in the order they run.
-    """
-
-    cut: ClassVar[Mapping[str, str]] = {}
-    matrices: ClassVar[tuple[str, ...]] = ()
+    cut: ClassVar[Mapping[str, str]] = {}  # field that the tensor-parallel degree must divide, by its name for users
+    matrices: ClassVar[tuple[str, ...]] = ()  # fields of one, several, a part of some, or None, in the order they run
 
     def linears(self) -> tuple[Linear, ...]:
         """The weight matrices that every token meets, in the order they run."""
@@ -199,19 +187,16 @@ WIDER_CACHE = "a 4-bit KV cache: answered as FP8, twice its bytes"
 
 @dataclass(frozen=True, slots=True)
 class Quantisation:
-    """The quantised precision, the modules left in 16 bits, and the type of the KV cache (None = the model's).
+    """Which types the modules of a checkpoint have."""
 
-    `groups`: precisions of the modules that a list names, before the common one. `experts`: that of routed experts.
-    """
-
-    precision: Precision = BF16
-    ignore: Names = field(default_factory=Names)
+    precision: Precision = BF16  # of all that is quantised
+    ignore: Names = field(default_factory=Names)  # modules left in 16 bits
     lm_head: bool = False
-    kv_dtype: str | None = None
+    kv_dtype: str | None = None  # of the KV cache; None: the model's
     experts_only: bool = False
     notes: tuple[str, ...] = ()
-    groups: tuple[tuple[Names, Precision], ...] = ()
-    experts: Precision | None = None
+    groups: tuple[tuple[Names, Precision], ...] = ()  # of modules that a list names, before the common one
+    experts: Precision | None = None  # of routed experts
 
     def of(self, modules: Sequence[str], base: Precision) -> Precision:
         """Precision of a module by the names checkpoints give it, such as `layers.0.self_attn.q_proj`."""

@@ -18,18 +18,14 @@ FILE = Path(__file__).with_name("samplers.json")
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """A way to draw tokens from logits.
-
-    `kernels`: name, operation, bytes read and written of each logit. Penalties count the tokens of all answers anew in
-    every step, as rows of one length. That takes the host `request_us` for each request and `token_us` more for each
-    token of the longest answer, beside the GPU; it needs the tokens of the step before, so that the host begins the
-    next step late: the GPU waits for `wait_us` a request.
+    """A way to draw tokens from logits. Penalties count the tokens of all answers anew in every step, as rows of one
+    length, on the host, which begins the next step late, as it needs the tokens of the step before.
     """
 
-    kernels: tuple[tuple[str, str, int, int], ...]
-    request_us: float
-    token_us: float
-    wait_us: float
+    kernels: tuple[tuple[str, str, int, int], ...]  # name, operation, bytes read and written of each logit
+    request_us: float  # of the host for each request, beside the GPU
+    token_us: float  # more for each token of the longest answer
+    wait_us: float  # that the GPU waits for at each request
     source: str
 
     def drawn(self, rows: int, vocabulary: int) -> Iterator[Use]:

@@ -42,17 +42,12 @@ class Bypass(LayerPart):
 
 @dataclass(frozen=True, slots=True)
 class Moe(LayerPart):
-    """Routed experts, optionally beside a shared expert that sees every token.
-
-    `hidden` is the width experts work at: a latent one where `into` and `back` map to it and from it.
-    `idle`: experts that return their input (LongCat's zero experts), which the router may choose. `skew`: tokens of the
-    fullest rank over an even share, where experts lie on several ranks.
-    """
+    """Routed experts, optionally beside a shared expert that sees every token."""
 
     matrices: ClassVar[tuple[str, ...]] = ("router", "into", "back", "shared", "shared_gate")
     experts: int
     topk: int
-    hidden: int
+    hidden: int  # width experts work at: a latent one where `into` and `back` map to it and from it
     inter: int
     router: Linear
     precision: Precision = BF16
@@ -64,8 +59,8 @@ class Moe(LayerPart):
     into: Linear | None = None
     back: Linear | None = None
     small: int = 0  # parameters of a latent norm and of the router's scales
-    idle: int = 0
-    skew: float = 1.0
+    idle: int = 0  # experts that return their input (LongCat's zero experts), which the router may choose
+    skew: float = 1.0  # tokens of the fullest rank over an even share, where experts lie on several ranks
 
     @property
     def expert_params(self) -> int:
@@ -99,17 +94,13 @@ Ffn = Mlp | Moe | Bypass
 
 @dataclass(frozen=True, slots=True)
 class HyperConnection:
-    """Residual of several streams (DeepSeek-V4): mixed into one before a block and spread after it.
-
-    `crossed`: streams are mixed with one another too (not in Hy 4). `rank`: width of the bottleneck through which a
-    weight an element is made (Qwen4), 0 = one weight a stream.
-    """
+    """Residual of several streams (DeepSeek-V4): mixed into one before a block and spread after it."""
 
     streams: int
     sinkhorn: int
     hidden: int
-    crossed: bool = True
-    rank: int = 0
+    crossed: bool = True  # streams are mixed with one another too (not in Hy 4)
+    rank: int = 0  # of the bottleneck that makes a weight an element (Qwen4); 0: one weight a stream
 
     @property
     def width(self) -> int:
@@ -141,14 +132,11 @@ class HyperConnection:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One decoder layer: mixers that run side by side, then feed-forward parts that do; either may be missing.
-
-    `extra_norms`: norms over the hidden size beside those of the model's style.
-    """
+    """One decoder layer: mixers that run side by side, then feed-forward parts that do; either may be missing."""
 
     mixers: tuple[Mixer, ...] = ()
     ffns: tuple[Ffn, ...] = ()
-    extra_norms: int = 0
+    extra_norms: int = 0  # over the hidden size beside those of the model's style
 
     @property
     def mixer(self) -> Mixer | None:

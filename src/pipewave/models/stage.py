@@ -41,15 +41,12 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Requests of one engine iteration; kv includes the new tokens. `padded`: tokens after padding to a CUDA graph.
-
-    `verify`: tokens that a decoding request brings, drafts included; who brings more is in its prompt.
-    """
+    """Requests of one engine iteration; kv includes the new tokens."""
 
     q_lens: tuple[int, ...]
     kv_lens: tuple[int, ...]
-    padded: int | None = None
-    verify: int = 1
+    padded: int | None = None  # tokens after padding to a CUDA graph
+    verify: int = 1  # tokens that a decoding request brings, drafts included; who brings more is in its prompt
 
     def __post_init__(self) -> None:
         if not self.q_lens or min(self.q_lens) < 1:

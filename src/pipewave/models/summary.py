@@ -155,38 +155,35 @@ def facts_of(mixer: Mixer) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of one layer. `gib`: weights of one rank. `flops`: multiplications and additions of matrices a token.
-
-    `kv_bytes`: what one more token leaves on a rank; `state_bytes`: what a sequence holds there whatever its length.
-    """
+    """One part of one layer."""
 
     name: str
     shape: str
     precision: str
     parameters: int
     active_parameters: int
-    weight_bytes: float
-    flops: float
-    kv_bytes: float
-    state_bytes: int
+    weight_bytes: float  # of one rank
+    flops: float  # multiplications and additions of matrices a token
+    kv_bytes: float  # what one more token leaves on a rank
+    state_bytes: int  # what a sequence holds there whatever its length
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Equal layers: where they are, how many, and their parts in the order they run."""
+    """Equal layers."""
 
     letter: str
-    layers: str
+    layers: str  # where they are
     count: int
-    parts: tuple[Part, ...]
+    parts: tuple[Part, ...]  # in the order they run
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """All kinds of layers, and in `pattern` how they follow one another, such as 3×A (B C)×15."""
+    """All kinds of layers."""
 
-    pattern: str
+    pattern: str  # how they follow one another, such as 3×A (B C)×15
     blocks: tuple[Block, ...]
 
 

@@ -12,20 +12,16 @@ from pipewave.models.formulas import Part
 
 @dataclass(frozen=True, slots=True)
 class Tower:
-    """A transformer over image patches and the projector behind it.
-
-    `patch`: side of a patch in pixels; `merge`: patches along a side that become one token of the language model.
-    `image`: side in pixels of the image that the tower is made for. `params`: all of its parameters.
-    """
+    """A transformer over image patches and the projector behind it."""
 
     hidden: int
     inter: int
     heads: int
     layers: int
-    patch: int
-    merge: int
-    image: int
-    params: int = 0
+    patch: int  # side of a patch in pixels
+    merge: int  # patches along a side that become one token of the language model
+    image: int  # side in pixels of the image that the tower is made for
+    params: int = 0  # all of its parameters
     gated: bool = False
 
     @property

@@ -33,9 +33,9 @@ DEEPEST = np.full((), -80.0, np.float32)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layers:
-    """Weights of each layer, [member, input + 1, output]: the last row is the bias."""
+    """Weights of each layer."""
 
-    weights: tuple[Floats, ...]
+    weights: tuple[Floats, ...]  # [member, input + 1, output]: the last row is the bias
     activation: str
 
     def outputs(self, inputs: Floats) -> Floats:
@@ -104,14 +104,11 @@ ACTIVATIONS: Mapping[str, Callable[[Floats], Floats]] = MappingProxyType({"relu"
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """`varying` is [call, feature + 1], the last a one; `places` are its features among those of a net.
+    """Features of many calls as layers take them."""
 
-    `constant`: place and value of each feature that is one number for all calls.
-    """
-
-    varying: Floats
-    places: tuple[int, ...]
-    constant: tuple[tuple[int, float], ...]
+    varying: Floats  # [call, feature + 1], the last a one
+    places: tuple[int, ...]  # its features among those of a net
+    constant: tuple[tuple[int, float], ...]  # place and value of each feature that is one number for all calls
 
 
 def inputs_of(features: Named, names: tuple[str, ...]) -> Inputs:

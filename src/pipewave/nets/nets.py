@@ -42,12 +42,12 @@ class Residual:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Net:
-    """An ensemble of MLPs with shared inputs. Weights lead with the member axis; biases hold the standardisation."""
+    """An ensemble of MLPs with shared inputs."""
 
     features: tuple[str, ...]
     categories: Mapping[str, Mapping[str, int]]
-    weights: tuple[Floats, ...]
-    biases: tuple[Floats, ...]
+    weights: tuple[Floats, ...]  # lead with the member axis
+    biases: tuple[Floats, ...]  # hold the standardisation
     tables: Mapping[str, Floats]  # category → [member, code, first hidden layer]
     activation: str
 
@@ -168,14 +168,11 @@ def _stacked(members: Sequence[Floats]) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """The net of a low quantile, and what its held-out answers must be moved by to be one (log time).
-
-    `shifts` are keyed by protocol, or `protocol|gpu` where that GPU has enough rows. `plain` names the default software
-    whose features it was trained on, whatever ran, so that nothing in them tells implementations apart.
-    """
+    """The net of a low quantile."""
 
     net: Net
-    shifts: Mapping[str, float]
+    shifts: Mapping[str, float]  # of held-out answers, to be one (log time), by `protocol|gpu`, protocol or "" for all
+    # Default software that it was trained on, so that nothing tells implementations apart.
     plain: WeightsMetadata | None
 
     def __call__(self, features: Named | Inputs, codes: Mapping[str, str]) -> NDArray[np.float64]:

@@ -18,11 +18,11 @@ LEVELS = ("measured", "other_gpu", "nearest_version", "other_framework")  # from
 
 
 class TrainingRow(NamedTuple):
-    """Rows of one implementation of a stack; `kind` is `kind_of` their types."""
+    """Rows of one implementation of a stack."""
 
     protocol: str
     stack: str
-    kind: str
+    kind: str  # `kind_of` their types
     gpu: str
     impl: str
 
@@ -42,10 +42,10 @@ def alike(kind: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class TrainingRows:
-    """Training rows by software; `crossed` where they are of other types than the call."""
+    """Training rows by software."""
 
     rows: frozenset[TrainingRow] = frozenset()
-    crossed: bool = False
+    crossed: bool = False  # they are of other types than the call
 
     def pool(self, kind: str, protocol: str) -> TrainingRows:
         """The rows nearest to a kind under a protocol: those themselves, or of its type, or of the protocol.

@@ -25,14 +25,12 @@ from pipewave.physics.overlap import overlapped
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What a board draws: the share of its limit that clocks and leakage take whatever runs, joules of a byte, and of a
-    dense 16-bit FLOP by tensor instruction (None: what the architecture's traits say).
-    """
+    """What a board draws."""
 
     source: str
-    idle_share: float
+    idle_share: float  # of its limit, that clocks and leakage take whatever runs
     joules_per_byte: float
-    joules_per_flop: Mapping[str, float] | None = None
+    joules_per_flop: Mapping[str, float] | None = None  # 16-bit, dense, by tensor instruction; None: the traits'
 
 
 # Two rows of one law. A product measured alone is over before the board has averaged its power, so that the fit of its
@@ -55,17 +53,12 @@ LEAST_LIMIT = 0.25  # of a board's own power limit: no clock is low enough to ho
 
 
 class Work(NamedTuple):
-    """What the implementation of calls really does, per call; a `Demand` holds the least that any must do.
+    """What the implementation of calls really does, per call; a `Demand` holds the least that any must do."""
 
-    `flops`: on the tensor cores, two per multiply-add, without the padding of tiles. `dram`: bytes exchanged with DRAM.
-    `l2`: bytes between L2 and SMs, each operand of each kernel once: what tiles read again is counted with the energy
-    of a FLOP. `product`: type of the products where it is not that of the call.
-    """
-
-    flops: Any
-    dram: Any
-    l2: Any
-    product: str = ""
+    flops: Any  # on the tensor cores, two per multiply-add, without the padding of tiles
+    dram: Any  # bytes exchanged with DRAM
+    l2: Any  # bytes to and from SMs, each operand once: what tiles read again is counted with FLOPs
+    product: str = ""  # type of the products where it is not that of the call
 
     def laid_out(self, calls: int) -> Work:
         """As arrays over `calls`, from amounts some of which may be numbers that hold for all."""

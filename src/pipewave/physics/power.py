@@ -75,23 +75,19 @@ class Board:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draw:
-    """What calls of one kind draw on one board above its idle watts.
-
-    `spread`: half the 90 % interval of the logarithm of a call's watts. `sustained`: times of these calls are of loops
-    that last. `reading`: what a collection's meter reads besides, in shares of `made_w`, the board's power as made.
-    """
+    """What calls of one kind draw on one board above its idle watts."""
 
     board: Board
-    made_w: float
+    made_w: float  # the board's power as made
     active_w: float
     per_flop_j: float
     per_dram_byte_j: float
     per_l2_byte_j: float
-    spread: float
-    sustained: bool
+    spread: float  # half the 90 % interval of the logarithm of a call's watts
+    sustained: bool  # times of these calls are of loops that last
     in_step: float  # joules of a call bound by DRAM between the other kernels of a step, over those of the call alone
     rates: tuple[float, float, float]  # of FLOPs, DRAM and L2 bytes, a second
-    reading: Reading | None
+    reading: Reading | None  # what a collection's meter reads besides, in shares of `made_w`
     spent_alone: Callable[[float, float], tuple[float, ...]] = field(init=False)  # `spent` of one call, recorded
 
     def __post_init__(self) -> None:

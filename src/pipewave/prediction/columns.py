@@ -145,10 +145,10 @@ def _absent(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TableBatch:
-    """Rows of one family that differ in numbers only. `case`: the first row, for what they share."""
+    """Rows of one family that differ in numbers only."""
 
     family: Family
-    case: Mapping[str, Any]
+    case: Mapping[str, Any]  # the first row, for what they share
     columns: Mapping[str, Array]
 
     def __len__(self) -> int:

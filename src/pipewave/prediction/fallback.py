@@ -25,16 +25,14 @@ COLLECTIVES = {"NCCL": "nccl", "TRTLLM": "custom"} | {
 
 
 class Query(NamedTuple):
-    """A stack, if one is named, and what it is to run: on which GPU, of which kind, measured under which protocol;
-    by which net it is answered, and the GPU's compute capability.
-    """
+    """What is asked."""
 
-    stack: str | None
+    stack: str | None  # if one is named
     gpu: str
-    kind: str
-    protocol: str
-    net: str = ""
-    capability: int = 0
+    kind: str  # `kind_of` its types
+    protocol: str  # that rows were measured under
+    net: str = ""  # that answers it
+    capability: int = 0  # the GPU's
 
     @property
     def dtype(self) -> str:
@@ -48,12 +46,12 @@ class Query(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A stack that may answer: as asked for, as its rows have it, how near they are (`LEVELS`), and the reason."""
+    """A stack that may answer."""
 
-    stack: str
-    measured_as: str
-    level: str
-    note: str = ""
+    stack: str  # as it was asked for
+    measured_as: str  # as its rows have it
+    level: str  # how near they are (`LEVELS`)
+    note: str = ""  # the reason, where it is not what was asked for
 
 
 def fallback_chain(
@@ -111,13 +109,13 @@ def _where(pool: TrainingRows, stack: str) -> str:
 
 
 class Choice(NamedTuple):
-    """The stack that answers, its name in rows, its implementation, how near its rows are, and what to say."""
+    """The stack that answers."""
 
     stack: str
-    measured_as: str
+    measured_as: str  # its name in rows
     impl: str
-    level: str
-    notes: tuple[str, ...]
+    level: str  # how near its rows are on the whole
+    notes: tuple[str, ...]  # what to say of it
 
 
 def choose(learned: Trained, query: Query, gpu: GPU, impl: str | None, selectors: Sequence[str]) -> Choice:

@@ -38,27 +38,22 @@ UNRECORDED = 12  # further calls that differ in the numbers of their lists alone
 
 
 class Physics(NamedTuple):
-    """What is known of a call before its nets are asked.
+    """What is known of a call before its nets are asked."""
 
-    `known`: seconds (the base estimate, the floor, the DRAM pipe, the base estimate that the ceiling is answered from),
-    bytes of DRAM, and the last three numbers of an answer. `plain_inputs`: of the ceiling's net, where it sees
-    something else than the residual's. `coordinates`: of a calibration. `product`: type of the products where it is not
-    that of the call.
-    """
-
+    # Seconds (base estimate, floor, DRAM pipe, base of the ceiling), DRAM bytes, the last three numbers.
     known: tuple[Any, ...]
     inputs: tuple[Any, ...]
-    plain_inputs: tuple[Any, ...]
-    coordinates: tuple[Any, ...]
-    product: str
+    plain_inputs: tuple[Any, ...]  # of the ceiling's net, where it sees something else than the residual's
+    coordinates: tuple[Any, ...]  # of a calibration
+    product: str  # type of the products where it is not that of the call
 
 
 @dataclass(frozen=True, slots=True)
 class Nets:
-    """The nets of a context. `members` of `residual` answer the residual; the others, if any, the ceiling."""
+    """The nets of a context."""
 
     residual: ScalarNet
-    members: int
+    members: int  # of `residual` that answer the residual; the others, if any, the ceiling
     ceiling: ScalarNet | None  # where it cannot be evaluated together with the residual
     alike: bool  # whether it is given the same features
     correction: SoftwareCorrection | None

@@ -40,19 +40,15 @@ FLOORS, TIMES, CEILINGS = range(3)  # what is asked of calls: what physics settl
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a batch of answers rests on. `software`: one of `pipewave.nets.weights_metadata.LEVELS`.
-
-    `near`: rows of the GPU were measured, or of the one it is a copy of, in this type or in the other 16-bit one.
-    `reference_gpu`: where they were not, the nearest GPU of its generation of which such rows were.
-    """
+    """What a batch of answers rests on."""
 
     basis: str
     impl: str
     stack: str
-    software: str
+    software: str  # one of `LEVELS`
     notes: tuple[str, ...] = ()
-    near: bool = False
-    reference_gpu: str = ""
+    near: bool = False  # rows are of the GPU or of its original, in this type or the other 16-bit one
+    reference_gpu: str = ""  # else the nearest GPU of its generation with such rows
     aged: float = 1.0  # by what intervals of another version are widened for the time between the two
     least: float = 0.0  # half-width in log time, at least, where another version ran other kernels
     sibling: bool = False  # a new architecture, but rows are of one that runs the same family-specific code
@@ -178,17 +174,14 @@ def _row_type(net: str, category: str, dtype: str, stack: str, protocol: str) ->
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setting:
-    """What all calls of one context share.
-
-    `contexts`: of the calls, the one whose features the net sees, and both as the ceiling is asked, where it is.
-    `learned` is None where no net was trained or asked.
-    """
+    """What all calls of one context share."""
 
     ctx: Context
     source: Source
     net: str
-    learned: Trained | None
+    learned: Trained | None  # None where no net was trained or asked
     ceiling: Ceiling | None  # None where none was trained or asked
+    # Of calls, of features that the net sees, and both as the ceiling is asked.
     contexts: tuple[Context, Context, Context, Context]
     widths: tuple[Interval, ...]
     codes: Mapping[str, str]

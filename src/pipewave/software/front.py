@@ -20,30 +20,20 @@ FILE = Path(__file__).with_name("front.json")
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """Mean service times in µs: of a request (HTTP, chat template, hand-over), of each prompt token (tokenising) and of
-    each token streamed out (detokenising, serialising), of which copied_us more for each thousand tokens that its
-    request has been sent before: servers keep and copy all of them.
+    """Mean service times in µs, and what else a server puts between a client and the engine."""
 
-    transit_us: a request is under way this long without keeping the process busy. workers: processes side by side.
-    think_us: a client that has its answer sends the next request after this long. variation: standard deviation of a
-    service time over its mean. host: times of the engine's own host, over those of the host they were measured on;
-    launch: the same of steps with prompts, whose kernels it launches one by one; message_us: µs more of that host for
-    each message of tokens that it hands out, which engines that are asked for whole answers do not pay. jitter:
-    standard deviation of a step's time over its mean (`python -m studies.step_jitter`).
-    """
-
-    request_us: float = 0.0
-    token_us: float = 0.0
-    stream_us: float = 0.0
-    copied_us: float = 0.0
-    transit_us: float = 0.0
-    think_us: float = 0.0
-    workers: float = 1.0
-    variation: float = 0.0
-    host: float = 1.0
-    launch: float = 1.0
-    message_us: float = 0.0
-    jitter: float = 0.0
+    request_us: float = 0.0  # HTTP, chat template, hand-over
+    token_us: float = 0.0  # of each prompt token: tokenising
+    stream_us: float = 0.0  # of each token streamed out: detokenising, serialising
+    copied_us: float = 0.0  # more for each thousand tokens sent before, which servers keep and copy
+    transit_us: float = 0.0  # a request is under way, without keeping the process busy
+    think_us: float = 0.0  # after which a client that has its answer sends the next request
+    workers: float = 1.0  # processes side by side
+    variation: float = 0.0  # standard deviation of a service time over its mean
+    host: float = 1.0  # times of the engine's own host, over those of the host they were measured on
+    launch: float = 1.0  # the same of steps with prompts, whose kernels it launches one by one
+    message_us: float = 0.0  # more of that host for each message of tokens, unless whole answers are asked for
+    jitter: float = 0.0  # standard deviation of a step's time over its mean (`python -m studies.step_jitter`)
     source: str = ""
 
 
@@ -66,13 +56,11 @@ NAMES = ("cores", "speed", "api_servers")
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """cores: of the CPU, None for enough. speed: of a core, over the host that times were measured on. api_servers:
-    processes that take requests and stream tokens (vLLM's `--api-server-count`, SGLang's `--tokenizer-worker-num`).
-    """
+    """The host that a server runs on."""
 
-    cores: int | None = None
-    speed: float = 1.0
-    api_servers: int = 1
+    cores: int | None = None  # of the CPU, None for enough
+    speed: float = 1.0  # of a core, over the host that times were measured on
+    api_servers: int = 1  # vLLM's `--api-server-count`, SGLang's `--tokenizer-worker-num`
 
     def slower(self, gpus: int, engines: int) -> float:
         """How many times longer host work takes beside so many GPUs and engines on this host."""

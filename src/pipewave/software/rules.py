@@ -36,12 +36,12 @@ _ENDINGS: Mapping[str, Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One row: the conditions under which it answers, the answer, its source, and the measured rows behind it."""
+    """One row."""
 
-    when: Mapping[str, Any]
+    when: Mapping[str, Any]  # conditions under which it answers
     value: Any
     source: str
-    rows: str = ""
+    rows: str = ""  # measured, behind it
 
     def holds(self, facts: Facts) -> bool:
         """Whether every condition is met. KeyError for a condition on a fact that nobody gives."""

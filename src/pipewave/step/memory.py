@@ -26,22 +26,18 @@ UNBOUNDED = 1 << 17  # tokens over which a model without any cache spreads its s
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """GiB on the fullest rank; `kv` is what the engine may fill with cache, `kv_tokens` how many tokens that holds.
-
-    `free` is what the engine leaves unused on purpose. `windows_once`: Engine's field of that name. `state_pool`: what
-    of `kv` holds nothing but recurrent states; `states`: how many of them a request must find room for.
-    """
+    """GiB on the fullest rank."""
 
     total: float
     weights: float
     activations: float
     engine: float
-    kv: float
-    free: float
-    kv_tokens: int
-    windows_once: bool = False
-    state_pool: float = 0.0
-    states: int = 1
+    kv: float  # what the engine may fill with cache
+    free: float  # what the engine leaves unused on purpose
+    kv_tokens: int  # how many tokens that holds
+    windows_once: bool = False  # `frees_window_pages` of the engine
+    state_pool: float = 0.0  # what of `kv` holds nothing but recurrent states
+    states: int = 1  # that a request must find room for
 
     def to_dict(self) -> dict[str, float]:
         """As the contract names it, cache tokens included."""

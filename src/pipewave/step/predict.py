@@ -37,10 +37,7 @@ Launched = tuple[Sequence[Kernel], Sequence[int], Sequence[int]]  # kernels, how
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Predicted iterations as arrays over steps, in µs, gaps included; pipeline stages run one after the other.
-
-    `power_w`: mean of one GPU (`pipewave.physics.power`).
-    """
+    """Predicted iterations as arrays over steps, in µs, gaps included; pipeline stages run one after the other."""
 
     total_us: Array
     low_us: Array
@@ -49,7 +46,7 @@ class Steps:
     gaps: dict[str, Array]
     basis: dict[str, Array]  # share of the kernels' time that rests on each kind of evidence
     load: StepLoad
-    power_w: Array
+    power_w: Array  # mean of one GPU (`pipewave.physics.power`)
     notes: tuple[str, ...] = ()  # what predictions say of their kernels: substitutions, calibrations
 
     def half(self, step: int) -> float:
@@ -59,16 +56,14 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """Lists of kernels as arrays: GPU µs, µs at the power limit, kernels, launches by the host, joules above what the
-    idle board draws, relative half-width.
-    """
+    """Lists of kernels as arrays."""
 
-    us: Array
-    heat_us: Array
-    nodes: Array
-    launches: Array
-    above_idle_j: Array
-    spread: Array
+    us: Array  # of the GPU
+    heat_us: Array  # at the power limit
+    nodes: Array  # kernels
+    launches: Array  # by the host
+    above_idle_j: Array  # above what the idle board draws
+    spread: Array  # relative half-width
     notes: tuple[str, ...] = ()
 
 

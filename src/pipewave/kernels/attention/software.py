@@ -24,17 +24,13 @@ NARROW = 1024.0  # FLOP of 16 bits a clock that an SM of consumer parts does
 
 @dataclass(frozen=True, slots=True)
 class AttentionTile:
-    """A thread block's work: `rows` of queries against `keys` at a time, `ctas` blocks to an SM.
+    """A thread block's work."""
 
-    `fixed_cycles` is what an SM spends on a block besides its steps: first loads, the pipeline's fill, last stores.
-    `bytes_per_clk` is the fastest an SM full of blocks streams keys and values.
-    """
-
-    rows: int
-    keys: int
-    ctas: int
-    fixed_cycles: float
-    bytes_per_clk: float = 20.0
+    rows: int  # of queries
+    keys: int  # at a time
+    ctas: int  # blocks to an SM
+    fixed_cycles: float  # of an SM on a block besides its steps: first loads, the pipeline's fill, last stores
+    bytes_per_clk: float = 20.0  # of keys and values, at most, that an SM full of blocks streams
 
 
 @dataclass(frozen=True, slots=True)

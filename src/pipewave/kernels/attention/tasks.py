@@ -27,18 +27,14 @@ Amount = Any  # of each call: an array, or a plain float where the batch is one 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Groups of equal neighbours: `count` requests (None: one each) with `q` new tokens and `kv` keys.
+    """Groups of equal neighbours; call i owns the groups starts[i] to starts[i + 1], at least one."""
 
-    Call i owns the groups starts[i] to starts[i + 1]; every call has at least one. `owner` is the call of each group,
-    None where they match one to one. `batch` counts the requests of each call.
-    """
-
-    q: Array
-    kv: Array
-    count: Array | None
-    batch: Amount
+    q: Array  # new tokens of a request
+    kv: Array  # its keys
+    count: Array | None  # requests of each group; None: one each
+    batch: Amount  # requests of each call
     starts: NDArray[np.intp]
-    owner: NDArray[np.intp] | None
+    owner: NDArray[np.intp] | None  # the call of each group, None where they match one to one
     calls: int = field(init=False)
     xp: Arith = field(init=False)  # of amounts per call
     each: Arith = field(init=False, default=ARRAY)  # of amounts per group
@@ -226,20 +222,17 @@ def _hidden_tiles(start: Amount, tiles: Amount, rows: Amount, keys: float, xp: A
 
 
 class Heads(NamedTuple):
-    """Head layout of a batch: counts per call, dimensions of the batch. `window` is None where every call sees all.
-
-    `latent`: values are a part of the keys, as in a compressed cache.
-    """
+    """Head layout of a batch: counts per call, dimensions of the batch."""
 
     heads: Amount
     kv_heads: Amount
-    window: Amount | None
+    window: Amount | None  # None where every call sees all
     dim: float
     dim_v: float
     kv_bytes: float  # per cached element
     q_bytes: float  # per element of the queries
     causal: bool = True
-    latent: bool = False
+    latent: bool = False  # values are a part of the keys, as in a compressed cache
 
     @property
     def cached(self) -> float:

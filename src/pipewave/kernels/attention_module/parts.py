@@ -105,25 +105,20 @@ def module(cols: Columns, ctx: Context) -> Module:
 
 
 class Counts(NamedTuple):
-    """Per call: requests, new tokens, cached tokens, the longest prompt and context, entries and pairs.
+    """Amounts per call."""
 
-    `chosen`: pairs of a query and an entry it attends to; `scored`: pairs the indexer scores; `causal`: pairs without
-    any choice; `entries`: distinct entries read where queries choose apart, and `fewest`, where all choose the
-    same; `index_entries`: keys the indexer must read; `needed`: scored pairs of requests with something to choose.
-    """
-
-    batch: Array
-    tokens: Array
-    context: Array
-    longest: Array
-    deepest: Array
-    chosen: Array
-    scored: Array
-    causal: Array
-    entries: Array
-    fewest: Array
-    index_entries: Array
-    needed: Array
+    batch: Array  # requests
+    tokens: Array  # new ones
+    context: Array  # cached tokens
+    longest: Array  # prompt
+    deepest: Array  # context
+    chosen: Array  # pairs of a query and an entry it attends to
+    scored: Array  # pairs the indexer scores
+    causal: Array  # pairs without any choice
+    entries: Array  # distinct ones read where queries choose apart
+    fewest: Array  # where all choose the same
+    index_entries: Array  # keys the indexer must read
+    needed: Array  # scored pairs of requests with something to choose
 
 
 def counts(requests: Requests, dims: Module) -> Counts:

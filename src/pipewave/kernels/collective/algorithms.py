@@ -97,9 +97,9 @@ MARGIN = -3.0, 3.0
 
 
 class Own(NamedTuple):
-    """Kernels of a framework, per call: the place of the one that runs in ALGORITHMS (NONE: none), and its seconds."""
+    """Kernels of a framework, per call."""
 
-    algorithm: Any
+    algorithm: Any  # place in ALGORITHMS of the one that runs (NONE: none)
     seconds: Any
 
     def named(self, xp: Arith, *names: str) -> Any:

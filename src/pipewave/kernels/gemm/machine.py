@@ -119,17 +119,14 @@ NEVER_S = 1e6
 
 
 class Tiling(NamedTuple):
-    """Seconds of each candidate tile, the best of them, tiles per SM, and a middling tile that never cuts k.
+    """Candidate tiles."""
 
-    `rows` and `columns` count the tiles of each height in m and of each width in n.
-    """
-
-    seconds: tuple[Any, ...]
-    best: Any
+    seconds: tuple[Any, ...]  # of each
+    best: Any  # of them
     per_sm: tuple[Any, ...]
-    unsliced: Any
-    rows: Mapping[int, Any]
-    columns: Mapping[int, Any]
+    unsliced: Any  # a middling tile that never cuts k
+    rows: Mapping[int, Any]  # tiles of each height in m
+    columns: Mapping[int, Any]  # and of each width in n
 
 
 class Pace(NamedTuple):
@@ -207,15 +204,15 @@ WALKED_BYTES = 6.0  # an element of x between two kernels that walk over it: as 
 
 
 class Traffic(NamedTuple):
-    """Bytes; `footprint` is all touched between two uses of the same weights, `cached` their share found in L2."""
+    """Bytes."""
 
     x: Any
     weights: Any
     y: Any
-    footprint: Any
+    footprint: Any  # all touched between two uses of the same weights
     least_dram: Any
     dram: Any
-    cached: Any
+    cached: Any  # their share found in L2
 
     @property
     def all(self) -> Any:

@@ -56,20 +56,15 @@ _NORMAL = np.array([NormalDist().inv_cdf(at) for at in _AT])
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """Loads of one rank's experts. `loads` [call, node] in tokens; the others [call].
+    """Loads of one rank's experts, [call] but for `loads` and `weight`."""
 
-    `local`: experts of the rank; `active`: those with a token; `sure`: as many have one in all but rare draws;
-    `pairs`: (token, choice) pairs it works on; `busiest`: tokens of the busiest expert; `skew`: its pairs over those of
-    an even share.
-    """
-
-    local: Array
-    active: Array
-    sure: Array
-    pairs: Array
-    busiest: Array
-    skew: Array
-    loads: Array
+    local: Array  # experts of the rank
+    active: Array  # those with a token
+    sure: Array  # as many have one in all but rare draws
+    pairs: Array  # (token, choice) pairs it works on
+    busiest: Array  # tokens of the busiest expert
+    skew: Array  # its pairs over those of an even share
+    loads: Array  # tokens, [call, node]
     weight: Array
 
     def blocks(self, rows: Array) -> Array:

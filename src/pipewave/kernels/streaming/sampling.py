@@ -66,17 +66,15 @@ def argmax_seconds(read: Any, written: Any, gpu: GPU, xp: Arith = ARRAY) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """`start_us`; `cycles` of a chunk from L2 and `more_cycles` from DRAM; `passes` over DRAM; blocks that an SM holds
-    at full speed. `spread`: many kernels over all SMs. `error_percent`: mean over vocabularies left out of the fit.
-    """
+    """A kernel over rows of logits."""
 
     start_us: float
-    cycles: float
-    more_cycles: float
-    passes: float
-    resident: float
-    error_percent: float
-    spread: bool = False
+    cycles: float  # of a chunk from L2
+    more_cycles: float  # from DRAM
+    passes: float  # over DRAM
+    resident: float  # blocks that an SM holds at full speed
+    error_percent: float  # mean over vocabularies left out of the fit
+    spread: bool = False  # many kernels over all SMs
 
 
 LAWS = {op: Law(**row) for op, row in packaged.document(Path(__file__).with_name("sampling.json")).items()}

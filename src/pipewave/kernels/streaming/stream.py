@@ -20,15 +20,12 @@ GENERATED, GENERATED_L2_SHARE = "inductor", 0.3
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Bytes a batch of calls moves: `fresh` come from DRAM even in serving, `read` and `written` are activations.
+    """Bytes a batch of calls moves."""
 
-    `in_place` kernels write what they read, so that both occupy the same memory.
-    """
-
-    fresh: Any
-    read: Any
-    written: Any
-    in_place: bool = False
+    fresh: Any  # from DRAM even in serving
+    read: Any  # activations
+    written: Any  # activations, too
+    in_place: bool = False  # what is written replaces what is read: both occupy the same memory
 
     @property
     def moved(self) -> Any:

@@ -35,17 +35,14 @@ SEARCHED_ROWS = 200  # scales are settled on these many rows
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """Prior standard deviations in log time; `reach` is the length over which the smooth part varies.
-
-    The last `codes` coordinates tell software: above their middle where it is what ran.
-    """
+    """Prior standard deviations in log time."""
 
     linear: float
     smooth: float
-    reach: float
+    reach: float  # length over which the smooth part varies
     noise: float
     software: float = 0.0
-    codes: int = 0
+    codes: int = 0  # coordinates, the last ones, that tell software: above their middle where it is what ran
 
     def kernel(self, a: Array, b: Array) -> Array:
         """Prior covariance [a, b] of two sets of points [row, coordinate]."""
@@ -74,14 +71,11 @@ class Scales:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """What covariances of two sets of points [a, b] rest on, whatever the scales.
+    """What covariances of two sets of points [a, b] rest on, whatever the scales."""
 
-    Inner product and distance for a coordinate each, the latter times the root of three; the share of codes in common.
-    """
-
-    inner: Array
-    distance: Array
-    alike: Array
+    inner: Array  # product for a coordinate each
+    distance: Array  # for a coordinate each, times the root of three
+    alike: Array  # share of codes in common
 
     @classmethod
     def of(cls, a: Array, b: Array, codes: int) -> Between:
@@ -172,9 +166,9 @@ SoftwareRan = tuple[str, str]  # stack and implementation, as the rows carry the
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """How coordinates are read: names (features, and `dtype=fp8` for software), their middle and their spread."""
+    """How coordinates are read."""
 
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # features, and `dtype=fp8` for software
     middle: Array
     spread: Array
 

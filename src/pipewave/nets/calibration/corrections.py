@@ -144,11 +144,11 @@ ARRAYS = ("middle", "spread", "points", "weights")
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The corrections of one GPU by net and protocol, and the environments their rows were measured in."""
+    """The corrections of one GPU."""
 
     gpu: str
-    corrections: Mapping[tuple[str, str], Correction]
-    environments: tuple[Mapping[str, Any], ...] = ()
+    corrections: Mapping[tuple[str, str], Correction]  # by net and protocol
+    environments: tuple[Mapping[str, Any], ...] = ()  # that the rows were measured in
 
 
 def save(saved: Saved, path: Path) -> None:
