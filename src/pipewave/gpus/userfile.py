@@ -73,10 +73,7 @@ def _load(path: Path, _mtime_ns: int, size: int) -> GPU:
 
 
 def read(text: str, path: Path, *, traits: bool = True) -> GPU:
-    """The GPU that the text of a file describes, as `load` reads it; `path` names the file, which need not exist.
-
-    traits: whether it may bring a new architecture, which then stays known to this process.
-    """
+    """The GPU that the text of a file describes, as `load` does; `traits`: whether it may bring an architecture."""
     if len(text) > _MAX_BYTES:
         raise BadFile(f"{path.name} is no GPU file: a small YAML or JSON file is expected", field="gpu")
     content = _parse(text, path)
@@ -163,10 +160,7 @@ RATIOS: tuple[tuple[str, str, float, float], ...] = tuple(map(tuple, packaged.sh
 
 
 def check_plausible(values: Mapping[str, Any], given: Collection[str]) -> None:
-    """Raise BadInput where a field that a user gave stands to another as on no GPU, as after a slip of a unit.
-
-    `values`: all fields of the GPU; `given`: names of those that the user gave.
-    """
+    """Raise BadInput where a `given` field stands to another as on no GPU, as after a slip of a unit."""
     for name, beside, low, high in RATIOS:
         value, other = values[name], values[beside]
         if {name, beside}.isdisjoint(given) or value is None or other is None or low <= value / other <= high:

@@ -29,15 +29,13 @@ class KernelName(NamedTuple):
     Names carry templates and arguments, in which the words of other families occur, so ranks go from the particular to
     the general: 10 a compiler's templates, 20 its fusions, 30 collectives, 40 layers with a state, 50 latent attention,
     60 attention, 70 routed experts, 80 norms, 90 activations and other pointwise work, 100 products, 110 copies.
-    `role`: its part in a model; `impl`: whose it is; `joins`: it belongs to the call of the `previous` or `next` kernel
-    of its family.
     """
 
     rank: int
     pattern: str
-    role: str
-    impl: str | None = None
-    joins: str = ""
+    role: str  # its part in a model
+    impl: str | None = None  # whose it is
+    joins: str = ""  # it belongs to the call of the `previous` or `next` kernel of its family
 
 
 def names_of(family: str | None) -> tuple[KernelName, ...]:
@@ -102,13 +100,10 @@ class Profile:
 
 
 class Runner(NamedTuple):
-    """An implementation to measure: a module, its function from (case, pools) to a prepared call, and the library.
+    """An implementation to measure."""
 
-    Without a module it is measured in a clone: collectives need several processes, others stand in no shipped plan.
-    """
-
-    module: str
-    builder: str
+    module: str  # without one it is measured in a clone, among several processes or as no plan ships
+    builder: str  # its function from (case, pools) to a prepared call
     library: str
 
 

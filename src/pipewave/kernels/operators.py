@@ -80,14 +80,11 @@ START_OTHER_S, STEP_ACROSS_S = 8e-6, 10e-6
 
 
 class Copies(NamedTuple):
-    """Copies of a token: to ranks that the link reaches, to other hosts over the network, and the least of the first.
+    """Copies of a token that leave its rank."""
 
-    Of each rank once is the least: a rank's experts share what it received, and sum what they return.
-    """
-
-    inside: Array
-    across: Array
-    least: Array
+    inside: Array  # to ranks that the link reaches
+    across: Array  # to other hosts over the network
+    least: Array  # of those inside: one a rank, whose experts share what it received and sum what they return
 
 
 def copies(gpu: GPU, topk: Array, ep: Array, nodes: Array, backend: str) -> Copies:

@@ -51,10 +51,7 @@ class Balance:
         return _skew(self, experts, ranks)
 
     def placed(self, model: ModelSpec, ranks: int) -> ModelSpec:
-        """The model with its copies of experts, and with tokens of the fullest rank in place of an even share's.
-
-        Raises BadInput where ranks do not divide slots, or a histogram is of another number of experts.
-        """
+        """The model with copies of experts, and tokens of the fullest rank for an even share's. Raises BadInput."""
 
         def moe(spec: Ffn) -> Ffn:
             if not isinstance(spec, Moe):
@@ -71,10 +68,7 @@ class Balance:
 
 
 def balance_of(text: str) -> Balance:
-    """From `redundant=32,loads=power_law_1.2`, `redundant=32,loads=FILE.json` or `loads=FILE.json`. Raises BadInput.
-
-    A file holds tokens of each expert, or a list of such lists, one a layer, as engines record them.
-    """
+    """From `redundant=32,loads=power_law_1.2` or `loads=FILE.json`: tokens of each expert, of a layer or several."""
     said = dict(part.partition("=")[::2] for part in text.split(",") if part.strip())
     redundant = said.pop("redundant", None)
     loads = said.pop("loads", USUAL_LOADS)

@@ -115,10 +115,7 @@ def _tuned(name: str) -> str:
 
 
 def suggestion(name: str) -> str:
-    """A built-in model of the same family that is written alike, else whether configs of that family are read.
-
-    The family is the name's first word: other architectures are no help, however alike they are spelt.
-    """
+    """A built-in model of the name's family (its first word) that is written alike, else whether that is read."""
     short = name.rsplit("/", 1)[-1]
     family = _family(short)
     written = get_close_matches(family, {_family(each) for each in names()}, n=1, cutoff=SAME_WORD)

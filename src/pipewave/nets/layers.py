@@ -133,15 +133,12 @@ def lacking(missing: KeyError) -> BadFile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScalarNet:
-    """Layers for a few calls.
-
-    The first weights are [feature, member · hidden], later ones lead with the member axis unless there is one.
-    """
+    """Layers for a few calls."""
 
     features: tuple[str, ...]
     pick: Callable[[Mapping[str, Any]], tuple[Any, ...]]
-    first: tuple[Floats, Floats]  # weights and bias
-    later: tuple[tuple[Floats, Floats], ...]
+    first: tuple[Floats, Floats]  # weights [feature, member · hidden] and bias
+    later: tuple[tuple[Floats, Floats], ...]  # which lead with the member axis unless there is one
     product: Callable[[Floats, Floats], Floats]
     activate: Callable[[Floats], Floats]  # in place
 

@@ -124,10 +124,7 @@ def merged(means: Members, logs: Members, xp: Arith) -> Residual:
 def scalar_net(
     nets: Sequence[Net], codes: Sequence[Mapping[str, str]], features: tuple[str, ...] | None = None
 ) -> ScalarNet:
-    """Nets that are `alike`, each under constant categories, as one whose members are theirs in order.
-
-    `features`: what it is given where that is more than the nets see.
-    """
+    """Nets that are `alike`, under constant categories, as one of all their members; `features`: what it is given."""
     one, features = nets[0], features or nets[0].features
     weights, biases = _layers(tuple(nets), features)
     first = _stacked([first_bias(net, net.codes(known)) for net, known in zip(nets, codes, strict=True)])

@@ -139,16 +139,11 @@ def nested(rows: Collection[TrainingRow]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Half-width in log time of a 90 % interval: `multiple * scale ** power`.
-
-    The power tells how far a net's own idea of its error is to be believed: fully (1) on shapes of GPUs it was trained
-    on, hardly on GPUs it never saw, where all calls get about the same width. `most` is the half-width of the least
-    certain row that settled both: nothing says that it grows beyond.
-    """
+    """Half-width in log time of a 90 % interval: `multiple * scale ** power`."""
 
     multiple: float
-    power: float = 1.0
-    most: float | None = None
+    power: float = 1.0  # how far a net's own idea of its error counts: fully on GPUs of its rows, hardly on others
+    most: float | None = None  # of the least certain row that settled both: nothing says that it grows beyond
 
     def __call__(self, scale: Any, xp: Arith = ARRAY) -> Any:
         """Half-width in log time at an error scale."""

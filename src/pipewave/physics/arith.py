@@ -22,10 +22,7 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Arith:
-    """Element-wise functions; `minimum` and `maximum` take two values, `where` a condition and two.
-
-    `any` says whether a condition may hold anywhere; `gcd` is that of a whole number in floats and a constant.
-    """
+    """Element-wise functions; `minimum` and `maximum` take two values, `where` a condition and two."""
 
     ceil: Function
     floor: Function
@@ -35,8 +32,8 @@ class Arith:
     minimum: Function
     maximum: Function
     where: Function
-    any: Function
-    gcd: Function
+    any: Function  # whether a condition may hold anywhere
+    gcd: Function  # of a whole number in floats and a constant
 
 
 def clipped(value: Any, low: Any, high: Any, xp: Arith) -> Any:

@@ -20,18 +20,13 @@ LINE = 128  # bytes of a cache line
 
 @dataclass(frozen=True, slots=True)
 class Misses:
-    """How the share of bytes that miss the L2 grows with what is touched between two uses, in sizes of the L2.
-
-    Cyclic walks miss nothing up to `fits` and everything from `overflows`, evenly between; where `fits` is 1 and
-    `overflows` None, only what exceeds the L2 (the least that any replacement can do). What many kernels touch at
-    different distances misses along a smooth step: half at `half`, the steeper the larger `steepness`.
-    """
+    """How the share of bytes that miss the L2 grows with what is touched between two uses, in sizes of the L2."""
 
     source: str
-    fits: float = 1.0
-    overflows: float | None = None
-    half: float | None = None
-    steepness: float = 1.0
+    fits: float = 1.0  # up to which cyclic walks miss nothing
+    overflows: float | None = None  # from which they miss everything; None: what exceeds the L2, the least possible
+    half: float | None = None  # of what many kernels touch at different distances: where half misses
+    steepness: float = 1.0  # of this smooth step
 
 
 # Rows of the one law below. Fitted rows differ by what is walked; `python -m studies.gemm_base` repeats the first fits.

@@ -76,10 +76,7 @@ def answer_stream(
     gpu: str | GPU | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Counts:
-    """Answer every line of `lines` into `out`, in order. Bad lines answer with their error; blank lines are skipped.
-
-    `progress` hears how many lines are done.
-    """
+    """Answer every line into `out`, in order, bad ones by their error, no blank one; `progress` hears of them."""
     counts = Counts()
     for chunk in chunks(line for line in lines if line.strip()):
         out.writelines(answer_lines(chunk, gpu, counts))

@@ -252,10 +252,7 @@ def stand_in(family: Family, key: tuple[Any, ...], gpu: GPU, in_force: correctio
 def in_step(
     seconds: Rows, dram_bytes: Any, family: Family, ctx: Context, stack: str | None, xp: Arith
 ) -> tuple[Any, ...]:
-    """Answers (latency, low, high, floor, ceiling) of cold calls as the same calls take in a step of `stack`.
-
-    All but the floor shrink in proportion, nothing below the floor.
-    """
+    """Answers of cold calls as the same calls take in a step of `stack`: all but the floor shrink alike."""
     latency, floor = seconds[LATENCY], seconds[FLOOR]
     framework = stacks.framework(stack or stacks.DEFAULT[ctx.protocol])
     facts = {"family": family.name, "mma": ctx.gpu.traits.mma, "framework": framework, "impl": ctx.impl}

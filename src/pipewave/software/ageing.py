@@ -46,10 +46,7 @@ def _of_net(part: str, net: str) -> float:
 
 @cache
 def age(answered: str, asked: str) -> Age | None:
-    """How much older the stack that answers is than the one asked for; None where it is none, or nothing tells it.
-
-    A version that no table lists counts as the last release before it: it is at least as old.
-    """
+    """How much older the stack that answers is than the one asked for (unlisted: as the last before), or None."""
     days = {version(f"{framework(asked)}-{name}"): day for name, day in releases(framework(asked))["versions"].items()}
     two = [max((one for one in days if one <= version(stack)), default=None) for stack in (answered, asked)]
     if framework(answered) != framework(asked) or two[0] is None or two[1] is None or two[0] >= two[1]:

@@ -178,10 +178,7 @@ class Engine:
         )
 
     def gaps_us(self, load: StepLoad) -> dict[str, Array]:
-        """Named additions to the kernels of steps: waits between kernels, waits for a host that cannot keep ahead, what
-        the GPU always waits for, and slower clocks where the whole step, waits included, needs more than the board's
-        power.
-        """
+        """Named additions to the kernels of steps: waits between kernels, for the host, and for power."""
         few = load.rows <= self.graphs.piecewise_limit
         kind = self._gaps(load.graph, few, load.nodes, load.launches, load.layers, ARRAY)
         launch, host, throttling = kind.delays_us(load.kernel_us, load.heat_us, load.requests, ARRAY)

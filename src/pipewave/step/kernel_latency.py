@@ -157,10 +157,7 @@ def launches_of(call: Call, rule: KernelRule | None) -> int:
 
 
 def heat_us(calls: Sequence[Call], found: Predictions, gpu: GPU) -> Array:
-    """µs the board needs at its power limit to deliver the energy of each call, from their predictions.
-
-    A collective draws by its time, not by its bytes: its SMs spin until the link has carried them.
-    """
+    """µs the board needs at its power limit for each call; a collective draws by its time, as its SMs spin."""
     waits = np.array([isinstance(call, Collective) for call in calls], bool)
     return np.where(waits, COLLECTIVE_SHARE * found.latency_us, delivered_us(found.joules, gpu))
 

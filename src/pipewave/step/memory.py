@@ -136,10 +136,7 @@ def _for_cache(engine: Engine, total: float, weights: float, activations: float,
 
 
 def cache_bytes(deployment: Deployment, length: int, *, chunk: int = 0, states: int = 1) -> float:
-    """Bytes one request of `length` tokens holds on the fullest rank: its cache, and states whatever its length.
-
-    Windows keep only what they may see. `chunk`: tokens written before a window's older pages are given back.
-    """
+    """Bytes a request of `length` tokens holds on the fullest rank; `chunk`: tokens before windows give pages back."""
     model, parallel = deployment.model, deployment.parallel
     cached = tokens_bytes(model, length, parallel, deployment.kv_dtype, chunk=chunk)
     return cached + states * deployment.state_bytes
@@ -148,10 +145,7 @@ def cache_bytes(deployment: Deployment, length: int, *, chunk: int = 0, states: 
 def held_bytes(
     deployment: Deployment, memory: Budget, requests: float, length: int, chunk: int, states: int | None = None
 ) -> float:
-    """Bytes of so many requests of `length` tokens while a step brings `chunk` prompt tokens, each with so many states.
-
-    Where windows give pages back, what they hold of the chunk is there once, not for every request.
-    """
+    """Bytes of so many such requests while a step brings `chunk` prompt tokens; freed windows hold those once."""
     states = memory.states if states is None else states
     first = cache_bytes(deployment, length, chunk=chunk, states=states)
     alone = requests == 1 or not memory.windows_once

@@ -31,10 +31,7 @@ DECODE, PREFILL = "attention_decode", "attention_prefill"
 
 
 def phase(case: Mapping[str, Any]) -> str:
-    """Decode when every request brings one query, else prefill (chunked and mixed batches too).
-
-    An encoder that sees one token has no cache to walk: the kernel is that of its other lengths.
-    """
+    """Decode when every request brings one query, else prefill; an encoder of one token has no cache to walk."""
     alone = not case.get("causal", True) and max(case["kv_lens"]) == 1
     return DECODE if max(case["q_lens"]) == 1 and not alone else PREFILL
 

@@ -112,10 +112,7 @@ def _one_of(algorithm: Any, names: Sequence[str], xp: Arith) -> Any:
 
 
 def own(ctx: Context, size: Any, world: Any, over: Link, xp: Arith = ARRAY) -> Own:
-    """What the framework runs by its rule, whether ranks reach one another or not; no time where that is nothing.
-
-    BadFile where a rule names an algorithm that is none of ours, which would cost nothing.
-    """
+    """What the framework runs by its rule, and its time. BadFile where that is none of our algorithms."""
     algorithm = xp.where(size < 0.0, 0, NONE)
     ends = ctx.rule("all_reduce_ends") * 1.0
     limits: Mapping[str, Sequence[SizeLimit]] = ctx.rule("all_reduce_algorithms", link=ctx.gpu.link)  # rising, by ranks

@@ -76,10 +76,7 @@ def formula(op: str, call: Columns, ctx: Context, xp: Arith) -> Sketch:
 
 
 def _of_framework(ctx: Context) -> bool:
-    """Whether a framework's own all-reduce is asked for: from `CUSTOM_BELOW` on, its rule alone hands over to NCCL.
-
-    Cold calls are of the kernel that is named.
-    """
+    """Whether a framework's own all-reduce is asked for: by name, or, unless cold, where its rule may hand over."""
     large = ctx.option("variant") == LARGE and ctx.framework in CUSTOM_STACKS and ctx.protocol != "cold"
     return ctx.impl == "custom" or large
 

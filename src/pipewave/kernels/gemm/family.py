@@ -68,10 +68,7 @@ KNOTS = tuple(math.log2(us * 1e-6) for us in (20.0, 60.0, 150.0))  # none below 
 
 
 def slowdown(named: Mapping[str, Any], clock_mhz: Any, net: str, ctx: Context, xp: Arith) -> Any:
-    """Factor on the time at the nets' own clock; `clock_mhz` is 0 where the caller does not know it.
-
-    Of the features by name it takes `memory_share`, `tensor_share` and `log_base`.
-    """
+    """Factor on the time at the nets' own clock, by `named` shares and `log_base`; `clock_mhz` is 0 where not known."""
     if ctx.protocol not in (COLD, SERVING):
         return 1.0
     boost = float(ctx.gpu.boost_clock_mhz)

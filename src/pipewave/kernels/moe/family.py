@@ -136,10 +136,7 @@ def _waves(tiles: Tiling, ruled: Blocks) -> dict[str, Array]:
 
 
 def least(work: Layer, ctx: Context) -> Demand:
-    """Least work: routed pairs through the matrices present, weights of the experts surely in use once.
-
-    Weights are of the call's own type, also where the software keeps them wider.
-    """
+    """Least work: routed pairs, weights of the experts surely in use once, in the call's own type."""
     weights = OPERAND_BYTES[ctx.dtype] * work.routing.sure * work.matrices
     # Demand is counted at the rate of the stored type; narrow weights multiply at the rate of their activations.
     slower = ctx.gpu.peak_flops(ctx.dtype) / ctx.gpu.peak_flops(product_dtype(ctx))

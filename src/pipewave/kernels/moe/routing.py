@@ -262,10 +262,7 @@ class Layer:
 
 
 def layer(cols: Columns, ctx: Context) -> Layer:
-    """Numbers of a batch of calls.
-
-    PipeWeave's rows, which define `profiler_warm`, were routed evenly.
-    """
+    """Numbers of a batch of calls. PipeWeave's rows, which define `profiler_warm`, were routed evenly."""
     part, kind = ctx.option("part", "all"), ctx.option("routing", "random")
     if ctx.protocol == PROFILER_WARM and kind == "random":
         kind = "balanced"

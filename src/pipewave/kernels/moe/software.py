@@ -84,10 +84,7 @@ machine = lru_cache(maxsize=4096)(MoeMachine)  # of a context, worked out once
 
 
 def product_dtype(ctx: Context) -> str:
-    """The type the tensor cores run: narrow weights meet 16-bit activations unless `impl` names their type.
-
-    Raises UnsupportedDtype where the GPU lacks the type of the activations.
-    """
+    """The type tensor cores run: 16 bits for narrow weights unless `impl` names one. Raises UnsupportedDtype."""
     if ran := ctx.rule("moe_multiplies"):
         return str(ran)
     if ctx.dtype not in _WEIGHT_ONLY:
