@@ -16,32 +16,17 @@ from typing import Any, NamedTuple
 from pipewave.calls.families import CLASSES, Call
 from pipewave.files import packaged
 from pipewave.files.formulas import Terms
-from pipewave.kernels.profiler import Given, Launched, Op, Shaped, Step
+from pipewave.kernels.profiler import Given, KernelName, Launched, Op, Shaped, Step
 
 Case = Mapping[str, Any]
 OperatorReader = Callable[[Op, Launched], Call | None]
 GroupReader = Callable[[Launched, Step | None, Given], Shaped | None]
 
 
-class KernelName(NamedTuple):
-    """A pattern found in names of kernels. The first match in the order of ranks says what a kernel is.
-
-    Names carry templates and arguments, in which the words of other families occur, so ranks go from the particular to
-    the general: 10 a compiler's templates, 20 its fusions, 30 collectives, 40 layers with a state, 50 latent attention,
-    60 attention, 70 routed experts, 80 norms, 90 activations and other pointwise work, 100 products, 110 copies.
-    """
-
-    rank: int
-    pattern: str
-    role: str  # its part in a model
-    impl: str | None = None  # whose it is
-    joins: str = ""  # it belongs to the call of the `previous` or `next` kernel of its family
-
-
 def names_of(family: str | None) -> tuple[KernelName, ...]:
     """The names of a built-in family in the order of ranks, of which one table holds all; None: what none predicts."""
     rows = packaged.document(Path(__file__).with_name("kernel_names.json"))
-    return tuple(KernelName(**row) for row in rows if row.pop("family") == family)
+    return tuple(KernelName(**row) for row in rows if row["family"] == family)
 
 
 def operators_of(family: str) -> dict[str, OperatorReader]:

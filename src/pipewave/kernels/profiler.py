@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipewave.calls.fields import Call
 from pipewave.errors import BadInput
@@ -104,15 +104,20 @@ class Step:
         return self.prompt_tokens + self.decode_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """What a kernel is."""
+class KernelName(NamedTuple):
+    """A pattern found in names of kernels. The first match in the order of ranks says what a kernel is: its kind.
 
+    Names carry templates and arguments, in which the words of other families occur, so ranks go from the particular to
+    the general: 10 a compiler's templates, 20 its fusions, 30 collectives, 40 layers with a state, 50 latent attention,
+    60 attention, 70 routed experts, 80 norms, 90 activations and other pointwise work, 100 products, 110 copies.
+    """
+
+    rank: int
     pattern: str
     role: str  # its part in a model
-    family: str | None  # what predicts it (None: nothing does)
-    impl: str | None = None  # whose
+    impl: str | None = None  # whose it is
     joins: str = ""  # it belongs to the call of the `previous` or `next` kernel of its family
+    family: str | None = None  # what predicts it (None: nothing does)
 
 
 # Operand types as kernel names spell them; the first found wins, so narrow types come before what they are scaled in.
@@ -140,7 +145,7 @@ def dtype_of(name: str) -> str | None:
 class Launched:
     """The kernels of one call in time order. `kind` is that of the kernel that does the work, `head`."""
 
-    kind: Kind
+    kind: KernelName
     head: Kernel
     kernels: tuple[Kernel, ...]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU
 from pipewave.kernels import family_of, registered
-from pipewave.kernels.profiler import Given, Kind, Launched, Shaped, Step
+from pipewave.kernels.profiler import Given, KernelName, Launched, Shaped, Step
 from pipewave.traces.kernel_names import kind_of, tile_of
 from pipewave.traces.trace import Dims, Kernel, Op
 
@@ -44,12 +44,12 @@ class Group(Launched):
         """Tile of the working kernel, where its name says it."""
         return tile_of(self.head.name)
 
-    def take(self, kernel: Kernel, kind: Kind) -> None:
+    def take(self, kernel: Kernel, kind: KernelName) -> None:
         """Add the next kernel of the call."""
         self.kernels = (*self.kernels, kernel)
         self.products += kind.role == "moe"
 
-    def wants(self, kind: Kind) -> bool:
+    def wants(self, kind: KernelName) -> bool:
         """Whether a kernel of this kind, next on the stream, still belongs here."""
         if kind.joins == "previous":
             return kind.family == self.kind.family
@@ -64,7 +64,11 @@ def group(kernels: Iterable[Kernel]) -> list[Group]:
     done: list[Group] = []
     latest: dict[int, Group] = {}
     waiting: dict[str | None, list[Kernel]] = {}
-    wholes = {name: Kind("", "sample", family.name) for family in registered() for name in family.profile.whole}
+    wholes = {
+        name: KernelName(0, "", "sample", family=family.name)
+        for family in registered()
+        for name in family.profile.whole
+    }
     for kernel in kernels:
         kind, last = kind_of(kernel.name), latest.get(kernel.stream)
         operator = next((op for op in kernel.ops if op.name in wholes), None)  # that is one call as a whole
@@ -86,7 +90,7 @@ def group(kernels: Iterable[Kernel]) -> list[Group]:
     return sorted([*done, *alone], key=lambda one: one.head.start_us)
 
 
-def _quantised(kind: Kind, kernel: Kernel, done: list[Group]) -> tuple[Kernel, ...]:
+def _quantised(kind: KernelName, kernel: Kernel, done: list[Group]) -> tuple[Kernel, ...]:
     """The quantisation that ran right before an expert layer is the layer's own: taken back out of what is done."""
     earlier = (at for at in reversed(range(len(done))) if done[at].kind.role != "fill")
     at = next(earlier, None) if kind.role == "moe" else None

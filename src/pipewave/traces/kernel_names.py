@@ -7,19 +7,15 @@ from functools import lru_cache
 
 from pipewave.kernels import registered, revision
 from pipewave.kernels.family_metadata import names_of
-from pipewave.kernels.profiler import LONGEST, Kind
+from pipewave.kernels.profiler import LONGEST, KernelName
 
-UNKNOWN = Kind("", "unknown", None)
+UNKNOWN = KernelName(0, "", "unknown")
 
 
-def kinds() -> tuple[Kind, ...]:
+def kinds() -> tuple[KernelName, ...]:
     """Every pattern of every registered family, and of what none predicts, in the order in which they are tried."""
-    named = [(name, family.name) for family in registered() for name in family.profile.names]
-    found = [*named, *((name, None) for name in names_of(None))]
-    return tuple(
-        Kind(name.pattern, name.role, family, name.impl, name.joins)
-        for name, family in sorted(found, key=lambda pair: pair[0].rank)
-    )
+    named = [name._replace(family=family.name) for family in registered() for name in family.profile.names]
+    return tuple(sorted((*named, *names_of(None)), key=lambda name: name.rank))
 
 
 _NVJET = re.compile(r"nvjet_\w+?_(\d+)x(\d+)_(\d+)x\d+_.*_TN[NT]$")
@@ -28,19 +24,19 @@ _CUTE = re.compile(r"cute::tuple<cute::C<(\d+)>, cute::C<(\d+)>, cute::C<(\d+)>\
 _FA2 = re.compile(r"Flash_fwd_kernel_traits<(\d+), (\d+), (\d+)")
 
 
-def kind_of(name: str) -> Kind:
+def kind_of(name: str) -> KernelName:
     """The kind of a kernel, UNKNOWN where no pattern knows it."""
     return _kind_of(name, revision())
 
 
 @lru_cache(maxsize=65536)
-def _kind_of(name: str, registry: int) -> Kind:
+def _kind_of(name: str, registry: int) -> KernelName:
     head = name[:LONGEST]
     return next((kind for pattern, kind in _patterns(registry) if pattern.search(head)), UNKNOWN)
 
 
 @lru_cache(maxsize=1)
-def _patterns(_registry: int) -> tuple[tuple[re.Pattern[str], Kind], ...]:
+def _patterns(_registry: int) -> tuple[tuple[re.Pattern[str], KernelName], ...]:
     return tuple((re.compile(kind.pattern), kind) for kind in kinds())
 
 
