@@ -49,14 +49,12 @@ def parse(
     fields.seen.update(supplied)
     quantisation, base = _quantisation(fields, Fields(hub), hf_quant, online), _base(fields)
     _refuse(fields, family)
-    count = layer_count(fields, MAX_LAYERS)
-    layers = _layers(LayerReader(fields, family, quantisation, base, 0, LayerKind()), count)
-    width = fields.integer("hidden_size", high=1 << 20)
-    spec = _whole(LayerReader(fields, family, quantisation, base, 0, LayerKind()), name, model_type, layers)
+    reader = LayerReader(fields, family, quantisation, base, 0, LayerKind())
+    spec = _whole(reader, name, model_type, _layers(reader, layer_count(fields, MAX_LAYERS)))
     noted = _notes(fields, model_type, frozenset(ignore))
-    audio = audio_params(found.audio, width) if found.audio else 0
-    spec = replace(spec, tower=found.tower(width), audio_params=audio)
-    spec = replace(spec, pooled=spec.pooled or SCORED.search(_architecture(hub)) is not None)
+    audio = audio_params(found.audio, reader.hidden) if found.audio else 0
+    pooled = spec.pooled or SCORED.search(_architecture(hub)) is not None
+    spec = replace(spec, tower=found.tower(reader.hidden), audio_params=audio, pooled=pooled)
     outer = families.class_defaults(str(found.outer.get("model_type")), found.outer).get(TIED)
     used = found.text.get(TIED, supplied.get(TIED))
     if outer not in (None, used):  # nothing states it for the whole

@@ -86,9 +86,7 @@ def _known(setting: str, gpu: str) -> Mapping[tuple[str, str], Correction]:
 def _shipped(architecture: str) -> Mapping[tuple[str, str], Correction]:
     """The corrections that come with the package for GPUs of an architecture on which no net was trained."""
     path = SHIPPED / file_name(architecture)
-    if not path.is_file():
-        return {}
-    return load(path).corrections
+    return load(path).corrections if path.is_file() else {}
 
 
 def _path(setting: str, gpu: str) -> Path | None:
