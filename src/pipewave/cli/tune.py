@@ -75,9 +75,7 @@ def rank(
     launches = [(one.grid, one.args) for one in from_shapes(shapes)] if shapes else one_launch
     found = ranking.rank(ranking.kernel_of(kernel), launches, gpu)
     mean, most = ranking.loss_of(min(top, len(found))) if top < len(found) else (0.0, 0.0)
-    fields = ("us", "low_us", "high_us", "registers", "smem_bytes", "stack_bytes", "blocks_per_sm", "error")
-    rows = [{"configuration": " ".join(f"{name}={value}" for name, value in one.config.items()),
-             **{name: getattr(one, name) for name in fields}} for one in found[:top]]  # fmt: skip
+    rows = found[:top]
     if as_json:
         print_json({"kernel": kernel, "gpu": gpu, "candidates": rows, "loss_mean": mean, "loss_p90": most})
         return

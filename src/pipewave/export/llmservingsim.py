@@ -20,7 +20,7 @@ from pathlib import Path
 
 import yaml
 
-from pipewave.calls.families import Call, Elementwise, FusedMoe
+from pipewave.calls.families import Elementwise, FusedMoe
 from pipewave.export.tables import Row, check_equal_layers, csv_table, names_of, served_us
 from pipewave.files.whole import write
 from pipewave.gpus import GPU
@@ -95,14 +95,11 @@ def per_sequence(deployment: Deployment, gpu: GPU) -> Iterator[Row]:
     """What runs once a request."""
     steps = [{use.name: use.call for use in deployment.kernels(Batch.of([1] * n, [1] * n))} for n in SEQUENCES]
     for layer, ours in PER_SEQUENCE.items():
-        calls = [greedy(step[ours]) for step in steps]
+        calls = [step[ours] for step in steps]
+        # Sampling as its profiler runs it: the greatest of each row.
+        calls = [as_run(call, ARGMAX_KERNEL) if isinstance(call, Elementwise) else call for call in calls]
         us = served_us(calls, gpu)
         yield from ({"layer": layer, "sequences": n, "time_us": t} for n, t in zip(SEQUENCES, us, strict=True))
-
-
-def greedy(call: Call) -> Call:
-    """Sampling as the profiler runs it: the greatest of each row."""
-    return as_run(call, ARGMAX_KERNEL) if isinstance(call, Elementwise) else call
 
 
 def attention(deployment: Deployment, gpu: GPU) -> Iterator[Row]:
@@ -125,19 +122,12 @@ def experts(deployment: Deployment, gpu: GPU) -> Iterator[Row]:
     call = next((use.call for use in uses if isinstance(use.call, FusedMoe)), None)
     if call is None:
         return
-    asked = [(tokens, active) for tokens in EXPERT_TOKENS for active in _active(call, tokens)]
+    counts = [call.topk << doubled for doubled in range(call.experts.bit_length())]  # of active experts
+    asked = [(n, active) for n in EXPERT_TOKENS for active in counts if active <= min(call.experts, n * call.topk)]
     calls = [replace(call, tokens=t, routing=_shared(call, t, active)) for t, active in asked]
     us = served_us(calls, gpu)
     for (tokens, active), took in zip(asked, us, strict=True):
         yield {"tokens": tokens, "activated_experts": active, "time_us": took}
-
-
-def _active(call: FusedMoe, tokens: int) -> Iterator[int]:
-    """Numbers of active experts that so many tokens can have."""
-    count = call.topk
-    while count <= min(call.experts, tokens * call.topk):
-        yield count
-        count *= 2
 
 
 def _shared(call: FusedMoe, tokens: int, active: int) -> tuple[int, ...]:

@@ -14,7 +14,6 @@ from pipewave.files.json_text import dumps
 from pipewave.files.whole import write
 from pipewave.gpus import GPU
 from pipewave.models import Gqa, ModelSpec
-from pipewave.prediction.answers import Predictions
 from pipewave.prediction.api import predict
 
 Row = dict[str, Any]
@@ -25,14 +24,9 @@ def names_of(part: str) -> Mapping[str, str]:
     return dict(packaged.document(Path(__file__).with_name("names.json"))[part])
 
 
-def served(calls: Sequence[Any], gpu: GPU) -> Predictions:
-    """Kernel calls as engines run them."""
-    return predict(calls, gpu, protocol="serving")
-
-
 def served_us(calls: Sequence[Any], gpu: GPU) -> list[float]:
-    """Their latencies, µs."""
-    found: list[float] = served(calls, gpu).latency_us.tolist()
+    """Latencies of kernel calls as engines run them, µs."""
+    found: list[float] = predict(calls, gpu, protocol="serving").latency_us.tolist()
     return found
 
 

@@ -27,13 +27,14 @@ import numpy as np
 from pipewave.calls.collective import AllReduce, SendRecv
 from pipewave.calls.families import Call, Collective
 from pipewave.errors import BadInput
-from pipewave.export.tables import Row, check_equal_layers, csv_table, names_of, served
+from pipewave.export.tables import Row, check_equal_layers, csv_table, names_of
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
 from pipewave.models import Mlp, ModelSpec, Moe, load
 from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.models.shard import Parallel
 from pipewave.physics.demand import Array
+from pipewave.prediction.api import predict
 
 OPERATORS: Mapping[str, str] = names_of("vidur_operators")
 TOKENS = tuple(sorted({1, *range(8, 257, 8), *range(288, 1025, 32), *range(1152, 4097, 128), *range(4608, 16385, 512)}))
@@ -138,7 +139,7 @@ def _together(steps: Sequence[Sequence[Call]], gpu: GPU) -> Array:
     """[low, high, mean] ms of the calls of each step, one after another; 0 of none."""
     if not any(steps):
         return np.zeros((3, len(steps)))
-    found = served([call for step in steps for call in step], gpu)
+    found = predict([call for step in steps for call in step], gpu, protocol="serving")
     of_step = np.repeat(np.arange(len(steps)), [len(step) for step in steps])
     ends = (found.low_us, found.high_us, found.latency_us)
     return np.array([np.bincount(of_step, us, len(steps)) / 1e3 for us in ends])

@@ -30,8 +30,8 @@ def read(path: Path, field: str, most_bytes: int = 1 << 40) -> str:
         raise BadFile(f"{path}: cannot be read ({cause(error)})", field=field) from error
 
 
-def write(path: Path, content: bytes, *, field: str = "out") -> None:
-    """Put `content` at `path` in one step; no half of it is ever seen. BadFile, naming `field`, if that fails."""
+def write(path: Path, content: bytes) -> None:
+    """Put `content` at `path` in one step; no half of it is ever seen. BadFile if that fails."""
     part = ""
     try:
         target = _target(path)
@@ -47,7 +47,7 @@ def write(path: Path, content: bytes, *, field: str = "out") -> None:
     except (OSError, ValueError) as error:
         if part:
             Path(part).unlink(missing_ok=True)
-        raise BadFile(f"{path}: cannot be written ({cause(error)})", field=field) from error
+        raise BadFile(f"{path}: cannot be written ({cause(error)})", field="out") from error
 
 
 def distinct(out: str | Path, *inputs: str | Path | None, field: str = "out") -> None:

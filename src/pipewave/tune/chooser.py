@@ -111,7 +111,7 @@ class Chooser:
         listed = self.listed(key)
         if listed is None and self._grows:
             listed = self.lists[0][self._cell(key, WIDTHS[0])] = self._new(key)
-        return self._whole(key) if listed is None else self._evaluated(key, listed)
+        return self.best_of(key, self.usable) if listed is None else self._evaluated(key, listed)
 
     def meanwhile(self, key: Key) -> int:
         """The best of the nearest launch measured, until short lists are worked out; the default where none was."""
@@ -166,16 +166,12 @@ class Chooser:
         numbers = dict(zip(self.inputs, key, strict=True))
         found = [each.one(*values_of(each.inputs, numbers)) for each in map(self._formula, index.tolist())]
         if None in found:
-            return self._whole(key)
+            return self.best_of(key, self.usable)
         terms = design(np.array([found], float), self.model.peaks.sms, self.model.resident[index])[0]
         return int(index[(factors * np.sum(terms * self.model.law[index], axis=1)).argmin()])
 
-    def _whole(self, key: Key) -> int:
-        """Choose by the whole model, for a launch that nobody foresaw."""
-        return self.best_of(key, self.usable)
-
     def best_of(self, key: Key, some: Ints) -> int:
-        """The best of some configurations by the whole model."""
+        """The best of some configurations by the whole model, as for a launch that nobody foresaw."""
         ranked, _ = self._judged(self.counts(key)[None], self._logs(key), self._columns(key))
         return int(some[ranked[0, some].argmin()])
 

@@ -3,8 +3,7 @@
 The same sums as `wave.terms` · law over `Formula.one`: both are written from those very functions, by what they compute
 of traced numbers. Configurations whose counts are worked out by the same steps share a function, with tiles and laws as
 data, so that the text depends on the kernel alone and is compiled once, by the compiler that Triton itself calls for
-its launchers. Where nothing can be
-compiled, `chooser` does the same sums with numpy.
+its launchers (`source/numbers.h`, `choose.c`). Where nothing can be compiled, `chooser` does the same sums with numpy.
 """
 
 from __future__ import annotations
@@ -12,14 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pipewave.files import packaged
 from pipewave.tune.law import wave
 from pipewave.tune.law.anchors import Floats, Ints
 from pipewave.tune.law.wave import LaunchCounts
-from pipewave.tune.source.emitted import HEAD, Known, Native, identifier, plain, with_guards
+from pipewave.tune.source.emitted import Known, Native, identifier, plain, with_guards
 from pipewave.tune.source.formula import Formula
 from pipewave.tune.source.traced import Trace
 
@@ -32,54 +33,8 @@ AWAY = 0.05  # of log sizes, added to a distance: a launch that is met exactly d
 # launches [s, n]; log sizes of the launches [s, d], if there are several.
 Short = bytes
 Key = tuple[Any, ...]
-# A record of a configuration: number of its function, of its tile, blocks that an SM holds, then law and tile.
-CHOOSE = """static int nearest(const double *v, const double *sizes, int s, int *near, double *share) {
-  double x[SIZES + 1], total = 0;
-  int found = 0;
-  placed(v, x);
-  for (int i = 0; i < s; i++) {
-    double away = AWAY;
-    for (int j = 0; j < SIZES; j++) away += fabs(x[j] - sizes[i * SIZES + j]);
-    if (found == NEAREST && away >= share[found - 1]) continue;
-    int at = found < NEAREST ? found++ : found - 1;
-    for (; at > 0 && share[at - 1] > away; at--) { share[at] = share[at - 1]; near[at] = near[at - 1]; }
-    share[at] = away; near[at] = i; }
-  for (int i = 0; i < found; i++) total += share[i] = 1 / share[i];
-  for (int i = 0; i < found; i++) share[i] /= total;
-  return found; }
-static PyObject *choose(PyObject *self, PyObject *const *args, Py_ssize_t given) {
-  if (given != 3 || !PyTuple_Check(args[2]) || PyTuple_GET_SIZE(args[2]) != INPUTS) Py_RETURN_NONE;
-  double v[INPUTS + 1], w[6], best = INFINITY, tile = -1;
-  for (int i = 0; i < INPUTS; i++) {
-    v[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(args[2], i));
-    if (v[i] == -1 && PyErr_Occurred()) { PyErr_Clear(); Py_RETURN_NONE; } }
-  PyObject *listed = NULL;
-  for (int i = 0; i < LEVELS && !listed; i++) {
-    PyObject *cell = PyLong_FromLongLong(cell_of(v, octaves[i]));
-    listed = PyDict_GetItem(PyTuple_GET_ITEM(args[0], i), cell);
-    Py_DECREF(cell); }
-  if (!listed) Py_RETURN_NONE;
-  const double *records = (const double *)PyBytes_AS_STRING(args[1]);
-  const double *at = (const double *)PyBytes_AS_STRING(listed);
-  int n = (int)at[0], s = (int)at[1], near[NEAREST] = {0}, several = 1;
-  const double *configs = at + 2, *factors = configs + n;
-  double share[NEAREST] = {1};
-  if (s > 1) several = nearest(v, factors + (long)s * n, s, near, share);
-  long index = (long)configs[0];
-  if (n > 1) for (int i = 0; i < n; i++) {
-    const double *of = records + (long)configs[i] * RECORD;
-    if (of[1] != tile) {
-      if (!counts[(int)of[0]](v, of + 3 + LAW, w)) Py_RETURN_NONE;
-      tile = of[1]; }
-    double factor = 0;
-    for (int j = 0; j < several; j++) factor += share[j] * factors[(long)near[j] * n + i];
-    double us = factor * law_us(w, of[2], of + 3);
-    if (us < best) { best = us; index = (long)configs[i]; } }
-  return PyLong_FromLong(index); }
-static PyMethodDef methods[] = {{"choose", (PyCFunction)(void *)choose, METH_FASTCALL, ""}, {0}};
-static struct PyModuleDef decide = {PyModuleDef_HEAD_INIT, "pipewave_decide", 0, -1, methods};
-PyMODINIT_FUNC PyInit_pipewave_decide(void) { return PyModule_Create(&decide); }
-"""
+CHOOSE = Path(__file__).with_name("choose.c")
+NUMBERS = Path(__file__).parent / "source" / "numbers.h"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +76,10 @@ def compiled_chooser(
              "SIZES": len(celled), "NEAREST": NEAREST, "AWAY": AWAY}  # fmt: skip
     names = ", ".join(f"counts_{at}" for at in range(len(functions)))
     made = module("\n".join([
-        HEAD, *(f"#define {name} {value}" for name, value in sizes.items()), _law_text(sms),
+        packaged.text(NUMBERS), *(f"#define {name} {value}" for name, value in sizes.items()), _law_text(sms),
         *functions, f"static int (*const counts[])(const double *, const double *, double *) = {{{names}}};",
-        f"static const int octaves[] = {{{', '.join(map(str, cells))}}};", _cell_text(celled), CHOOSE,
+        f"static const int octaves[] = {{{', '.join(map(str, cells))}}};", _cell_text(celled),
+        packaged.text(CHOOSE),
     ]))  # fmt: skip
     if made is None:
         return None

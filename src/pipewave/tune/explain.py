@@ -11,7 +11,7 @@ import numpy as np
 
 from pipewave.tune.law.anchors import Floats
 from pipewave.tune.law.wave import PARTS, design
-from pipewave.tune.shipped_kernels import check_shape, defaults
+from pipewave.tune.shipped_kernels import defaults
 from pipewave.tune.tables import KernelTable
 
 BOUNDS = 0.02, 0.05, 0.1, 0.2  # worst regrets that few configurations are looked for at
@@ -73,7 +73,6 @@ def reachable(
     Raises:
         MissingField, UnknownField: together they are not the kernel's shape.
     """
-    check_shape(table.kernel, (vary, *fixed))
     out: dict[tuple[tuple[str, int], ...], list[tuple[int, int]]] = {}
     for first, last, config in runs(lambda value: table.select(**fixed, **{vary: value}), list(points)):
         out.setdefault(tuple(config.items()), []).append((first, last))

@@ -14,7 +14,6 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,31 +39,16 @@ TYPES = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8e4nv", "fp64
 ALIGNED = [["tt.divisibility", 16]]
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A configuration: mean `us` over the launches asked for by physics, with the bounds that two spreads give; what
-    the compiler says of it; `error` where it does not compile, or does not fit an SM.
-    """
-
-    config: Mapping[str, Any]
-    us: float
-    low_us: float
-    high_us: float
-    registers: int
-    smem_bytes: int
-    stack_bytes: int
-    blocks_per_sm: int
-    error: str = ""
-
-
 def kernel_of(named: str) -> KernelDescription:
     """The kernel of `FILE.py:name` with its configurations. BadInput where it is under no tuner."""
     found = tuned(named)
     return described(found.fn, [dict(one.all_kwargs()) for one in found.configs], found.keys)
 
 
-def rank(of: KernelDescription, launches: Sequence[tuple[Any, Mapping[str, Any]]], gpu: str) -> list[Candidate]:
-    """Every configuration, the most promising first, those that cannot run last.
+def rank(of: KernelDescription, launches: Sequence[tuple[Any, Mapping[str, Any]]], gpu: str) -> list[dict[str, Any]]:
+    """A row of each configuration, the most promising first, those that cannot run last: mean `us` over the launches
+    by physics, with the bounds that two spreads give; what the compiler says of it; `error` where it does not compile,
+    or does not fit an SM.
 
     Args:
         of: the kernel. launches: grid and arguments by name of each. gpu: a name that `pipewave.gpus` knows.
@@ -92,8 +76,10 @@ def rank(of: KernelDescription, launches: Sequence[tuple[Any, Mapping[str, Any]]
     us = physics_us(counts, held, peaks)
     mean, slower = np.exp(np.log(us).mean(axis=0)), np.log(us / us.min(axis=1, keepdims=True)).mean(axis=0)
     wide = float(np.exp(2 * SPREAD))
-    return [Candidate(of.configs[i], float(mean[i]), float(mean[i]) / wide, float(mean[i]) * wide,
-                      built[i].registers, built[i].smem_bytes, int(stack_bytes[i]), int(held[i]), errors[i])
+    return [{"configuration": " ".join(f"{name}={value}" for name, value in of.configs[i].items()),
+             "us": float(mean[i]), "low_us": float(mean[i]) / wide, "high_us": float(mean[i]) * wide,
+             "registers": built[i].registers, "smem_bytes": built[i].smem_bytes, "stack_bytes": int(stack_bytes[i]),
+             "blocks_per_sm": int(held[i]), "error": errors[i]}
             for i in sorted(range(len(mean)), key=lambda i: (bool(errors[i]), float(slower[i])))]  # fmt: skip
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.errors import MissingField, UnknownField, did_you_mean
 from pipewave.tune.law.anchors import Ints
 from pipewave.tune.law.wave import LaunchCounts
 from pipewave.tune.source.traced import cdiv, greatest, least
@@ -38,24 +37,6 @@ def family(kernel: str) -> str:
 def is_up(kernel: str) -> bool:
     """Whether a MoE kernel is the first product of a layer, gate and up."""
     return kernel == "moe_w13"
-
-
-def check_shape(kernel: str, names: Iterable[str]) -> None:
-    """Refuse a shape by the first of its field names that the kernel has not, or by the first that is missing.
-
-    Raises:
-        UnknownField, MissingField: named in the error.
-    """
-    given, needed = list(names), SHAPE_FIELDS[family(kernel)]
-    known = needed + LOAD_FIELDS.get(family(kernel), ())
-    for name in given:
-        if name not in known:
-            raise UnknownField(
-                f"{kernel} has no field {name!r};{did_you_mean(name, known)} fields: {', '.join(known)}", field=name
-            )
-    for name in needed:
-        if name not in given:
-            raise MissingField(f"{kernel} needs {name!r}; its shape is {', '.join(needed)}", field=name)
 
 
 def gemm(s: Numbers, c: Numbers, width: int) -> LaunchCounts:

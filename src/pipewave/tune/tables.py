@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.errors import BadFile, BadInput, UnknownKernel, did_you_mean
+from pipewave.errors import BadFile, BadInput, MissingField, UnknownField, UnknownKernel, did_you_mean
 from pipewave.gpus import find
 from pipewave.tune import store
 from pipewave.tune.chooser import Chooser, Memo
@@ -26,7 +26,6 @@ from pipewave.tune.shipped_kernels import (
     LINE,
     LOAD_FIELDS,
     SHAPE_FIELDS,
-    check_shape,
     defaults,
     family,
     flops,
@@ -114,6 +113,11 @@ def with_derived(kernel: str, shape: Mapping[str, Any]) -> dict[str, Any]:
     return {**shape, "split_lines": 1 + (shape["k"] % LINE > 0)} if kernel == "gemm_fp8" else dict(shape)
 
 
+def _fields(kernel: str) -> tuple[str, ...]:
+    """What may be said of a launch: its shape, then its load."""
+    return (*SHAPE_FIELDS[family(kernel)], *LOAD_FIELDS.get(family(kernel), ()))
+
+
 class KernelTable:
     """A table ready to choose from."""
 
@@ -142,7 +146,7 @@ class KernelTable:
         asked = (values, *named.items())
         found = self._memo.get(asked)
         if found is None:
-            fields = (*SHAPE_FIELDS[family(self.kernel)], *LOAD_FIELDS.get(family(self.kernel), ()))
+            fields = _fields(self.kernel)
             if len(values) > len(fields):
                 raise BadInput(f"{self.kernel} takes {len(fields)} fields: {', '.join(fields)}", field="shape")
             given = {**dict(zip(fields, values, strict=False)), **named}
@@ -153,7 +157,15 @@ class KernelTable:
         return found
 
     def _check(self, shape: Mapping[str, Any]) -> None:
-        check_shape(self.kernel, shape)
+        """Refuse a shape by the first of its fields that the kernel has not, or by the first that is missing."""
+        needed, known = SHAPE_FIELDS[family(self.kernel)], _fields(self.kernel)
+        for name in shape:
+            if name not in known:
+                raise UnknownField(f"{self.kernel} has no field {name!r};{did_you_mean(name, known)} "
+                                   f"fields: {', '.join(known)}", field=name)  # fmt: skip
+        for name in needed:
+            if name not in shape:
+                raise MissingField(f"{self.kernel} needs {name!r}; its shape is {', '.join(needed)}", field=name)
         if min(value for name, value in shape.items() if name != "counts") < 1:
             raise BadInput(f"{dict(shape)}: must be at least 1", field="shape")
         for more, less in AT_LEAST.get(family(self.kernel), ()):

@@ -14,15 +14,13 @@ from pipewave.measure.plan import Case
 Pages = np.ndarray[Any, Any]
 
 
-def page_table(
-    kv_lens: Sequence[int], page: int, seed: int = 0, *, order: str = "random", room: int = 0
-) -> tuple[Pages, int]:
+def page_table(kv_lens: Sequence[int], page: int, *, order: str = "random", room: int = 0) -> tuple[Pages, int]:
     """int32 table [requests, most pages], and the pages of the cache; `order` as `Job.pages`, `room` those of a server.
 
     Raises ValueError when `scattered` pages do not fit into the room.
     """
     pages = [-(-n // page) for n in kv_lens]
-    count, rng = sum(pages), np.random.default_rng(seed)
+    count, rng = sum(pages), np.random.default_rng(0)
     if order == "scattered":
         order_of = rng.choice(room, count, replace=False)
     else:

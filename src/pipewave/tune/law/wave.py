@@ -76,13 +76,6 @@ def design(counts: Floats, sms: int, resident: Ints) -> Floats:
     return np.stack([np.broadcast_to(np.asarray(column, float), size) for column in columns], axis=-1)
 
 
-def moments(x: Floats, us: Floats, weight: Floats | float) -> tuple[Floats, Floats]:
-    """Normal equations [c, p, p], [c, p] of the relative error Σ (weight · (law/us − 1))²; NaN times are skipped."""
-    weight = np.where(np.isfinite(us), weight, 0.0)
-    scaled = x * (weight / np.where(np.isfinite(us), us, 1.0))[..., None]
-    return np.einsum("scp,scq->cpq", scaled, scaled), np.einsum("scp,sc->cp", scaled, weight)
-
-
 def nonnegative(gram: Floats, right: Floats) -> Floats:
     """Solve min θᵀGθ − 2bᵀθ, θ ≥ 0, for many configurations at once, by coordinate descent: [c, p]."""
     scale = np.sqrt(np.einsum("cpp->cp", gram)) + 1e-30
@@ -95,6 +88,13 @@ def nonnegative(gram: Floats, right: Floats) -> Floats:
 
 
 def fit(parts: Sequence[tuple[Floats, Floats, Floats | float]]) -> Floats:
-    """Fit θ [c, terms] to several (design, µs, weight) parts."""
-    sums = [moments(*part) for part in parts]
-    return nonnegative(*(np.sum([pair[i] for pair in sums], axis=0) for i in (0, 1)))
+    """Fit θ [c, terms] to several (design [s, c, terms], µs [s, c], weight) parts: the least relative error
+    Σ (weight · (law/us − 1))², without times that are NaN.
+    """
+    gram, right = [], []
+    for x, us, weight in parts:
+        timed = np.where(np.isfinite(us), weight, 0.0)
+        scaled = x * (timed / np.where(np.isfinite(us), us, 1.0))[..., None]
+        gram.append(np.einsum("scp,scq->cpq", scaled, scaled))
+        right.append(np.einsum("scp,sc->cp", scaled, timed))
+    return nonnegative(np.sum(gram, axis=0), np.sum(right, axis=0))

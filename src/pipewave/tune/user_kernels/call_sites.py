@@ -73,8 +73,6 @@ class CallSites:
         chooser it is that of all launches of a kind: nothing is known of these, and nothing will be measured.
         """
         site = _site(args, kwargs, grid)
-        if site not in self._places:
-            self.of.held.append(getattr(grid, "__code__", None))  # its id names the place: it must live
         places = self._places.setdefault(site, [])
         inputs = () if chooser is None else chooser.inputs
         place = next((one for one in places if one.inputs == inputs), None)
@@ -94,7 +92,7 @@ def named(of: KernelDescription, args: Sequence[Any], kwargs: Any) -> dict[str, 
 
 
 def _site(args: Sequence[Any], kwargs: Any, grid: Any) -> tuple[Any, ...]:
-    """What tells places apart."""
+    """What tells places apart; a place holds the code whose id this names."""
     code = getattr(grid, "__code__", None)
     return len(args), id(code) if code is not None else type(grid), *kwargs
 

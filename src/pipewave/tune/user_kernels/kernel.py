@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pipewave.tune.source.expressions import name_of
@@ -30,7 +30,6 @@ class KernelDescription:
     source_sha256: str
     trips: Any = None
     unused: frozenset[str] = frozenset()  # constants that the source never names: a key's only, no part of a kind
-    held: list[Any] = field(default_factory=list)
 
     @property
     def inner(self) -> Any:
