@@ -45,7 +45,6 @@ OUTLIER = 2.5  # robust standard deviations beyond which a row counts as just so
 @dataclass(frozen=True, slots=True)
 class Sample:
     """Rows of one net and protocol: raw coordinates [row, name], measured over predicted, the interval's half-width.
-
     `log_ratio` and `half_width` are in log time; `group` tells near-duplicate rows.
     """
 
@@ -125,10 +124,7 @@ def thinned(sample: Sample, most: int = MAX_ROWS) -> Sample:
 
 
 def tamed(sample: Sample) -> Array:
-    """Log ratios with outliers pulled in, among rows of the same software: a library may be far off as a whole.
-
-    Software with hardly a row is judged among all.
-    """
+    """Log ratios with outliers pulled in, among rows of the same software; where these are few, among all."""
     out = _tamed(sample.log_ratio)
     codes = sample.coordinates[:, np.array(["=" in name for name in sample.names], bool)]  # what tells software
     if not codes.size or len(sample) < ROWS_FOR_SOFTWARE:

@@ -21,7 +21,6 @@ from pipewave.nets.calibration.corrections import Saved, load, save
 @dataclass(frozen=True, slots=True)
 class Report:
     """What came of a calibration; `fits` by net and protocol, `skipped` rows of kernels no prediction exists for.
-
     `late` are collectives left out because some rank was waited for.
     """
 
@@ -91,17 +90,14 @@ def _same_gpu(spec: GPU, environments_seen: Sequence[Mapping[str, Any]]) -> None
             raise BadInput(f"the rows are of {name}, not of {spec.name}: calibrate with --gpu {other!r}", field="gpu")
 
 
-def saved_rows(paths: Sequence[Path]) -> list[dict[str, Any]]:
+def saved_rows(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
     """GPU, net, protocol, rows and file of every correction; a file that cannot be used says why."""
-    return [row for path in paths for row in _saved_rows(path)]
-
-
-def _saved_rows(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        saved = load(path)
-    except BadFile as problem:
-        yield {"GPU": "?", "net": "", "protocol": "", "rows": 0, "file": str(path), "state": problem.message}
-        return
-    for (net, protocol), correction in sorted(saved.corrections.items()):
-        about = {"GPU": saved.gpu, "net": net, "protocol": protocol, "rows": correction.rows}
-        yield about | {"file": str(path), "state": "in use"}
+    for path in paths:
+        try:
+            saved = load(path)
+        except BadFile as problem:
+            yield {"GPU": "?", "net": "", "protocol": "", "rows": 0, "file": str(path), "state": problem.message}
+            continue
+        for (net, protocol), correction in sorted(saved.corrections.items()):
+            about = {"GPU": saved.gpu, "net": net, "protocol": protocol, "rows": correction.rows}
+            yield about | {"file": str(path), "state": "in use"}

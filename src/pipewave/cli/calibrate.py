@@ -47,7 +47,7 @@ def list_(format: Format = "table") -> None:
     from pipewave.nets.calibration import corrections
 
     form = check_format(format)
-    found = saved_rows(corrections.saved())
+    found = list(saved_rows(corrections.saved()))
     if not found and form == "table":
         print(f"no calibration in {corrections.folder()}")
         return

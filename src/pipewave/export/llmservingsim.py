@@ -48,7 +48,9 @@ def export(model: ModelSpec, gpu: GPU, folder: Path, *, tps: Sequence[int] = (1,
     BadFile where the folder cannot be written.
     """
     check_equal_layers(model, "LLMServingSim")
-    root = folder / gpu.name.replace(" ", "") / model.name / variant(model)
+    step = Deployment(model).kernels(Batch.of([1], [1]))
+    variant = next(str(getattr(use.call, "dtype", "bf16")) for use in step if use.name == "qkv_proj")
+    root = folder / gpu.name.replace(" ", "") / model.name / variant
     files = []
     for tp in tps:
         Parallel(tp).check(model)
@@ -60,16 +62,10 @@ def export(model: ModelSpec, gpu: GPU, folder: Path, *, tps: Sequence[int] = (1,
     return (*files, _meta(root / "meta.yaml", model, gpu, tps))
 
 
-def variant(model: ModelSpec) -> str:
-    """The folder of a type of weights, such as `bf16`."""
-    call = next(use.call for use in Deployment(model).kernels(Batch.of([1], [1])) if use.name == "qkv_proj")
-    return str(getattr(call, "dtype", "bf16"))
-
-
 def _meta(path: Path, model: ModelSpec, gpu: GPU, tps: Sequence[int]) -> Path:
     about = {
         "profiler_version": f"pipewave {VERSION}, predicted", "gpu": gpu.name, "hardware": gpu.name.replace(" ", ""),
-        "model": model.name, "variant": variant(model), "tp_degrees": list(tps),
+        "model": model.name, "variant": path.parent.name, "tp_degrees": list(tps),
         "engine_effective": {"max_num_batched_tokens": TOKENS[-1], "max_num_seqs": SEQUENCES[-1], "block_size": BLOCK},
         "attention_grid": {"max_kv": CACHES[-1], "chunk_factor": 2.0, "kv_factor": 2.0},
         "skew_profile": {"enabled": False},

@@ -30,7 +30,7 @@ from pipewave.errors import BadInput
 from pipewave.export.tables import Row, check_equal_layers, csv_table, names_of
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
-from pipewave.models import Mlp, ModelSpec, Moe, load
+from pipewave.models import Gqa, Mlp, ModelSpec, Moe, load
 from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.models.shard import Parallel
 from pipewave.physics.demand import Array
@@ -64,12 +64,12 @@ def export(model: ModelSpec, gpu: GPU, folder: Path, *, tps: Sequence[int] = (1,
     return tuple(csv_table(folder / f"{name}.csv", rows) for name, rows in tables.items() if rows)
 
 
-def check(model: ModelSpec) -> None:
-    """Vidur knows one kind of model: equal layers of grouped attention and a gated dense part."""
-    check_equal_layers(model, "Vidur")
-    ffn = model.layers[0].ffn
+def check(model: ModelSpec) -> tuple[Gqa, Mlp | Moe]:
+    """The parts of a layer. BadInput for models that are not of equal layers of grouped attention and a gated part."""
+    mixer, ffn = check_equal_layers(model, "Vidur"), model.layers[0].ffn
     if not isinstance(ffn, (Mlp, Moe)) or not ffn.gated:
         raise BadInput(f"model = {model.name}: Vidur describes gated layers only", field="model")
+    return mixer, ffn
 
 
 def parts(uses: Sequence[Use]) -> dict[str, list[Call]]:
@@ -85,20 +85,18 @@ def parts(uses: Sequence[Use]) -> dict[str, list[Call]]:
 
 def mlp(model: ModelSpec, gpu: GPU, tp: int) -> Iterator[Row]:
     """One row a number of tokens: every operator but attention."""
+    mixer, ffn = check(model)
     deployment = Deployment(model, Parallel(tp), None, BLOCK)
     steps = [parts(deployment.kernels(Batch.of([n], [n]))) for n in TOKENS]
     found = {op: _together([step[op] for step in steps], gpu) for op in OPERATORS}
     for at, tokens in enumerate(TOKENS):
         times = {name: value for op in OPERATORS for name, value in _stats(op, found[op][:, at]).items()}
         nothing = {f"time_stats.add.{stat}": 0.0 for stat in ("min", "max", "mean", "median", "std")}
-        yield times | nothing | _shape(model) | {"num_tokens": tokens, "num_tensor_parallel_workers": tp}
-
-
-def _shape(model: ModelSpec) -> Row:
-    mixer, ffn = check_equal_layers(model, "Vidur"), model.layers[0].ffn
-    assert isinstance(ffn, (Mlp, Moe))
-    return {"n_head": mixer.heads, "n_kv_head": mixer.kv_heads, "n_embd": model.hidden, "n_expanded_embd": ffn.inter,
-            "vocab_size": model.vocab, "use_gated_mlp": ffn.gated}  # fmt: skip
+        yield times | nothing | {
+            "n_head": mixer.heads, "n_kv_head": mixer.kv_heads, "n_embd": model.hidden, "n_expanded_embd": ffn.inter,
+            "vocab_size": model.vocab, "use_gated_mlp": ffn.gated, "num_tokens": tokens,
+            "num_tensor_parallel_workers": tp,
+        }  # fmt: skip
 
 
 def attention(model: ModelSpec, gpu: GPU, tp: int) -> Iterator[Row]:

@@ -54,14 +54,9 @@ class Job:
 
     def fields(self) -> dict[str, Any]:
         """What a stored row says about the job."""
-        out: dict[str, Any] = {"key": self.key, "case": dict(self.case), "impl": self.impl, "protocol": self.protocol}
-        if self.repeat:
-            out["repeat"] = self.repeat
-        if self.flush != "write":
-            out["flush"] = self.flush
-        if self.pages != RANDOM:
-            out["pages"] = self.pages
-        return out
+        usual = {"repeat": 0, "flush": "write", "pages": RANDOM}
+        own = {name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]}
+        return {"key": self.key, "case": dict(self.case), "impl": self.impl, "protocol": self.protocol} | own
 
 
 FLOPS = {"bf16": 500e12, "fp16": 500e12, "fp8": 900e12, "fp8_block": 700e12, "int8": 900e12}
@@ -96,10 +91,7 @@ def built_in(name: str, *, families: Sequence[str] = ()) -> list[Job]:
 
 
 def from_file(path: str | Path, protocol: str = "cold") -> list[Job]:
-    """Jobs of a contract cases file (JSON lines): `protocol` and `impl` of a case win over the defaults.
-
-    `pages` of a case says where the pages of its cache lie, as in `Job`.
-    """
+    """Jobs of a contract cases file (JSON lines): `protocol`, `impl` and `pages` of a case win over the defaults."""
     if not Path(path).is_file():
         raise BadFile(f"plan: {str(path)!r} is none of {', '.join(NAMES)}, and no file of cases", field="plan")
     jobs = []
@@ -128,9 +120,8 @@ def _job_of_line(line: str, where: str, protocol: str) -> Job:
 
 
 def batches(jobs: Iterable[Job], size: int = BATCH, *, in_order: bool = False) -> list[list[Job]]:
-    """Group jobs into batches of one kind and interleave kinds in proportion, so any prefix is balanced.
-
-    `in_order` ends one kind before the next begins, in the order in which `jobs` first names them.
+    """Group jobs into batches of one kind and interleave kinds in proportion, so any prefix is balanced. `in_order`
+    ends one kind before the next begins, in the order in which `jobs` first names them.
     """
     groups: dict[tuple[str, ...], list[Job]] = defaultdict(list)
     for job in jobs:

@@ -62,9 +62,8 @@ def parse_trace(text: str | bytes) -> list[Event]:
 
 
 def brackets(events: Iterable[Event]) -> list[Bracket]:
-    """Cut a sorted event list into brackets; spins pair up first with second, third with fourth, and so on.
-
-    Raises ValueError on an odd number of spins: one is missing, and no pairing can be trusted.
+    """Cut a sorted event list into brackets; spins pair up first with second, third with fourth, and so on. Raises
+    ValueError on an odd number of spins: one is missing, and no pairing can be trusted.
     """
     out: list[Bracket] = []
     inside: list[Event] = []

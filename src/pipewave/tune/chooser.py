@@ -8,7 +8,6 @@ last wave is filled: it is taken from the launches drawn there that are nearest 
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -50,9 +49,7 @@ Default = Callable[[Mapping[str, Floats]], Ints]  # numbers of launches as colum
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Blocks `resident` [s, c] that an SM holds of binaries that differ by sizes `names`, of launches at log sizes `at`
-    [s, n].
-    """
+    """Blocks `resident` [s, c] that an SM holds of binaries of sizes `names`, of launches at log sizes `at` [s, n]."""
 
     names: tuple[str, ...]
     at: Floats
@@ -150,16 +147,10 @@ class Chooser:
         return next((found for found in every if found is not None), None)
 
     def _cell(self, key: Key, octaves: int) -> int:
-        """As `_cells` of one launch."""
-        packed = 0
-        for at in self._size_at[:CELLED]:
-            packed = packed << CELL_BITS | math.frexp(float(key[at]) - 1.0)[1] // octaves
-        return packed
+        return int(_cells(np.array([[float(key[at]) for at in self._size_at]]), octaves)[0])
 
     def _evaluated(self, key: Key, listed: Short) -> int:
-        """The least of a short list, as the C function finds it: by the laws, and by the whole model for a launch that
-        takes turns which were not read.
-        """
+        """The least of a short list by the laws, as in C; by the whole model for turns that were not read."""
         index, factors = factors_at(listed, self._logs(key)[0, :CELLED])
         if len(index) == 1:
             return int(index[0])
@@ -246,9 +237,8 @@ class Chooser:
 
 
 def shortlist(lost: Floats, default: Ints) -> Ints:
-    """Pick configurations greedily until their best loses little anywhere (`lost` [s, c] = log µs over the best's).
-
-    The default keeps a place where it is predicted near the best.
+    """Pick configurations greedily until their best loses little anywhere (`lost` [s, c] = log µs over the best's). The
+    default keeps a place where it is predicted near the best.
     """
     near = [int(d) for d, row in zip(default, lost, strict=True) if row[d] < np.log(KEEP_DEFAULT)]
     kept = sorted(set(near))[:1]

@@ -132,9 +132,7 @@ def _functions(candidates: Sequence[Candidate], inputs: Sequence[str]) -> tuple[
 
 
 def _law_text(sms: int) -> str:
-    """`wave.terms` times a law, of counts `w` of a launch: the busiest SM has a block at least, and no block takes
-    fewer trips than the mean.
-    """
+    """`wave.terms` times a law, of counts `w`; no block takes fewer trips than the mean, and there is one at least."""
     trace = Trace()
     *counts, resident = (trace.symbol(name, 1.0) for name in (*COUNTED, "resident"))
     terms = wave.terms(LaunchCounts(*counts), sms, resident)

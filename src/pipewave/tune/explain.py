@@ -18,14 +18,8 @@ BOUNDS = 0.02, 0.05, 0.1, 0.2  # worst regrets that few configurations are looke
 
 
 def explain(table: KernelTable, shape: dict[str, int], rows: int = 8) -> dict[str, Any]:
-    """Rank so many configurations at a shape.
-
-    Returns:
-        `chosen`, `candidates` (parameters, µs, ± µs of two sigma, share of each part), `regret_bound` (two
-        sigma), `speed_up` over the default, `provenance`.
-
-    Raises:
-        MissingField, UnknownField: the shape is not the kernel's.
+    """Rank so many configurations at a shape: `chosen`, `candidates` (parameters, µs, ± µs of two sigma, share of each
+    part), `regret_bound` (two sigma), `speed_up` over the default, `provenance`. Raises as `table.select`.
     """
     config = table.select(**shape)
     columns = {name: np.array([value]) for name, value in shape.items()}
@@ -66,12 +60,8 @@ def reachable(
     """Every configuration that `table.select` can choose while one shape field varies, with its intervals.
 
     Args:
-        vary: the field that varies, such as `m` or `kv_len`.
+        vary, fixed: the field that varies, such as `m` or `kv_len`; the others. Raises as `select` for wrong ones.
         points: its values; all are tried, so a wide range of attention lengths wants a step.
-        fixed: the other fields.
-
-    Raises:
-        MissingField, UnknownField: together they are not the kernel's shape.
     """
     out: dict[tuple[tuple[str, int], ...], list[tuple[int, int]]] = {}
     for first, last, config in runs(lambda value: table.select(**fixed, **{vary: value}), list(points)):

@@ -60,11 +60,7 @@ def steady(us: Floats, slack: float = SLACK) -> list[tuple[int, int, int]]:
 
 
 def both(up: KernelTable, down: KernelTable, layer: Layer, most: int) -> tuple[Ints, Floats, Floats]:
-    """Return (M, µs of w13 [M, c], µs of w2 [M, c]).
-
-    Raises:
-        BadInput: a layer without experts or width.
-    """
+    """M, µs of w13 [M, c], µs of w2 [M, c]. BadInput for a layer without experts or width."""
     if min(layer.e, layer.top_k, layer.hidden, layer.inter) < 1 or layer.top_k > layer.e:
         raise BadInput(f"{layer}: all sizes must be at least 1 and top_k at most e", field="layer")
     m = tokens(most)

@@ -48,13 +48,10 @@ def kernel_of(named: str) -> KernelDescription:
 def rank(of: KernelDescription, launches: Sequence[tuple[Any, Mapping[str, Any]]], gpu: str) -> list[dict[str, Any]]:
     """A row of each configuration, the most promising first, those that cannot run last: mean `us` over the launches
     by physics, with the bounds that two spreads give; what the compiler says of it; `error` where it does not compile,
-    or does not fit an SM.
-
-    Args:
-        of: the kernel. launches: grid and arguments by name of each. gpu: a name that `pipewave.gpus` knows.
+    or does not fit an SM. `launches`: grid and arguments by name of each.
 
     Raises:
-        UnknownGpu, BadInput: an argument is missing. MissingExtra: without triton.
+        UnknownGPU, BadInput: an argument is missing. MissingExtra: without triton.
     """
     card = find(gpu)
     peaks = peaks_of(card.name)
@@ -85,10 +82,7 @@ def rank(of: KernelDescription, launches: Sequence[tuple[Any, Mapping[str, Any]]
 
 def compiled(of: KernelDescription, named: Mapping[str, Any], config: Mapping[str, Any],
              capability: int) -> tuple[Built, int]:  # fmt: skip
-    """What the compiler says of a configuration at a launch, and bytes of stack of a thread.
-
-    MissingExtra without triton.
-    """
+    """What the compiler says of a configuration, and bytes of stack of a thread. MissingExtra without triton."""
     try:
         import triton
         from triton.backends.compiler import GPUTarget
@@ -135,9 +129,7 @@ def _signature(
 
 
 def resources(cubin: bytes) -> tuple[int, int]:
-    """Registers and bytes of stack of a thread, as the binary's own table of resources says. 32 and 0 without the tool
-    that Triton brings.
-    """
+    """Registers and stack bytes of a thread, as Triton's `cuobjdump` says; 32 and 0 without that tool."""
     import triton
 
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"

@@ -92,7 +92,6 @@ def prefill(s: Numbers, c: Numbers, head_dim: int, causal: bool) -> LaunchCounts
 
 def decode(s: Numbers, c: Numbers, head_dim: int) -> LaunchCounts:
     """Paged decode: a block attends one KV head's queries to one split of one sequence; `idle` counts reduced rows.
-
     `kv_len` is the mean of the lengths, `longest` the longest: lengths are taken as spread evenly about the mean.
     """
     kv, splits, step, groups = s["kv_len"], c["SPLITS"], c["BLOCK_N"], s["batch"] * s["kv_heads"]

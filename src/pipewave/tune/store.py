@@ -148,11 +148,8 @@ def write_table(path: Path, of: KernelDescription, env: Mapping[str, Any], kinds
 
 
 def read_table(path: Path, of: KernelDescription) -> tuple[dict[str, Any], dict[Kind, KindTable]]:
-    """A table's description and its kinds.
-
-    Raises:
-        BadFile: damaged, of another version, or no such table. TableMismatch: of another kernel, source or
-            configurations.
+    """A table's description and its kinds. BadFile: damaged, of another version, or no such table. TableMismatch: of
+    another kernel, source or configurations.
     """
     meta, arrays = sealed.read(path, "tuning table")
     if meta.get("schema") != TABLE or "kinds" not in meta:
@@ -230,13 +227,7 @@ def _unpacked(value: Any, arrays: Arrays, kind: Any = None) -> Any:
 
 
 def check_environment(meta: Mapping[str, Any], env: Mapping[str, Any]) -> list[str]:
-    """Compare a table with the machine it is about to serve; returns the soft differences after warning once of them.
-
-    What `env` does not name is not compared.
-
-    Raises:
-        TableMismatch: another GPU.
-    """
+    """Soft differences of a table and what `env` names of the machine, warned of once. TableMismatch: another GPU."""
     made, kernel = meta["env"], meta["kernel"]["name"]
     for name in HARD:
         if name in env and env[name] != made.get(name, env[name]):

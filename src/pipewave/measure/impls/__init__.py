@@ -33,7 +33,6 @@ ALIGN = 1024
 
 class Pools:
     """Regions a dtype: `activation`, `weight` and `cache` are only read, `scratch` may be written by the kernels.
-
     `cache` is made when a case first asks for pages that are scattered over all of it.
     """
 
@@ -111,10 +110,7 @@ def runner(job: Job) -> Runner:
 
 
 def prepare(job: Job, pools: Pools) -> Prepared:
-    """Set up one job over the pools; where its operands lie in the pools is drawn from its key.
-
-    BadInput where there is no such implementation, or it is measured elsewhere.
-    """
+    """Set up one job, its operands at places in the pools drawn from its key. BadInput for no implementation here."""
     found = runner(job)
     if not found.module:
         hint = "measured in a clone: python -m lab.impls, or lab.collectives for several processes together"

@@ -16,7 +16,6 @@ Pages = np.ndarray[Any, Any]
 
 def page_table(kv_lens: Sequence[int], page: int, *, order: str = "random", room: int = 0) -> tuple[Pages, int]:
     """int32 table [requests, most pages], and the pages of the cache; `order` as `Job.pages`, `room` those of a server.
-
     Raises ValueError when `scattered` pages do not fit into the room.
     """
     pages = [-(-n // page) for n in kv_lens]

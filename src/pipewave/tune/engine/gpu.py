@@ -16,7 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 from pipewave.errors import MissingExtra
-from pipewave.tune.engine.lookups import BLOCK, Lookup
+from pipewave.tune.engine.lookups import BLOCK, Lookup, rules
 from pipewave.tune.user_kernels.gpu import FEW, ColdTimer, Gpu, compiling_in_threads
 
 KEYS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
@@ -27,7 +27,7 @@ Context = Callable[[], AbstractContextManager[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """An engine as it is installed: its modules, and what the arguments of their functions differ by."""
+    """An engine as it is installed: its modules, and what calls of their functions differ by."""
 
     moe: str  # has the call of routed experts
     rules: str  # which files there are, and the rule without one
@@ -35,10 +35,10 @@ class Installed:
     block_fp8: str
     matmul: str  # its block-scaled product
     stages: int  # of that, without a file
-    no_blocks: tuple[int | None, int | None]  # sizes of blocks for weights without them
+    no_blocks: Sequence[int | None]  # sizes of blocks for weights without them
     layer: str  # its call of routed experts: of rows, both weights, weights of pairs, experts of pairs
+    rule_flags: Sequence[bool]  # arguments more of its rule
     layer_options: Callable[[Lookup, tuple[Any, ...]], dict[str, Any]]  # of that call, by the scales of both weights
-    rule_flags: tuple[bool, ...] = ()  # arguments more of its rule
     prepare: Callable[[], None] = lambda: None  # what must be said before its kernels can be called
 
     def experts(self, of: Lookup, tensors: tuple[Any, ...], scales: tuple[Any, ...]) -> Callable[[], Any]:
@@ -101,15 +101,10 @@ def _sglang_settings() -> None:
     settings.set_global_server_args_for_scheduler(settings.ServerArgs(model_path="dummy"))
 
 
-VLLM_MOE, SGLANG_MOE = "vllm.model_executor.layers.fused_moe", "sglang.srt.layers.moe.moe_runner.triton_utils"
 INSTALLED: Mapping[str, Installed] = {
-    "vllm": Installed(f"{VLLM_MOE}.fused_moe", f"{VLLM_MOE}.fused_moe", VLLM_MOE,
-                      "vllm.model_executor.layers.quantization.utils.fp8_utils", "w8a8_triton_block_scaled_mm", 2,
-                      (0, 0), "fused_experts", _vllm_options),
-    "sglang": Installed(f"{SGLANG_MOE}.fused_moe", f"{SGLANG_MOE}.fused_moe_triton_config", SGLANG_MOE,
-                        "sglang.srt.layers.quantization.fp8_kernel", "w8a8_block_fp8_matmul_triton", 3,
-                        (None, None), "outplace_fused_experts", _sglang_options, (False,), _sglang_settings),
-}  # fmt: skip
+    "vllm": Installed(**rules()["vllm"]["installed"], layer_options=_vllm_options),
+    "sglang": Installed(**rules()["sglang"]["installed"], layer_options=_sglang_options, prepare=_sglang_settings),
+}
 
 
 class GpuTimer:

@@ -61,8 +61,6 @@ def file_name(of: Lookup, device: str, *, down: bool = False) -> str:
     dtype = rule.get("dtypes", {}).get(of.dtype, "")
     blocks = rule["blocks"].format(block_n=BLOCK, block_k=BLOCK) if of.blocks else ""
     named = {"e": of.e, "n": of.n, "k": of.k, "device": device_name(device, rule), "down": "_down" if down else ""}
-    if of.kind == "block_fp8":
-        return str(rule["name"].format(**named, blocks=blocks))
     return str(rule["name"].format(**named, dtype=f",dtype={dtype}" if dtype else "",
                                    blocks=f",block_shape={blocks}" if blocks else ""))  # fmt: skip
 
@@ -81,9 +79,7 @@ def path_of(of: Lookup, device: str, triton: str) -> Path:
 
 def lookups(model: ModelSpec, tp: int, engine: str, ep: int = 1) -> list[Lookup]:
     """Every kernel of a model that an engine looks up: routed experts of types it has files for, block-scaled FP8.
-
-    Raises:
-        BadInput: an engine without such files, or a split that does not fit the model.
+    BadInput for an engine without such files, or a split that does not fit the model.
     """
     if engine not in ENGINES:
         raise BadInput(f"engine = {engine!r}: files are known of {', '.join(ENGINES)}", field="engine")

@@ -159,9 +159,8 @@ def candidates(of: Lookup) -> tuple[Config, ...]:
 def write_all(
     wanted: Sequence[Lookup], timer: Timer, out: Path, most: int = 8192, say: Callable[[str], None] = lambda _text: None
 ) -> list[dict[str, Any]]:
-    """Profile every lookup and write its files below `out`; a row of the report for each kernel.
-
-    A kernel that does not run here is reported with its reason, and costs the others nothing.
+    """Profile every lookup and write its files below `out`; a row of the report for each kernel. A kernel that does not
+    run here is reported with its reason, and costs the others nothing.
     """
     rows: list[dict[str, Any]] = []
     for of in wanted:

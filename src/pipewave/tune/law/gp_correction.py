@@ -83,9 +83,7 @@ def marks(counts: Floats, resident: Ints, peaks: Peaks) -> Floats:
 
 
 def learned(anchors: Anchors, peaks: Peaks, law_us: Floats, scale: Smoother) -> GpCorrection:
-    """Learn what laws [s, c] leave at anchors, from the configurations near the fastest of each; sizes are scaled as
-    another correction found best.
-    """
+    """Learn what laws [s, c] leave near the fastest of each anchor; sizes are scaled as `scale` found best."""
     mean, spread = scale.mean, scale.spread
     like = alike(anchors.config, REACH, NEIGHBOURS, OWN).matrix
     launch, config = rows_of(anchors.us, law_us * np.exp(scale.log_factor(anchors.logs)))

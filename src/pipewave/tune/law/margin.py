@@ -57,9 +57,8 @@ def bases(logs: Floats, us: Floats) -> tuple[Base, Base]:
 
 
 def decided(us: Floats, predicted: Floats, bases_at: Sequence[Ints]) -> tuple[int, float]:
-    """The number of a base and the margin to leave it by, at anchors left out.
-
-    `us` [s, c] µs; `predicted` [s, c] log µs, which choices go by; `bases_at`: bases [s], the usual one last.
+    """The number of a base and the margin to leave it by, at anchors left out. `us` [s, c] µs; `predicted` [s, c] log
+    µs, which choices go by; `bases_at`: bases [s], the usual one last.
     """
     row, lost = np.arange(len(us)), np.log(us / np.nanmin(us, axis=1, keepdims=True))
     lost = np.where(np.isfinite(lost), lost, NOT_TIMED)

@@ -92,18 +92,11 @@ class Model:
         held = self.resident if resident is None else resident
         return np.asarray(np.einsum("scp,cp->sc", wave.design(counts, self.peaks.sms, held), self.law))
 
-    def log_factor(self, logs: Floats) -> Floats:
-        """Return the log of the correction [s, c] at log sizes [s, d]."""
-        out = np.zeros((len(logs), len(self.law)))
-        for each in self.smooth:
-            out += each.log_factor(logs)
-        return out
-
     def us(self, counts: Floats, logs: Floats, resident: Ints | None = None) -> Floats:
         """Predict launches: [s, c] µs."""
         held = self.resident if resident is None else resident
         law = np.log(np.maximum(self.law_us(counts, held), 1e-3))
-        own = law + self.log_factor(logs)
+        own = law + sum((each.log_factor(logs) for each in self.smooth), np.zeros(law.shape))
         if self.beside is not None:
             own += self.beside.share * (self.beside.log_us(counts, held, logs) - own)
         if self.gp_correction is not None:
@@ -125,9 +118,7 @@ class Model:
         own[launch, config] += share * (alike - own[launch, config])
 
     def ranked(self, counts: Floats, logs: Floats, default: Ints | int = 0, resident: Ints | None = None) -> Floats:
-        """Log µs [s, c] that choices go by: one sigma up, the base, or else the default (of all, or of each), lowered
-        by the margin.
-        """
+        """Log µs [s, c] that choices go by: one sigma up, the base or else the default lowered by the margin."""
         log_us = np.log(self.us(counts, logs, resident)) + self.sigma
         start = np.broadcast_to(default, len(log_us)) if self.base is None else self.base.of(logs)
         return with_margin(log_us, start, self.margin)
@@ -234,9 +225,8 @@ def _corrected(made: Model, anchors: Anchors, us: Floats) -> Model:
 
 
 def _smoothed(anchors: Anchors, us: Floats, predicted: Floats) -> tuple[Smoother, float, Floats]:
-    """What predictions leave, smoothed over sizes; the log factor that all share; the error that is left [c].
-
-    A launch that was not timed is as all others of its size, and slow.
+    """What predictions leave, smoothed over sizes; the log factor that all share; the error that is left [c]. A launch
+    that was not timed is as all others of its size, and slow.
     """
     timed = np.isfinite(us)
     residual = np.log(np.where(timed, us, 1.0) / np.maximum(predicted, 1e-3))
@@ -255,9 +245,7 @@ def _smoothed(anchors: Anchors, us: Floats, predicted: Floats) -> tuple[Smoother
 
 
 def ratios(source: Peaks, target: Peaks) -> Floats:
-    """What each term of a law is multiplied by [terms], from one GPU to another: bytes by bandwidths, all but the
-    launch by what one SM can do.
-    """
+    """What terms [terms] are multiplied by from one GPU to another: bytes by bandwidths, others by an SM's peak."""
     by = {"memory": source.bytes_us / target.bytes_us, "launch": 1.0,
           "l2": (source.sm_bytes_us * source.sms) / (target.sm_bytes_us * target.sms)}  # fmt: skip
     return np.array([by.get(term, source.sm_flops_us / target.sm_flops_us) for term in wave.TERMS])

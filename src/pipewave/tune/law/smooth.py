@@ -77,7 +77,6 @@ def alike(config: Mapping[str, NDArray[np.int64]], reach: float, near: float, ow
 def smoother(at: Floats, residual: Floats, length: float, noise: float, of: Alike,
              stretch: Floats | float = 1.0) -> tuple[Smoother, Floats]:  # fmt: skip
     """Fit to log residuals [n, c] at log coordinates [n, d]; `stretch` [d]: how much shorter the length is in each.
-
     Also returns the residuals [n, c] that are left at each shape when all its launches are left out.
     """
     mean, spread = at.mean(axis=0), (at.std(axis=0) + 1e-9) / stretch
@@ -101,10 +100,7 @@ def smoothed(
     at: Floats, us: Floats, config: Mapping[str, NDArray[np.int64]], residual: Floats, settings: Sequence[Setting],
     stretches: Sequence[Floats | float] = (1.0,),
 ) -> tuple[Smoother, Floats, Setting]:  # fmt: skip
-    """Smooth log residuals [s, c] at log coordinates [s, d], as left-out regret says it is done best.
-
-    Returns the smoother, what is left of anchors left out, and how it was done.
-    """
+    """Smooth log residuals [s, c] as left-out regret says is best: the smoother, what is left, and how."""
     likeness = {number: alike(config, *ALIKE[number]) for number in {each.alike for each in settings}}
     tried = ((*smoother(at, residual, each.length, each.noise, likeness[each.alike], stretch), each)
              for each, stretch in product(settings, stretches))  # fmt: skip

@@ -119,9 +119,7 @@ def with_guards(trace: Trace, outputs: Sequence[Any]) -> list[Any]:
 
 
 def compiled(trace: Trace, outputs: Sequence[Any]) -> tuple[tuple[str, ...], Callable[..., Any], Callable[..., Any]]:
-    """Inputs used, and two functions of them: one of numbers, None where a guard fails, and one of arrays. Both return
-    the outputs as a tuple.
-    """
+    """Inputs used, and functions of them that return the outputs: of numbers (None where a guard fails), of arrays."""
     text = Emitted(trace, with_guards(trace, outputs))
     checks = [f"{'not ' if turned else ''}{guard}" for guard, turned in text.checks()]
     at_checks = len(text.lines)

@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from types import CellType, FunctionType, MappingProxyType, ModuleType
+from types import CellType, FunctionType, MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any
 
 from pipewave.errors import BadInput
@@ -235,23 +235,14 @@ def _traced(grid: Any, numbers: Mapping[str, Any]) -> Callable[[Mapping[str, Any
                for name, value in held(grid).items()}  # fmt: skip
     cells = tuple(CellType(instead[name]) for name in code.co_freevars)
     defaults = code.co_varnames[code.co_argcount - len(grid.__defaults__ or ()) : code.co_argcount]
-    names = {**grid.__globals__, "min": least, "max": greatest, "triton": _Rounding(grid.__globals__.get("triton"))}
+    triton = {**getattr(grid.__globals__.get("triton"), "__dict__", {}), "cdiv": cdiv}
+    names = {**grid.__globals__, "min": least, "max": greatest, "triton": SimpleNamespace(**triton)}
     names |= {name: cdiv for name, value in grid.__globals__.items() if _is_cdiv(value)}
     return FunctionType(code, names, grid.__name__, tuple(instead[name] for name in defaults), cells)
 
 
 def _is_cdiv(value: Any) -> bool:
     return getattr(value, "__name__", "") in ("cdiv", "ceil_div")
-
-
-class _Rounding:
-    """Triton as grids call it, for traced numbers."""
-
-    def __init__(self, module: Any) -> None:
-        self._module, self.cdiv = module, cdiv
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)
 
 
 def _read(

@@ -51,11 +51,8 @@ class Shaped:
 
 
 def kernel_file(named: str) -> tuple[ModuleType, str]:
-    """The module of `FILE.py:name`, and the name. Runs the file, as an import would.
-
-    Raises:
-        BadInput: not of that form. BadFile: no such file, or it cannot be imported. MissingExtra: what it imports of
-        the extra `gpu` is not installed.
+    """The module of `FILE.py:name`, and the name. Runs the file, as an import would. BadInput: not of that form.
+    BadFile: no such file, or it cannot be imported. MissingExtra: what it imports of the extra `gpu` is not installed.
     """
     text, _, name = named.rpartition(":")
     if not text or not name:
@@ -88,11 +85,7 @@ def tuned(named: str) -> Any:
 
 
 def load(named: str) -> Any:
-    """The kernel of `FILE.py:function` below any tuner, its heuristics kept. Runs the file, as importing it would.
-
-    Raises:
-        BadFile: no such file, or it cannot be imported. BadInput: it has no such function.
-    """
+    """The kernel of `FILE.py:function` below any tuner, its heuristics kept. Raises as `kernel_file`."""
     module, function = kernel_file(named)
     found = getattr(module, function, None)
     if found is None:
@@ -150,10 +143,8 @@ def expression_grid(expression: str) -> Callable[[Mapping[str, Any]], Any]:
 
 
 def understood(kernel: Any, expression: str, given: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """What was understood of one launch, as a plain answer: counts, loops with their bounds, what is unknown.
-
-    Raises:
-        BadInput: the grid is none, or a size or a tensor that the kernel takes is not given.
+    """What was understood of one launch, as a plain answer: counts, loops with their bounds, what is unknown. BadInput
+    where the grid is none, or a size or a tensor that the kernel takes is not given.
     """
     kernel, heuristics = unwrapped(kernel)
     complete(kernel, {*given, *config, *heuristics})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -90,37 +91,30 @@ class Reader(Expressions):
             return
         self.block.tell("a branch on a value that is not known", node.lineno)
         before = dict(self.names)
-        self._guarded(node.body)
+        with suppress(_Jump, _Return):  # what leaves a branch that may be taken leaves only the branch
+            self.statements(node.body)
         taken, self.names = self.names, before
-        self._guarded(node.orelse)
+        with suppress(_Jump, _Return):
+            self.statements(node.orelse)
         self.names = {name: either(taken.get(name), value) for name, value in (taken | self.names).items()}
-
-    def _guarded(self, body: Sequence[ast.stmt]) -> None:
-        """A branch that may be taken: what leaves it leaves only the branch."""
-        try:
-            self.statements(body)
-        except (_Jump, _Return):
-            return
 
     def _for(self, node: ast.For) -> None:
         turns = self._turns(node.iter)
         if turns is None:
             self.block.tell(f"bounds of the loop: {ast.unparse(node.iter)}", node.lineno)
             turns = Turns(0, 1, 1)
-        counts, before, count = self.block.counts, self.block.counts.trips, turns.count
+        before, count = self.block.counts.trips, turns.count
         self.block.looped(node.lineno, count)
         for turn, share in turns.sampled():
             self._bind(node.target, turn)
             self._weighted(node.body, share)
-        if same(counts.trips, before):
-            counts.trips += self.block.weight * count
+        self._count_trips(count, before)
 
     def _weighted(self, body: Sequence[ast.stmt], times: float) -> None:
         outer, self.block.weight = self.block.weight, self.block.weight * times
         try:
-            self.statements(body)
-        except _Jump:
-            pass
+            with suppress(_Jump):
+                self.statements(body)
         finally:
             self.block.weight = outer
 
@@ -137,7 +131,11 @@ class Reader(Expressions):
             self._weighted(node.body, 1.0)
             turns += 1
         self.block.looped(node.lineno, turns)
-        if self.block.counts.trips == outer:
+        self._count_trips(turns, outer)
+
+    def _count_trips(self, turns: Any, trips_before: Any) -> None:
+        """Count the turns of a loop as trips where no loop within it has any."""
+        if same(self.block.counts.trips, trips_before):
             self.block.counts.trips += self.block.weight * turns
 
     def _steady(self, node: ast.While) -> None:
@@ -152,8 +150,7 @@ class Reader(Expressions):
         turns = greatest(-(-gap // step), 0)
         self._weighted(node.body, turns)
         self.block.looped(node.lineno, turns)
-        if same(self.block.counts.trips, outer):
-            self.block.counts.trips += self.block.weight * turns
+        self._count_trips(turns, outer)
 
     def _gap(self, test: ast.expr) -> Any:
         """How far a loop's condition is from failing, None where it is no comparison of sizes."""

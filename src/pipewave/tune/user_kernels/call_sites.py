@@ -142,16 +142,17 @@ def _where(of: KernelDescription, args: Sequence[Any], name: str) -> str:
     return f"a[{at}]" if at < len(args) else f"k[{name!r}]"
 
 
-def _numel(value: Any) -> int:
-    tensor = tensor_of(value)
-    return 0 if tensor is None or tensor.elements is None else tensor.elements
-
-
 def _picker(parts: Sequence[str], args: Sequence[Any], kwargs: Any, grid: Any) -> Callable[[Any, Any, Any], Any]:
     """A function of arguments by position, by name, and the grid: a tuple of what is picked; None for a launch of
     another place than this one's. The text holds positions and names of parameters, nothing of the user's values.
     """
-    space: dict[str, Any] = {"__builtins__": {}, "numel": _numel, "int": int, "type": type, "dtype": getattr}
+    space: dict[str, Any] = {
+        "__builtins__": {},
+        "numel": lambda value: getattr(tensor_of(value), "elements", None) or 0,
+        "int": int,
+        "type": type,
+        "dtype": getattr,
+    }
     space |= {"len": len, "names": tuple(kwargs), "grid": getattr(grid, "__code__", type(grid))}
     same_grid = "dtype(g, '__code__', None)" if hasattr(grid, "__code__") else "type(g)"
     by_name = "(*k,) != names" if kwargs else "k"

@@ -46,9 +46,7 @@ def _gpu(_device: int) -> Gpu:
 
 @contextmanager
 def compiling_in_threads() -> Iterator[bool]:
-    """What is compiled within is compiled in threads, Triton's passes and the assembler beside each other, and is there
-    at the end. Whether this Triton can.
-    """
+    """What is compiled within is compiled in threads, and is there at the end; yields whether this Triton can."""
     try:
         from triton.runtime._async_compile import AsyncCompileMode
     except ImportError:
@@ -124,9 +122,8 @@ class ColdTimer:
         self.lead = LEAD if queued > LEAD else FEW_LEAD
 
     def __call__(self, calls: Sequence[Sequence[Call]]) -> list[float]:
-        """Return the µs of each entry; an entry's launches are timed together.
-
-        An entry may bring `before` and `after`: they run around its launches, outside their time.
+        """Return the µs of each entry; an entry's launches are timed together. An entry may bring `before` and `after`:
+        they run around its launches, outside their time.
         """
         times: list[float] = []
         for start in range(0, len(calls), len(self.events)):

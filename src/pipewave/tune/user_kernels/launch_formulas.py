@@ -50,16 +50,11 @@ class LaunchFormulas:
             self.formulas = [[] for _ in self._distinct]
         for made, first in zip(self.formulas, self._first, strict=True):
             if self._one(made, numbers) is None and len(made) < MOST_TURNS:
-                config = self.of.configs[first]
-                self._describe(first, {**named, **config})
+                config, hook = self.of.configs[first], self._hooks[first] if self._hooks else None
+                if hook is not None and any(hasattr(value, "block_shape") for value in named.values()):
+                    hook({**named, **config})  # it sets the blocks of host descriptors: they are what is read
                 made.append(formula(self.of.inner, grid, named, config, self.of.constants, self.of.trips,
                                     self.of.heuristics))  # fmt: skip
-
-    def _describe(self, index: int, full: dict[str, Any]) -> None:
-        """Let a configuration's hook set the blocks of host descriptors, if there are any: they are what is read."""
-        hook = self._hooks[index] if self._hooks else None
-        if hook is not None and any(hasattr(value, "block_shape") for value in full.values()):
-            hook(full)
 
     def state(self, counts: Callable[[Mapping[str, Any], Mapping[str, Any]], Sequence[Any]],
               numbers: Mapping[str, Any]) -> None:  # fmt: skip

@@ -31,9 +31,7 @@ NARROW = 2.0  # times the FLOPs of bf16 that one-byte operands may reach
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """`us` [c] µs, NaN where not timed; `built` of each configuration that was compiled;
-    `seconds` of timing, compilation apart.
-    """  # fmt: skip
+    """`us` [c] µs, NaN where not timed; `built` of each that was compiled; `seconds` of timing, without compilation."""
 
     us: Floats
     built: dict[int, Built]
@@ -51,7 +49,7 @@ def bounds_us(counts: Floats, peaks: Peaks, *, narrow: bool) -> Floats:
 
 def measure(
     device: Device, launch: Launch, candidates: Sequence[int], counts: Floats, expected: Floats, narrow: bool,
-    clock: Callable[[], float] = time.monotonic, *, followed: bool = True,
+    *, followed: bool = True,
 ) -> Timed:  # fmt: skip
     """Time the candidates at one launch, the most promising first by `expected` µs [c]; nothing is left out where
     `counts` are not `followed` through all loops, for they bound nothing then.
@@ -60,7 +58,7 @@ def measure(
     bounds = bounds_us(counts, device.peaks, narrow=narrow) if followed else np.zeros(len(counts))
     taken: dict[int, list[float]] = {}
     built: dict[int, Built] = {}
-    seconds = 0.0
+    seconds, clock = 0.0, getattr(device, "clock", time.monotonic)  # a replay has a clock of its own
     for some in (ordered[:FIRST], ordered[FIRST:]):
         best = min((min(us) for us in taken.values()), default=math.inf)
         hopeful = [index for index in some if bounds[index] < best]
@@ -82,9 +80,8 @@ def measure(
 
 def staged(timed: Timer, usable: Sequence[int], taken: dict[int, list[float]], stages: Stages = STAGES,
            always: Sequence[int] = ()) -> None:  # fmt: skip
-    """Time configurations in rounds, each in another order: all of them, then the close ones again and again.
-
-    `always`: configurations that count as close, such as the default that others are compared with.
+    """Time configurations in rounds, each in another order: all of them, then the close ones again and again. `always`:
+    configurations that count as close, such as the default that others are compared with.
     """
     shuffle = random.Random(len(usable)).sample
     near = [index for index in usable if index not in taken]
@@ -100,9 +97,7 @@ def staged(timed: Timer, usable: Sequence[int], taken: dict[int, list[float]], s
 
 
 def _twice(timed: Timer, order: Sequence[int]) -> list[float]:
-    """Mean µs of two launches of each in one queue, one at an even place and one at an odd: short launches differ by
-    up to half a microsecond there.
-    """
+    """Mean µs of two launches each, at an even and an odd place of a queue: short ones differ there by 0.5 µs."""
     between = order[: 1 - len(order) % 2]
     us = timed([*order, *between, *order])
     return [0.5 * (one + other) for one, other in zip(us, us[len(order) + len(between) :], strict=False)]

@@ -54,11 +54,7 @@ class Verdict:
 
 
 def kernel_of(named: str, device: Device, cache: str | Path | bool = True) -> TunedKernel:
-    """The decorated kernel of `FILE.py:name`, to be measured on a device. Runs the file, as an import would.
-
-    Raises:
-        BadFile: no such file, or it cannot be imported. BadInput: nothing by that name that has configurations.
-    """
+    """The decorated kernel of `FILE.py:name`, to be measured on a device. Raises as `tuned`."""
     found = tuned(named)
     upstream, trips = (found.upstream, found.options.trips) if isinstance(found, TunedKernel) else (found, None)
     return TunedKernel(upstream, Options(0.0, trips, None, cache, device))
@@ -86,11 +82,7 @@ def noted(record: Mapping[str, Any], kernel: TunedKernel) -> Noted:
 
 
 def from_shapes(source: Path) -> list[Noted]:
-    """Launches written down: JSON `{"grid": "cdiv(M, BM)", "launches": [{"M": 4096, "x": "bf16[4096,128]"}, …]}`.
-
-    Raises:
-        BadFile: no such file, or it does not look like this.
-    """
+    """Launches written down as JSON: `{"grid": "cdiv(M, BM)", "launches": [{"M": 4096, "x": "bf16[4096,128]"}, …]}`."""
     try:
         body = json.loads(source.read_text())
         rows, grid = list(body["launches"]), expression_grid(str(body["grid"]))
@@ -148,11 +140,7 @@ def _canary(kernel: TunedKernel) -> Iterator[dict[str, Any]]:
 
 
 def check(kernel: TunedKernel, table: Path, launches: Sequence[Noted], device: Device, make: TensorFactory) -> Verdict:
-    """Time a table's canary again, at those of the launches that it names.
-
-    Raises:
-        BadFile, TableMismatch: no such table. BadInput: none of the launches is among its canary.
-    """
+    """Time a table's canary again, at launches that it names. Raises as `read_table`; BadInput where none is."""
     meta, _ = store.read_table(table, kernel.of)
     old, new = list[float](), list[float]()
     for one in launches:

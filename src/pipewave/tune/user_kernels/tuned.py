@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import warnings
 import weakref
 from collections import Counter
@@ -297,7 +296,6 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
         """Time a launch under the configurations allowed, and keep it if any ran."""
         narrow = any("8" in text for _, text in self.of.kind(named(self.of, launch.args, launch.kwargs)))
         timed = measuring.measure(device, launch, allowed, counts, state.expected_us(counts, device.peaks), narrow,
-                                  getattr(device, "clock", time.monotonic),
                                   followed=not state.formulas.unknown)  # fmt: skip
         self.spent_s += timed.seconds
         if (timed.us == timed.us).any():
@@ -307,10 +305,7 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
 
     def measure(self, state: KindState, device: Device, launch: Launch, numbers: Mapping[str, Any], counts: Floats,
                 allowed: Sequence[int]) -> int | None:  # fmt: skip
-        """As `timed`, then fit anew; the fastest configuration, None where none ran.
-
-        BadInput where nothing ran at any launch so far.
-        """
+        """As `timed`, then fit anew; the fastest, None where none ran. BadInput where none ever did."""
         timed = self.timed(state, device, launch, numbers, counts, allowed)
         by_name = named(self.of, launch.args, launch.kwargs)
         hooks.failures_told(self.upstream, launch, timed)
