@@ -37,7 +37,7 @@ def readers() -> dict[str, Read]:
     from pipewave.planning.prices import table as prices
     from pipewave.published import recipes
     from pipewave.simulate import interval
-    from pipewave.software import engine_rules, front, rules
+    from pipewave.software import engine_rules, rules
 
     return {
         "data/accuracy/figures.json": packaged.document,
@@ -54,7 +54,7 @@ def readers() -> dict[str, Read]:
         "published/*.yaml": packaged.yaml,
         "software/deployments/*.yaml": packaged.yaml,
         "tune/engine/lookups.json": packaged.document,
-        "software/front.json": lambda _: front._fronts(),
+        "software/front.json": packaged.document,
         "software/stack_rules.json": lambda _: rules.table(),
         "software/times.json": packaged.document,
         "software/releases.json": lambda _: engine_rules.releases("vllm"),

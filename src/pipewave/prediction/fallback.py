@@ -108,18 +108,12 @@ def _where(pool: TrainingRows, stack: str) -> str:
     return f"its rows on {', '.join(gpus[:EXAMPLES])}{more}" if gpus else "its rows of other types and versions"
 
 
-class Choice(NamedTuple):
-    """The stack that answers."""
-
-    stack: str
-    measured_as: str  # its name in rows
-    impl: str
-    level: str  # how near its rows are on the whole
-    notes: tuple[str, ...]  # what to say of it
-
-
-def choose(learned: Trained, query: Query, gpu: GPU, impl: str | None, selectors: Sequence[str]) -> Choice:
-    """The stack that answers, and its implementation. `selectors`: what a stack chooses its implementation by."""
+def choose(
+    learned: Trained, query: Query, gpu: GPU, impl: str | None, selectors: Sequence[str]
+) -> tuple[Candidate, str, tuple[str, ...]]:
+    """The stack that answers, as near as its rows are on the whole, its implementation, and what to say of it.
+    `selectors`: what a stack chooses its implementation by.
+    """
     card, seen = learned.card, learned.net.categories.get("impl", {})
     by_name = card.names(query.dtype) if query.dtype in FOUR_BIT else frozenset()  # every shape measured is held out
     by_name = by_name & frozenset(card.stacks.get(query.protocol, ())) or by_name
@@ -132,12 +126,12 @@ def choose(learned: Trained, query: Query, gpu: GPU, impl: str | None, selectors
     if not runs and (runs := card.impl_of_other_types(stack, gpu.compute_capability)):
         note = f"no kernel of {query.dtype} is known of {stack}; answered as {runs}, measured on other types"
     if "impl" not in learned.net.categories:
-        return Choice(found.stack, stack, runs, found.level, (found.note,))
+        return found, runs, (found.note,)
     rows = card.known.exactly(query.kind, query.protocol, stack, runs)
     level = furthest(found.level, rows.level(query.gpu, stack, runs))
     if (impl or found.note) and not note and level not in (found.level, LEVELS[0]):
         note = f"no rows of {stack} with {runs} on {query.gpu} were used in training"
-    return Choice(found.stack, stack, runs, level, (found.note, note))
+    return found._replace(level=level), runs, (found.note, note)
 
 
 def _as_trained(impl: str | None, seen: Collection[str]) -> str | None:

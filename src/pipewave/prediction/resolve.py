@@ -86,22 +86,23 @@ def resolve(
     query = Query(stack, gpu.base_gpu, kind_of(dtype, given.get("kv_dtype")), seen, net, gpu.compute_capability)
     # What a stack chooses its implementation by; a cache without a type of its own has that of the call.
     values = {"kv_dtype": dtype} | {name: value for name, value in given.items() if value is not None}
-    choice = choose(learned, query, gpu, impl, tuple(str(values.get(name)) for name in family.selected_by))
+    selectors = tuple(str(values.get(name)) for name in family.selected_by)
+    found, runs, said = choose(learned, query, gpu, impl, selectors)
     basis = card.basis(gpu.name, gpu.compute_capability, dtype, seen)
     near = any((gpu.base_gpu, kind, seen) in card.trained for kind in alike(dtype))
     elsewhere = _rows_elsewhere(card, gpu, dtype, protocol) if basis != "measured_gpu" else ""
     reference = "" if near else _reference_gpu(card, gpu, dtype, seen)
-    used = choice.measured_as
+    used = found.measured_as
     same = stack and stack != used and stacks.framework(stack) == stacks.framework(used)
     other = stack if stack and same and stacks.version(stack) else ""  # what is known of it by rule still holds
-    nearest = bool(other) and choice.level == LEVELS[2]
+    nearest = bool(other) and found.level == LEVELS[2]
     older = age(used, other) if nearest else None
     least = other_kernels(net) if nearest and not impl and query.changed(used) else 0.0
-    notes = tuple(filter(None, (guessed, *choice.notes, elsewhere)))
+    notes = tuple(filter(None, (guessed, *said, elsewhere)))
     sibling = basis == "new_architecture" and bool(reference) and gpu.traits.family_code
     aged = older.factor(net) if older else 1.0
-    source = Source(basis, choice.impl, choice.stack, choice.level, notes, near, reference, aged, least, sibling)
-    return Context(gpu, dtype, protocol, used, choice.impl, options, other), source
+    source = Source(basis, runs, found.stack, found.level, notes, near, reference, aged, least, sibling)
+    return Context(gpu, dtype, protocol, used, runs, options, other), source
 
 
 def _reference_gpu(card: WeightsMetadata, gpu: GPU, dtype: str, protocol: str) -> str:

@@ -41,14 +41,10 @@ INSIDE = Front(source="the engine called from the same process: nothing stands b
 
 
 @cache
-def _fronts() -> dict[str, Front]:
-    return {name: Front(**row) for name, row in packaged.document(FILE).items()}
-
-
 def of(engine: str) -> Front:
     """The front end of an engine by name; one that is not known has that of vLLM."""
-    known = _fronts()
-    return known.get(framework(engine), known["vllm"])
+    known = packaged.shared(FILE)
+    return Front(**known.get(framework(engine), known["vllm"]))
 
 
 NAMES = ("cores", "speed", "api_servers")

@@ -102,12 +102,9 @@ class Own(NamedTuple):
     algorithm: Any  # place in ALGORITHMS of the one that runs (NONE: none)
     seconds: Any
 
-    def named(self, xp: Arith, *names: str) -> Any:
-        """1 where one of these runs."""
-        return _one_of(self.algorithm, names, xp)
 
-
-def _one_of(algorithm: Any, names: Sequence[str], xp: Arith) -> Any:
+def one_of(algorithm: Any, names: Sequence[str], xp: Arith) -> Any:
+    """1 where one of these runs."""
     return xp.where(reduce(or_, (algorithm == ALGORITHMS.index(name) for name in names)), 1.0, 0.0)
 
 
@@ -125,7 +122,7 @@ def own(ctx: Context, size: Any, world: Any, over: Link, xp: Arith = ARRAY) -> O
     found = 0.0 * size
     for place, law in enumerate(SECONDS.values()):
         found = xp.where(algorithm == place, law(size, world, OWN_SHARE * over.rate), found)
-    copies = 4.0 * size / (1e9 * ctx.gpu.dram_gbps) * _one_of(algorithm, COPIED, xp)  # reads and writes of memory
+    copies = 4.0 * size / (1e9 * ctx.gpu.dram_gbps) * one_of(algorithm, COPIED, xp)  # reads and writes of memory
     return Own(algorithm, copies + found)
 
 

@@ -86,7 +86,7 @@ def _which(mine: Own, runs: Any, by_nccl: Chosen, ways: Nccl, xp: Arith) -> dict
     nccl_runs = 1.0 - runs
     flags = {"one_shot": ("one_shot", "pushed"), "pushed": ("pushed",), "switched": ("switched",)}
     flags |= {"symmetric": ("symmetric",)}
-    found = {name: runs * mine.named(xp, *of) for name, of in flags.items()}
+    found = {name: runs * algorithms.one_of(mine.algorithm, of, xp) for name, of in flags.items()}
     found |= {f"nccl_{name}": nccl_runs * getattr(by_nccl, name) for name in ("ll128", "simple", "switched")}
     early = clipped(log2(ways.simple / ways.best, xp), 0.0, 2.0, xp) * by_nccl.simple
     return found | {"nccl_margin": nccl_runs * by_nccl.margin, "nccl_early": nccl_runs * early}

@@ -74,22 +74,19 @@ def slowdown(named: Mapping[str, Any], clock_mhz: Any, net: str, ctx: Context, x
     boost = float(ctx.gpu.boost_clock_mhz)
     idle, loaded = (constant("sm_clock", state=state) for state in ("idle", "loaded"))
     if ctx.protocol == COLD:
-        drop = constant("gemm_clock_drop", drops_when_cold=ctx.gpu.traits.clock_drops_when_cold, net=net)
-        usual = idle * (xp.exp(-named["tensor_share"] * log_drop(named["log_base"], drop, xp)) if drop else 1.0)
+        usual = idle
+        if drop := constant("gemm_clock_drop", drops_when_cold=ctx.gpu.traits.clock_drops_when_cold, net=net):
+            (most, held), (start, middle, end), log_base = drop, KNOTS, named["log_base"]
+            rise = clipped((log_base - start) * (1.0 / (middle - start)), 0.0, 1.0, xp)
+            fall = clipped((log_base - middle) * (1.0 / (end - middle)), 0.0, 1.0, xp)
+            lost = most * rise - (most - held) * fall  # log of the clock, of a product that is all tensor work
+            usual = idle * xp.exp(-named["tensor_share"] * lost)
     else:  # in a busy engine, products that wait for DRAM leave it the power to run as if idle
         usual = idle - (idle - loaded) * named["tensor_share"]
     clock = xp.where(clock_mhz > 0.0, clock_mhz, boost * usual)
     on_chip, lost = constant("gemm_clock_exponent", net=net)
     exponent = clipped(on_chip - lost * named["memory_share"], 0.0, 1.0, xp)
     return (clock * (1.0 / (loaded * boost))) ** -exponent
-
-
-def log_drop(log_base: Any, drop: tuple[float, float], xp: Arith) -> Any:
-    """Log of the clock that `cold` rows of a product lose which is all tensor work."""
-    (most, held), (start, middle, end) = drop, KNOTS
-    rise = clipped((log_base - start) * (1.0 / (middle - start)), 0.0, 1.0, xp)
-    fall = clipped((log_base - middle) * (1.0 / (end - middle)), 0.0, 1.0, xp)
-    return most * rise - (most - held) * fall
 
 
 # What it costs that rows of the operands start inside a cache line: k elements that are no whole lines of 128 bytes.
