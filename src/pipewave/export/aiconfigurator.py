@@ -41,11 +41,7 @@ OTHER_BYTES = 3_758_096_384  # what a runtime takes beside weights and cache, as
 
 
 def export(model: ModelSpec, gpu: GPU, folder: Path, *, tps: Sequence[int] = (1,)) -> tuple[Path, ...]:
-    """Write the GPU's file and its tables; the files.
-
-    Raises BadInput for a model that is not dense attention of equal layers, or without pyarrow; CannotShard where a
-    degree does not divide it; BadFile where the folder cannot be written.
-    """
+    """Write the GPU's file and its tables. BadInput for layers that differ and without pyarrow, CannotShard."""
     check_equal_layers(model, "this export")
     for tp in tps:
         Parallel(tp).check(model)

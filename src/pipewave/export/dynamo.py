@@ -32,11 +32,7 @@ Table = dict[str, Array]
 
 
 def export(model: ModelSpec, gpu: GPU, folder: Path, *, tps: Sequence[int] = (1,)) -> tuple[Path, ...]:
-    """Write the sweeps of one worker, of several degrees each into `tp<N>`; the files.
-
-    Raises CannotShard where a degree does not divide the model, DoesNotFit where weights exceed the memory, BadFile
-    where the folder cannot be written.
-    """
+    """Write the sweeps of one worker, of several degrees each into `tp<N>`. Raises CannotShard, DoesNotFit."""
     files = []
     for tp in tps:
         server = Server.of(model, gpu, Setup(tp=tp), model.max_length or LONGEST)

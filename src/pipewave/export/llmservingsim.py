@@ -42,11 +42,7 @@ UNEQUAL = 0.063  # mean of `alpha_default` of its six published profiles (RTX PR
 
 
 def export(model: ModelSpec, gpu: GPU, folder: Path, *, tps: Sequence[int] = (1,)) -> tuple[Path, ...]:
-    """Write the profile of a model on a GPU, for each tensor-parallel degree; the files.
-
-    Raises BadInput for a model whose layers differ or hold other parts, CannotShard where a degree does not divide it,
-    BadFile where the folder cannot be written.
-    """
+    """Write the profile of a model on a GPU, for each degree. BadInput for layers that differ, CannotShard."""
     check_equal_layers(model, "LLMServingSim")
     step = Deployment(model).kernels(Batch.of([1], [1]))
     variant = next(str(getattr(use.call, "dtype", "bf16")) for use in step if use.name == "qkv_proj")

@@ -47,11 +47,7 @@ KEPT = 65_536  # batches whose times a predictor keeps
 
 
 def export(model: ModelSpec, gpu: GPU, folder: Path, *, tps: Sequence[int] = (1,)) -> tuple[Path, ...]:
-    """Write the tables of a model on a GPU, for each tensor-parallel degree; the files.
-
-    Raises BadInput for a model that Vidur cannot describe, CannotShard where a degree does not divide it, BadFile where
-    the folder cannot be written.
-    """
+    """Write the tables of a model on a GPU, for each degree. BadInput for what Vidur cannot describe, CannotShard."""
     check(model)
     for tp in tps:
         Parallel(tp).check(model)

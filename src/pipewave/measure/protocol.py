@@ -97,10 +97,8 @@ class Timing:
 
 
 def summarize(runs: Sequence[Bracket], middle: Callable[[Sequence[float]], float] = statistics.median) -> Timing:
-    """Median (`middle`), minimum and maximum; a repetition over 1.5 times the median counts as rejected (an outlier).
-
-    `spin_spread` is (max - min) / min of the closing spins. A spin lasts a fixed number of SM clocks, so a spread is a
-    change of clock between repetitions.
+    """Median (`middle`), minimum and maximum; `rejected` are repetitions over 1.5 times the median. `spin_spread`, of
+    the closing spins, is a change of clock between repetitions: a spin lasts a fixed number of SM clocks.
     """
     if not runs:
         raise ValueError("no repetitions")

@@ -28,10 +28,8 @@ KERNEL_FIELDS = ("name", "us", "grid", "block", "smem", "regs")
 
 
 def rows(path: str | Path, *, statuses: Sequence[str] = ("ok",)) -> list[Row]:
-    """Rows of a store file, of a packed file, or of every packed file in a folder; the last row of a key wins.
-
-    `kernels` is a list of {name, us, grid, block, smem, regs}; `gpu` is what the row's environment says. Raises BadFile
-    for a damaged packed file.
+    """Rows of a store, of a packed file, or of every packed file in a folder; the last row of a key wins. `kernels`:
+    dicts of name, us, grid, block, smem, regs; `gpu`: what the environment says. BadFile for a damaged packed file.
     """
     found = (row for file in _files(path) for row in _rows_of(file))
     return [row for row in {row["key"]: row for row in found}.values() if row["status"] in statuses]

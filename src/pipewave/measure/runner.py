@@ -15,7 +15,7 @@ from typing import Any
 
 from pipewave.files import store as records
 from pipewave.measure.device import Device, Outcome
-from pipewave.measure.impls import stack
+from pipewave.measure.impls import runner
 from pipewave.measure.plan import BATCH, Job, batches
 from pipewave.measure.protocol import SPIN_CLOCKS, DeviceLostError
 
@@ -25,10 +25,8 @@ SETUP_S = 180.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`budget_s` ends the run between batches; `hang_s` a job, plus a set-up allowance, ends the process.
-
-    A run of which more than `most_failed` of the first few hundred rows failed stops: something is not installed.
-    `batch` jobs are set up, profiled and stored together; the profiler starts once for all of them.
+    """`budget_s` ends the run between batches, `hang_s` a job (plus a set-up allowance) the process, more failures than
+    `most_failed` of some hundred rows the run; `batch` jobs are set up, profiled by one profiler and stored together.
     """
 
     budget_s: float = float("inf")
@@ -217,7 +215,7 @@ class RowWriter:
 
 def stack_version(job: Job, environment: Mapping[str, Any]) -> str:
     """`vllm-0.22.1`, `torch-2.11`: the library of a job with its version, as the contract writes them."""
-    library = stack(job)
+    library = runner(job).library  # torch, vllm, flashinfer or triton
     version = environment.get("flashinfer-python" if library == "flashinfer" else library)
     if version is None:
         return library

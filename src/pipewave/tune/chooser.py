@@ -184,10 +184,8 @@ class Chooser:
         return short(listed, np.exp(factor[:, listed]))
 
     def sample(self, numbers: Mapping[str, Floats], at: Floats, bounded: int = BOUNDED, kept: int = KEPT) -> None:
-        """Keep of each cell the few configurations that lose nothing at launches given as columns, of sizes [s, d].
-
-        The narrowest cells keep so many of their launches, with the corrections there; wider ones, or all where none
-        are kept, the mean correction.
+        """Keep of each cell the few configurations that lose nothing at launches given as columns, of sizes [s, d];
+        the narrowest with the corrections at so many of these as are `kept`, wider ones with the mean correction.
         """
         counts, logs, default = self.formulas.many(numbers), np.log(np.maximum(at, 1.0)), self.default(numbers)
         parts = [self._judged(counts[i : i + CHUNK], logs[i : i + CHUNK],

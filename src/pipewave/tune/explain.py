@@ -70,10 +70,8 @@ def reachable(
 
 
 def smallest_set(us: Floats, worst: float) -> tuple[list[int], float]:
-    """Pick few configurations so that the best of them is never more than `worst` over the optimum.
-
-    Greedy: each step takes the configuration that leaves the least total excess over the bound. `us` [s, c] µs of
-    shapes × configurations; returns (configurations, worst regret reached).
+    """Few configurations of which the best is never more than `worst` over the optimum of `us` [s, c], and the regret
+    reached. Greedy: each step takes the one that leaves the least total excess over the bound.
     """
     lost = us / np.nanmin(us, axis=1, keepdims=True) - 1
     lost = np.where(np.isfinite(lost), lost, np.inf)

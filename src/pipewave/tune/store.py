@@ -46,8 +46,6 @@ _warned: set[str] = set()
 class TableMismatch(BadFile):
     """A sound table that belongs to another GPU, kernel source or configuration space."""
 
-    code = "table_mismatch"
-
 
 @dataclass(frozen=True, slots=True)
 class KindTable:

@@ -118,8 +118,3 @@ def prepare(job: Job, pools: Pools) -> Prepared:
     build: Callable[[Case, Pools], Prepared] = getattr(importlib.import_module(found.module), found.builder)
     pools.begin(job.key, job.pages)
     return build(job.case, pools)
-
-
-def stack(job: Job) -> str:
-    """The library a job measures: `torch`, `vllm`, `flashinfer` or `triton`."""
-    return runner(job).library

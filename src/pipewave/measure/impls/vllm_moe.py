@@ -93,10 +93,8 @@ def _prepared(case: Case, pools: Pools, config: dict[str, int], source: str) -> 
 
 
 def _scales(case: Case, device: str) -> Any:
-    """How vLLM is configured to run in fp8, None for 16-bit operands; the call quantises its activations.
-
-    `fp8`: one scale an expert, static ones for the activations. `fp8_block`: one for 128 x 128 weights, and one for
-    128 activations of a token, found in the call.
+    """How vLLM runs in fp8, None for 16-bit operands. `fp8`: one scale an expert, static ones for the activations;
+    `fp8_block`: one for 128 x 128 weights, and one for 128 activations of a token, found in the call.
     """
     import torch
     from vllm.model_executor.layers.fused_moe.config import fp8_w8a8_moe_quant_config

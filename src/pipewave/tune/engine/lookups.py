@@ -27,10 +27,8 @@ ENGINES = ("vllm", "sglang")
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """One kernel of a model that an engine looks configurations up for.
-
-    `kind`: `moe`, with `e` experts on a GPU, `top_k`, widths `k` (hidden) and `n` (intermediate, sharded); or
-    `block_fp8`, C[m, n] = A[m, k] · B[n, k]ᵀ. `dtype` as pipewave calls it; `used_by`: the model's names for it.
+    """A kernel that an engine looks configurations up for: `kind` `moe`, of `e` experts on a GPU, `top_k`, widths `k`
+    (hidden) and `n` (intermediate, sharded), or `block_fp8`, C[m, n] = A[m, k] · B[n, k]ᵀ; `used_by`: model's names.
     """
 
     engine: str

@@ -118,9 +118,8 @@ def _twos(logs: Floats) -> Floats:
 
 
 def rows_of(us: Floats, expected_us: Floats) -> tuple[Ints, Ints]:
-    """Launches and configurations to learn from: of each launch those near its fastest, the fastest first if many, and
-    those that would be by what is expected [s, c] without learning. Who only learned from the fast ones would take a
-    configuration that is never among them for as fast as its neighbours.
+    """Launches and configurations to learn from: those near a launch's fastest, and those expected there [s, c]: else
+    a configuration that is never among the fast ones would be taken for as fast as its neighbours.
     """
     timed = np.isfinite(us)
     slower, expected = (each / each.min(axis=1, keepdims=True)

@@ -80,10 +80,8 @@ DRIVER = Path("/proc/driver/nvidia")
 
 
 def this_machine(driver: Path = DRIVER) -> dict[str, Any]:
-    """Return what is known of this machine's GPU, empty without one: `gpu`, `driver`, `triton`, `sm_count`, `cc`.
-
-    The last two need a process in which torch already runs on the GPU. GPUs of several kinds count as unknown,
-    unless torch says which is in use.
+    """`gpu`, `driver` and `triton` of this machine, empty without a GPU or with several kinds; where torch runs on one
+    already, that one with `sm_count`, `cc` and `cuda`.
     """
     torch, found = sys.modules.get("torch"), dict[str, Any]()
     if torch is not None and torch.cuda.is_initialized():

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from pipewave.errors import BadFile
+from pipewave.files import whole
 from pipewave.tune import store
 from pipewave.tune.law.anchors import Floats
 from pipewave.tune.source.formula import tensor_of
@@ -104,7 +105,7 @@ class Benched:
 
 def kept(kernel: Any, one: Measured) -> None:
     """Append a measured launch of a `TunedKernel` to its store; a full disk costs the record, not the launch."""
-    path, device = kernel.path(), kernel.device()
+    path, device = kernel.path(), kernel.tuned_on
     if path is None or device is None:
         return
     try:
@@ -164,12 +165,8 @@ def _plain(value: Any) -> Any:
 
 def read_log(source: Path, kernel: str) -> list[dict[str, Any]]:
     """Launches of a kernel, each once. BadFile where there is no such file or a line is no record."""
-    try:
-        lines = source.read_text().splitlines()
-    except OSError as problem:
-        raise BadFile(f"{source}: cannot be read ({problem.strerror})", field="from_log") from problem
     found: dict[str, dict[str, Any]] = {}
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(whole.read(source, "from_log").splitlines(), 1):
         try:
             record = json.loads(line) if line.strip() else {}
         except ValueError as problem:

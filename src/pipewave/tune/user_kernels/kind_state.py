@@ -105,10 +105,8 @@ class KindState:
         return Held(names, np.log(np.maximum(at, 1.0)), resident)
 
     def adopt(self, table: KindTable, carried_to: Peaks | None = None) -> None:
-        """Choose by a table; by one of another GPU until launches are measured on this one, whose peaks are given. The
-        kind must have been read.
-
-        Where the launches at hand have numbers that the table's lack, short lists are worked out as launches come.
+        """Choose by a table; by one of another GPU until launches are measured on this one, whose peaks are given.
+        Where its launches lack numbers that are read here, short lists are worked out as launches come.
         """
         # What a grid encloses under an argument's name is taken from that argument.
         more = {name: name.removeprefix(GRID) for name in self.formulas.inputs if name.startswith(GRID)}

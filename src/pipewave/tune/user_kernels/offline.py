@@ -93,11 +93,11 @@ def from_shapes(source: Path) -> list[Noted]:
 
 def measure_all(
     kernel: TunedKernel, launches: Sequence[Noted], device: Device, make: TensorFactory, seconds: float = 120.0,
-    progress: Callable[[int, int], None] = lambda _done, _planned: None, clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Path | None:  # fmt: skip
     """Measure what the store lacks until the time is spent, and write the table; its path, None where nothing ran."""
     end = clock() + seconds
-    for number, one in enumerate(launches):
+    for one in launches:
         if clock() >= end:
             break
         named, numbers = _made(kernel, one, make)
@@ -106,7 +106,6 @@ def measure_all(
             counts = np.array(one.record["counts"]) if "counts" in one.record else state.formulas.counts(numbers)
             launch = launch_of(kernel, (), named, one.grid)
             kernel.timed(state, device, launch, numbers, counts, range(len(kernel.configs)))
-        progress(number + 1, len(launches))
     return write_table(kernel, device)
 
 

@@ -13,6 +13,7 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,8 +79,6 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
         self._unfollowed: dict[Any, int] = {}  # choices for launches whose grids are not followed
         self._prunes = bool(getattr(upstream, "early_config_prune", None) or getattr(upstream, "perf_model", None))
         self._lock = threading.RLock()
-        self._device: Device | None = None
-        self._looked = False
         self._table: Mapping[Kind, Any] = {}
         self._carried_to: Peaks | None = None  # this GPU's, where the table is another one's
         self._hooks = [config.pre_hook for config in self.configs]
@@ -145,7 +144,7 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
         ASIDE.settle()
 
     def _fit_all(self) -> None:
-        device = self.device()
+        device = self.tuned_on
         for state in self.kinds.values():
             if device is not None and state.fitted_to < len(state.measured):
                 state.fit(device.peaks)
@@ -166,26 +165,24 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
 
     def _captures(self) -> bool:
         """Whether a CUDA graph is captured, which keeps what is chosen now."""
-        return (device := self.device()) is not None and not device.idle()
+        return (device := self.tuned_on) is not None and not device.idle()
 
     def _may_measure(self) -> bool:
         """Whether there is budget left to measure with, now or when no graph is captured any more."""
         is_open = self.options.table is None or self._carried_to is not None
-        return is_open and self.spent_s < self.options.budget_s and self.device() is not None
+        return is_open and self.spent_s < self.options.budget_s and self.tuned_on is not None
 
     def _measures(self) -> bool:
         """Whether a launch not seen before is to be measured."""
         return self._may_measure() and not self._captures()
 
-    def device(self) -> Device | None:
+    @cached_property
+    def tuned_on(self) -> Device | None:
         """What measures; looked for once."""
-        if not self._looked:
-            from pipewave.tune.user_kernels import gpu
+        from pipewave.tune.user_kernels import gpu
 
-            found, theirs = self.options.device or gpu.current(), hooks.user_benchmark(self.upstream)
-            self._device = hooks.Benched(found, theirs) if found is not None and theirs is not None else found
-            self._looked = True
-        return self._device
+        found, theirs = self.options.device or gpu.current(), hooks.user_benchmark(self.upstream)
+        return hooks.Benched(found, theirs) if found is not None and theirs is not None else found
 
     def _chosen(self, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Any) -> int:
         """Read a launch, then measure it or choose for it."""
@@ -226,7 +223,7 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
         return state
 
     def _recall(self, kind: Kind, state: KindState) -> None:
-        device = self.device()
+        device = self.tuned_on
         if self.options.table is not None:
             if not self._table:
                 meta, self._table = store.read_table(Path(self.options.table), self.of)
@@ -249,7 +246,7 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
 
     def path(self) -> Path | None:
         """Where what is measured is kept, without suffix."""
-        device = self.device()
+        device = self.tuned_on
         if device is None or self.options.cache is False:
             return None
         base = None if self.options.cache is True else Path(self.options.cache)
@@ -273,7 +270,7 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
             if known is not None and known in allowed:
                 return known
         if measures and (not state.is_hidden or state.wants(numbers)):
-            device = self.device()
+            device = self.tuned_on
             assert device is not None
             launch = hooks.launch_of(self, args, kwargs, grid)
             found = self.measure(state, device, launch, numbers, counts, allowed)
@@ -287,7 +284,7 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
             usable = [i for i in allowed if i in chooser.usable] or allowed
             return chooser.remember(key, chooser.best_of(key, np.array(usable)))
         self.provenance["default"] += 1
-        if not self.reason and self.device() is None:
+        if not self.reason and self.tuned_on is None:
             self.reason = "no GPU to measure on: the first configuration runs"
         return allowed[0]
 
