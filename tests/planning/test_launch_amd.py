@@ -28,7 +28,7 @@ def _launch(engine: str, form: str = "shell", gpu: str = "MI300X") -> str:
 def test_commands_switch_aiter_on_and_are_read_back(engine: str) -> None:
     line = _launch(engine)
     assert line.startswith(VARIABLES[engine] + " ")
-    assert (read(line).engine, load(read(line).model).name) == (engine, "Llama-3.1-8B")
+    assert (read(line).engine, read(line).spec.name) == (engine, "Llama-3.1-8B")
 
 
 @pytest.mark.slow

@@ -126,13 +126,10 @@ def test_the_front_and_the_winner_by_hand() -> None:
 
 
 def test_requests_in_flight_by_littles_law() -> None:
-    assert Screened(Split("H100", engine="vllm"), 3.0, times_ms=(1.0, 1.0, 2500.0)).in_flight == 7.5
     assert point(4.0).in_flight == 2.0
 
 
-CURVE = Curve(
-    np.array([1.0, 2.0, 4.0]), np.array([1.0, 2.0, 4.0]), np.array([0.1, 0.2, 0.4]), np.array([0.01, 0.02, 0.04])
-)
+CURVE = Curve(np.array([1.0, 2.0, 4.0]), np.array([0.1, 0.2, 0.4]), np.array([0.01, 0.02, 0.04]))
 
 
 @pytest.mark.parametrize(

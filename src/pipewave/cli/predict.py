@@ -123,14 +123,8 @@ def _take(named: dict[str, str], given: str, value: str, known: Sequence[str]) -
 
 
 def compare(call: Call, gpus: str, protocol: str, form: str, *, verbose: bool = False) -> int:
-    """Print the answers of all GPUs that can run the call.
-
-    Returns:
-        The exit status: 1 where a GPU cannot run it, as of a file with a refused case.
-
-    Raises:
-        UnsupportedDtype: none of them can run it.
-        UnknownGPU, BadInput: a name, the protocol or the form is none.
+    """Print the answers of all GPUs that can run the call; exit status 1 where one cannot, as of a file with a refused
+    case. Raises UnsupportedDtype where none can, UnknownGPU or BadInput for a name, protocol or form that is none.
     """
     check_format(form)
     words = names() if gpus.strip().lower() == "all" else gpus.split(",")

@@ -73,18 +73,12 @@ class Screened:
     spread: Mapping[str, float] = field(default_factory=dict)  # half the interval of each time's logarithm
     refused: str = ""
 
-    @property
-    def in_flight(self) -> float:
-        """Requests at once, by Little's law."""
-        return self.rate * self.times_ms[2] / 1e3
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
     """A deployment at rising numbers of requests, [point]: of all its ranks and lanes."""
 
-    requests: Array
-    rate: Array  # a second
+    rate: Array  # requests a second
     ttft_s: Array
     tpot_s: Array
 
@@ -204,7 +198,7 @@ class _Look:
         tpot = steps + np.maximum(requests - 1.0, 0.0) * prompt / self.output
         first = outside + step * (1.0 + busy / (2.0 * (1.0 - busy))) + steps
         first = first + (self.server.setup.stream_interval - 1) * tpot
-        return Curve(requests * self.lanes, rate * self.lanes, first, tpot)
+        return Curve(rate * self.lanes, first, tpot)
 
     def _held_up(self, requests: Array, steps: Array, step: Array) -> Array:
         """What a prompt of a rank costs it, those of other ranks that do not share its step among that."""

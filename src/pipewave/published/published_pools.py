@@ -231,7 +231,6 @@ def _pools(launch: Launch, gpu: str | GPU, engine: str, first: Server, then: Ser
     return Pools(
         (first, then),
         (launch.prefill.workers, launch.decode.workers),
-        fabric=fabric,
         handover_s=1e-3 * handover_ms(engine),
         send_s=1e-3 * send_ms(engine, *fabric),
         handoff_delay_share=float(late.get(first.setup.exchange or "", late.get("other", 0.0))),

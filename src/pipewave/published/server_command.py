@@ -50,7 +50,6 @@ class Pasted:
     """What a command line deploys."""
 
     engine: str
-    model: str  # by name
     spec: ModelSpec  # as it is served
     setup: Setup
     version: str | None = None  # where the line or its image names one
@@ -84,7 +83,7 @@ def read(command: str, version: str | None = None) -> Pasted:
     name = f"{engine}:{version}" if version else engine
     setup = Setup(engine=name, **_parallel(engine, taken.said, spec), **_limits(taken.said))
     notes = (*loaded, *_alone(engine, taken.said, spec), *passed)
-    return Pasted(engine, model, spec, setup, version, notes)
+    return Pasted(engine, spec, setup, version, notes)
 
 
 def split(command: str) -> list[str]:

@@ -94,7 +94,6 @@ class Pools:
     send_s: float = 0.0  # of a prefill rank's scheduler for each prompt, where it sends caches itself
     handoff_delay_share: float = 0.0  # share of the step after it that a prompt's cache waits for
     pools_open: float = 0.0  # what pools that nobody stated leave open: half the 90 % interval of a logarithm
-    fabric: tuple[str, str] = ("", "")  # the fabric that caches cross and the ranks that send them, where known
 
     @classmethod
     def of(

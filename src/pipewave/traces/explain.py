@@ -73,8 +73,7 @@ def explain_trace(
         raise MissingField(f"{trace.source} does not name its GPU: pass --gpu", field="gpu")
     groups, where = group(trace.kernels), Where(find(name), protocol or trace.protocol, stack)
     shapes, layers = shaped(trace, groups, known, where)
-    found = report(trace, groups, shapes, layers, where)
-    return replace(found, model=known.deployment.model.name if known.deployment else None)
+    return report(trace, groups, shapes, layers, where)
 
 
 def shaped(trace: Trace, groups: Sequence[Group], known: Workload, where: Where) -> tuple[Shapes, list[int | None]]:

@@ -61,7 +61,6 @@ class Report(Shown):
     losses: tuple[Loss, ...] = ()  # of the wall clock, largest first
     ran: tuple[Ran, ...] = ()
     notes: tuple[str, ...] = ()
-    model: str | None = None  # whose kernels the trace's were matched with
     _TABLE: ClassVar[str] = "calls"
     _DRAWN: ClassVar[tuple[str, ...]] = ("measured_us", "predicted_us")
 

@@ -36,12 +36,7 @@ MOST_BYTES = 256 << 20
 
 
 def report(answer: Mapping[str, Any], form: str = "html") -> str:
-    """The report of an answer of `estimate`, `plan`, `trace` or `predict --json`.
-
-    Raises:
-        BadInput: no such form.
-        BadFile: the answer is of another kind, or parts of it are missing or of the wrong type.
-    """
+    """The report of an answer. Raises BadInput for no such form, BadFile for an answer of another kind, or in parts."""
     check_form(form)
     write: Callable[[Document], str] = getattr(import_module("pipewave.view.files"), FORMS[form])
     return write(document_of(answer))

@@ -153,9 +153,6 @@ def curves(calls: Sequence[Call], gpu: GPU, protocol: str) -> dict[str, Any]:
     return {"gpu": gpu.name} | lists | text | {"notes": list(dict.fromkeys(notes)), "waves": counted}
 
 
-WORDS = ("bound", "basis")
-
-
 class GridQuery(Form):
     """A kernel without its two swept fields, both sweeps, and where to predict it."""
 
@@ -178,7 +175,7 @@ def grid_answer(query: GridQuery) -> dict[str, Any]:
         raise BadInput(f"y.field = {query.y.field!r}: must differ from x.field", field="y.field")
     calls = swept_calls(query.kernel, query.case, "y.points", (query.y, y), (query.x, x))
     found = curves(calls, gpu, query.protocol)
-    tables = {name: np.reshape(found[name], (len(y), len(x))).tolist() for name in (*TIMES, *WORDS)}
+    tables = {name: np.reshape(found[name], (len(y), len(x))).tolist() for name in (*TIMES, "bound", "basis")}
     return {"schema_version": 1, "kernel": query.kernel, "gpu": gpu.name, "protocol": query.protocol,
             "x_field": query.x.field, "y_field": query.y.field, "x": x, "y": y, **tables,
             "notes": found["notes"], "command": query_command("grid", query)}  # fmt: skip

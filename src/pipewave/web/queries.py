@@ -13,7 +13,7 @@ from pipewave.web.catalogue import GpuQuery, ModelQuery, gpu_answer, model_answe
 from pipewave.web.forms import Form
 from pipewave.web.kernel import GridQuery, KernelQuery, grid_answer, kernel_answer
 from pipewave.web.planning import PlanQuery, plan_answer
-from pipewave.web.serving import ServeQuery, cached
+from pipewave.web.serving import ServeQuery, serve_answer
 from pipewave.web.traffic import TrafficQuery, traffic_answer
 
 
@@ -29,7 +29,7 @@ class View(NamedTuple):
 VIEWS = {
     "kernel": View(KernelQuery, kernel_answer, "kernel"),
     "grid": View(GridQuery, grid_answer, "kernel"),
-    "serve": View(ServeQuery, cached),
+    "serve": View(ServeQuery, serve_answer),
     "traffic": View(TrafficQuery, traffic_answer, "traffic", apart=True),
     "model": View(ModelQuery, model_answer),
     "gpu": View(GpuQuery, gpu_answer),

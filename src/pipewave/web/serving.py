@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -84,14 +83,3 @@ def _pipes(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     for row in rows:
         shares[row["bound"]] = shares.get(row["bound"], 0.0) + row["duration_us"] / total
     return dict(sorted(shares.items(), key=lambda item: -item[1]))
-
-
-def cached(query: ServeQuery) -> dict[str, Any]:
-    """The answer, remembered for models and GPUs with a name: sliders come back to where they were."""
-    named = isinstance(query.model, str) and isinstance(query.gpu, str)
-    return _cached(query.model_dump_json()) if named else serve_answer(query)
-
-
-@lru_cache(maxsize=512)
-def _cached(query: str) -> dict[str, Any]:
-    return serve_answer(ServeQuery.model_validate_json(query))
