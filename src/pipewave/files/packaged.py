@@ -66,8 +66,8 @@ def document(path: Path) -> Any:
 
 @cache
 def shared(path: Path) -> Any:
-    """The same, read once for all who ask: none of them changes it."""
-    return document(path)
+    """What a JSON or YAML file holds, read once for all who ask: none of them changes it."""
+    return yaml(path) if path.suffix == ".yaml" else document(path)
 
 
 def yaml(path: Path) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +24,9 @@ PLATFORMS = ENGINES.with_name("platforms.yaml")
 CACHE = "/root/.cache/huggingface"
 
 
-@cache
-def _table(file: Path) -> dict[str, Any]:
-    return dict(packaged.yaml(file))
-
-
 def engine_words(name: str) -> dict[str, Any]:
     """What starts an engine."""
-    return dict(_table(ENGINES)[name])
+    return dict(packaged.shared(ENGINES)[name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +51,7 @@ NVIDIA = Platform()
 
 def platform_of(gpu: str, engine: str) -> Platform:
     """The platform of a GPU under an engine. Raises BadInput for an engine that does not run there."""
-    known = _table(PLATFORMS)
+    known = packaged.shared(PLATFORMS)
     card = known["cards"].get(str(find(gpu).compute_capability).replace(".", ""))
     if card is None:
         return NVIDIA

@@ -174,22 +174,16 @@ def _launch(line: str, lengths: tuple[int, int], flights: list[int], of: Mapping
     return Launch(_side(*parts[:3]), decode, lengths, meant, batch, int(parts[7] or 0), prompts, of)
 
 
-@cache
-def _handover() -> dict[str, Any]:
-    """What it takes to hand a request from a prefill to a decode engine, beside its cache's way over the link."""
-    return dict(packaged.yaml(HANDOVER))
-
-
 def handover_ms(engine: str) -> float:
-    """Milliseconds of a request."""
-    return float(_handover()["ms"][engine])
+    """Milliseconds to hand a request from a prefill to a decode engine, beside its cache's way over the link."""
+    return float(packaged.shared(HANDOVER)["ms"][engine])
 
 
 def send_ms(engine: str, fabric: str, ranks: str) -> float:
     """Milliseconds that it takes a prefill rank's scheduler to send a prompt's cache over a fabric (`nvlink`,
     `network`) from ranks of a kind (`data_parallel`, `tensor`); 0 where it does not wait for it.
     """
-    return float(_handover()["send_ms"].get(engine, {}).get(fabric, {}).get(ranks, 0.0))
+    return float(packaged.shared(HANDOVER)["send_ms"].get(engine, {}).get(fabric, {}).get(ranks, 0.0))
 
 
 # What launches of whole engines set, and those of pools do not: tokens held back, prompts that wait for company.
@@ -227,7 +221,7 @@ def launched(
 
 def _pools(launch: Launch, gpu: str | GPU, engine: str, first: Server, then: Server) -> Pools:
     """Prefill and decode engines as a launch joins them."""
-    fabric, late = _fabric(launch, gpu), _handover()["late"].get(engine, {})
+    fabric, late = _fabric(launch, gpu), packaged.shared(HANDOVER)["late"].get(engine, {})
     return Pools(
         (first, then),
         (launch.prefill.workers, launch.decode.workers),

@@ -6,8 +6,8 @@ Datasets are shipped as counts: how many recorded conversations had so many prom
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -154,14 +154,9 @@ def synthetic(
     return Traffic(np.cumsum(gaps), prompts, outputs, concurrency)
 
 
-@cache
-def _recorded() -> dict[str, Any]:
-    return dict(packaged.document(LENGTHS_FILE))
-
-
-def datasets() -> tuple[str, ...]:
-    """Datasets whose lengths are known."""
-    return tuple(_recorded())
+def datasets() -> Mapping[str, Any]:
+    """Lengths by the name of their dataset."""
+    return packaged.shared(LENGTHS_FILE)  # type: ignore[no-any-return]
 
 
 def drawn_from(name: str, requests: int, *, seed: int = 0, output_len: int | None = None, **pace: Any) -> Traffic:
@@ -169,10 +164,10 @@ def drawn_from(name: str, requests: int, *, seed: int = 0, output_len: int | Non
 
     output_len: of all requests, in place of the dataset's. Raises BadInput for a name that is not known.
     """
-    if name not in _recorded():
+    if name not in datasets():
         known_of = f"lengths are known of {', '.join(datasets())};{did_you_mean(name, datasets())}".rstrip(";")
         raise BadInput(f"dataset = {name!r}: {known_of}", field="dataset")
-    known, rng = _recorded()[name], np.random.default_rng(seed)
+    known, rng = datasets()[name], np.random.default_rng(seed)
     counts = np.array(known["counts"], float)
     cells = rng.choice(counts.size, requests, p=counts.ravel() / counts.sum())
     sides = zip(np.unravel_index(cells, counts.shape), (known["prompt_edges"], known["output_edges"]), strict=True)

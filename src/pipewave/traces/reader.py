@@ -6,6 +6,8 @@ a Chrome trace (torch.profiler), a SQLite export of Nsight Systems or tables of 
 from __future__ import annotations
 
 import gc
+import gzip
+import io
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -92,24 +94,17 @@ def whole(pieces: Iterable[bytes], source: str, most_bytes: int = MOST_TABLE_BYT
 
 def unzip(data: bytes, source: str, most_bytes: int) -> Iterator[bytes]:
     """Contents of a gzip file of one or more members, in pieces. BadFile when they are damaged or far too many."""
-    at, size = 0, 0
-    while data.startswith(GZIP, at):
-        stream = zlib.decompressobj(wbits=31)
-        packed = b""
-        while not stream.eof and (packed or at < len(data)):
-            if not packed:
-                packed, at = data[at : at + CHUNK], min(at + CHUNK, len(data))
-            try:
-                piece = stream.decompress(packed, CHUNK)
-            except zlib.error as problem:
-                raise bad(source, f"corrupted gzip near byte {at - len(packed)} ({problem})") from problem
-            packed, size = stream.unconsumed_tail, size + len(piece)
-            if size > most_bytes:
-                raise bad(source, f"unpacks to more than {most_bytes >> 20:,} MiB, the limit here")
-            if size > max(FREE_BYTES, MOST_GROWTH * len(data)):
-                raise bad(source, f"unpacks to more than {MOST_GROWTH} times its size: no profile does")
-            if piece:
+    packed, size = io.BytesIO(data), 0
+    try:
+        with gzip.GzipFile(fileobj=packed) as file:
+            while piece := file.read(CHUNK):
+                size += len(piece)
+                if size > most_bytes:
+                    raise bad(source, f"unpacks to more than {most_bytes >> 20:,} MiB, the limit here")
+                if size > max(FREE_BYTES, MOST_GROWTH * len(data)):
+                    raise bad(source, f"unpacks to more than {MOST_GROWTH} times its size: no profile does")
                 yield piece
-        if not stream.eof:
-            raise bad(source, f"truncated: the gzip stream ends early at byte {len(data)}")
-        at -= len(stream.unused_data)
+    except EOFError as problem:
+        raise bad(source, f"truncated: the gzip stream ends early at byte {len(data)}") from problem
+    except (OSError, zlib.error) as problem:
+        raise bad(source, f"corrupted gzip near byte {packed.tell()} ({problem})") from problem

@@ -219,25 +219,15 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-class Server(uvicorn.Server):
-    """Says where it is once it answers, and opens a browser there if asked."""
-
-    url, opens = "", False
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and say where the page is."""
-        await super().startup(sockets)
-        sys.stderr.write(f"pipewave at {self.url} (Ctrl-C ends it)\n")
-        if self.opens:
-            webbrowser.open(self.url)
-
-
 def serve(host: str, port: int, *, opens: bool) -> None:
     """Serve until interrupted."""
     sock = listen(host, port)
     config = uvicorn.Config(create_app(), log_level="warning", server_header=False, proxy_headers=False, ws="none")
-    server = Server(config)
     address, taken = sock.getsockname()[:2]
-    server.url, server.opens = f"http://{f'[{address}]' if ':' in address else address}:{taken}/", opens
+    url = f"http://{f'[{address}]' if ':' in address else address}:{taken}/"
+    sys.stderr.write(f"pipewave at {url} (Ctrl-C ends it)\n")
+    sys.stderr.flush()
+    if opens:
+        webbrowser.open(url)
     with sock, suppress(KeyboardInterrupt):
-        server.run(sockets=[sock])
+        uvicorn.Server(config).run(sockets=[sock])
