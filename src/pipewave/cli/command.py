@@ -128,19 +128,16 @@ class Command:
         arrange: Callable[[list[str], Sequence[Parameter]], list[str]] | None = None,
     ) -> None:
         self._run, self._params, self._arrange = run, params, arrange
-        self.help = help or getdoc(run) or ""
-
-    @cached_property
-    def _hints(self) -> dict[str, Any]:
-        return get_type_hints(self._run, include_extras=True)
+        self.help, self._groups = help or getdoc(run) or "", dict[str, Any]()  # its dataclasses, once `params` is read
 
     @cached_property
     def params(self) -> list[Parameter]:
         """What it takes, dataclasses as their fields."""
         if self._params is not None:
             return list(self._params)
-        declared = signature(self._run).parameters.values()
-        return [each for one in declared for each in _expanded(one.name, self._hints[one.name], one.default)]
+        hints, declared = get_type_hints(self._run, include_extras=True), signature(self._run).parameters.values()
+        self._groups = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+        return [each for one in declared for each in _expanded(one.name, hints[one.name], one.default)]
 
     def run(self, words: Sequence[str], path: str = "pipewave") -> int:
         """Run it with the words of a command line; its exit status. Raises PipewaveError for words it does not know."""
@@ -148,10 +145,8 @@ class Command:
             print(self._page(path))
             return 0
         values = read(self._arrange(list(words), self.params) if self._arrange else words, self.params)
-        groups: dict[str, Any] = (
-            {} if self._params else {name: kind for name, kind in self._hints.items() if is_dataclass(kind)}
-        )
-        made = {name: kind(**{one.name: values.pop(one.name) for one in fields(kind)}) for name, kind in groups.items()}
+        groups = self._groups.items()
+        made = {name: kind(**{one.name: values.pop(one.name) for one in fields(kind)}) for name, kind in groups}
         return self._run(**values, **made) or 0
 
     def _page(self, path: str) -> str:

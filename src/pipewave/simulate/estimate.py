@@ -34,7 +34,7 @@ from pipewave.simulate.static_batch import TIMES, Schedule, StaticBatch, Timelin
 from pipewave.software.engine import names_known_version
 from pipewave.software.front import Host, host_of
 from pipewave.step import Engine, Runner
-from pipewave.step.memory import Budget, budget
+from pipewave.step.memory import budget
 
 LARGEST = 1 << 22
 STEP_TOKENS = 8192  # of a step, where nothing says it
@@ -174,7 +174,7 @@ def static_estimate(
     # The fullest rank: the others have as many requests or one less.
     prompt = batch.input_len + image_tokens(spec, setup.images)
     rank = replace(batch, requests=-(-batch.requests // setup.dp), input_len=prompt)
-    memory = _memory(runner, rank.budget)
+    memory = _budget(runner.deployment, runner.gpu, runner.engine, max_batched_tokens=rank.budget)
     memory = with_drafter(memory, runner, setup.speculative) if setup.speculative else memory
     kv = _kv_budget(runner, memory, prompt + rank.output_len, rank.budget)
     policy = policy_of(runner.engine, setup, kv, max_batched_tokens=rank.budget)
@@ -252,11 +252,7 @@ def _served(model: ModelSpec, parallel: Parallel, gpu: GPU, setup: Setup, host: 
 
 
 _kv_budget = lru_cache(maxsize=256)(kv_budget)
-
-
-@lru_cache(maxsize=256)
-def _memory(runner: Runner, tokens: int) -> Budget:
-    return budget(runner.deployment, runner.gpu, runner.engine, max_batched_tokens=tokens)
+_budget = lru_cache(maxsize=256)(budget)
 
 
 def for_output(model: ModelSpec, output_len: int) -> ModelSpec:

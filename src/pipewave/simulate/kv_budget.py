@@ -178,7 +178,8 @@ def _block_tokens(deployment: Deployment, whole_chunks: bool) -> int:
     chunks of the scan where a state is kept at each (vLLM 0.22.1 platforms/interface.py _align_hybrid_block_size).
     """
     width, tp = element_bytes(deployment.model, deployment.kv_dtype), deployment.parallel.tp
-    attention: list[Mixer] = [each for each in _mixers(deployment) if each.token_bytes(width, tp)]
+    mixers: list[Mixer] = [mixer for layer, _ in deployment.model.grouped() for mixer in layer.mixers]
+    attention = [each for each in mixers if each.token_bytes(width, tp)]
     recurrences = _recurrences(deployment)
     unit = LATENT_BLOCK if any(isinstance(each, Mla) for each in attention) else ATTENTION_BLOCK
     unit = math.lcm(recurrences[0].chunk, unit) if whole_chunks else unit
@@ -188,9 +189,6 @@ def _block_tokens(deployment: Deployment, whole_chunks: bool) -> int:
     return unit * math.ceil(state / (unit * attention[0].token_bytes(width, tp)))
 
 
-def _mixers(deployment: Deployment) -> list[Mixer]:
-    return [mixer for layer, _ in deployment.model.grouped() for mixer in layer.mixers]
-
-
 def _recurrences(deployment: Deployment) -> list[Recurrent]:
-    return [mixer for mixer in _mixers(deployment) if isinstance(mixer, Recurrent)]
+    layers = (layer for layer, _ in deployment.model.grouped())
+    return [mixer for layer in layers for mixer in layer.mixers if isinstance(mixer, Recurrent)]

@@ -96,10 +96,6 @@ class LruPool:
         """Remove, where it is there."""
         self.size -= self.sizes.pop(thing, 0)
 
-    def touch(self, thing: object) -> None:
-        """Mark as most recently used."""
-        self.sizes.move_to_end(thing)
-
     def cut(self, room: int) -> Iterable[tuple[object, int]]:
         """Drop the least recently used until so much is left; returns what was dropped, and how much of it: pages of a
         segment (an integer) one by one, a state whole.
@@ -133,7 +129,7 @@ class CheckpointStore:
             places = self.places.get(block, {}) if block in self.pool else {}
             used = (min(at, found) for at, most in places.items() if at <= found or prompt > most)
             if reached := max(used, default=0):
-                self.pool.touch(block)
+                self.pool.sizes.move_to_end(block)  # as most recently used
                 break
         if found > reached:
             self.branches[request] = found // self.checkpoint.tokens * self.checkpoint.tokens

@@ -12,6 +12,7 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from pipewave.errors import BadFile
@@ -141,6 +142,7 @@ KEPT = ("bytes", "In msg nelems", "Out msg nelems", "Group size", "dtype", "Coll
 READ = ("ph", "cat", "name", "ts", "dur", "tid")
 READ_ARGS = ("External id", "correlation", "stream", "grid", "block", "Input Dims", "Input type", "Input types",
              "Concrete Inputs", *KEPT)  # fmt: skip
+START = attrgetter("start_us")
 MOST = 1e18  # µs and counts beyond are damage
 Event = Mapping[str, Any]
 
@@ -172,7 +174,7 @@ def trace(document: Any, source: str) -> Trace:
     launches = {key: span for span in calls if isinstance(key := _correlation(span.what), int)}
     moments = [At(launches[key].start_us, launches[key].thread, key) for key in sorted(launches)]
     above, modules = open_at(operators, moments), open_at(_ranges(kinds["python_function"]), moments)
-    steps = sorted((step for one in notes if (step := step_of(_name(one.what), one.start_us))), key=_start)
+    steps = sorted((step for one in notes if (step := step_of(_name(one.what), one.start_us))), key=START)
     by_id = {_key(event["args"].get("External id")): event for event in kinds["cpu_op"]}
     made: dict[int, Op] = {}  # each operator once, by the identity of its event
 
@@ -185,13 +187,9 @@ def trace(document: Any, source: str) -> Trace:
         scope = (_name(module).removeprefix(MODULE) for module in modules.get(key, ()))
         return _kernel(event, tuple(made[id(one)] for one in outer), launches.get(key), tuple(scope), steps, source)
 
-    kernels = tuple(sorted(map(kernel, work), key=_start))
+    kernels = tuple(sorted(map(kernel, work), key=START))
     waits, inputs = named(calls, WAITS.match, _name), named((*notes, *operators), INPUT.search, _name)
     return Trace(source, _gpu(document), kernels, tuple(steps), waits=waits, inputs=inputs)
-
-
-def _start(one: Kernel | Step) -> float:
-    return one.start_us
 
 
 def _name(event: Event) -> str:
@@ -268,7 +266,7 @@ def _kernel(
         _integers(args.get("block")),
         stream if isinstance(stream, int) else 0,
         ops,
-        bisect_right(steps, call.start_us if call else start, key=_start) - 1,
+        bisect_right(steps, call.start_us if call else start, key=START) - 1,
         tuple((name, args[name]) for name in KEPT if name in args),
         (call.start_us, call.end_us) if call else None,
         scope,

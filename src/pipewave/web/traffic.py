@@ -129,8 +129,9 @@ def _pools(query: TrafficQuery) -> tuple[Side, Side] | None:
     """Both pools where the form has engines for either; what one does not say is as the deployment is split. Raises
     BadInput for a split of a pool without any.
     """
-    own = {side: {name: getattr(query, f"{side}_{name}") for name in SPLIT} for side in ("prefill", "decode")}
-    said = [f"{side}_{name}" for side, split in own.items() for name in SPLIT if split[name] is not None]
+    own = {side: {name: value for name in SPLIT if (value := getattr(query, f"{side}_{name}")) is not None}
+           for side in ("prefill", "decode")}  # fmt: skip
+    said = [f"{side}_{name}" for side, split in own.items() for name in split]
     workers = {"prefill": query.prefill_engines, "decode": query.decode_engines}
     missing = [f"{side}_engines" for side in own if not workers[side]]
     if len(missing) == len(own) and not said:
@@ -140,8 +141,7 @@ def _pools(query: TrafficQuery) -> tuple[Side, Side] | None:
     if missing:
         raise BadInput("disaggregation needs at least one prefill and one decode engine", field="prefill")
     usual = {name: getattr(query, name) for name in SPLIT}
-    said_of = {side: {name: value for name, value in split.items() if value is not None} for side, split in own.items()}
-    prefill, decode = (Side(workers=workers[side], pp=query.pp, **usual | split) for side, split in said_of.items())
+    prefill, decode = (Side(workers=workers[side], pp=query.pp, **usual | split) for side, split in own.items())
     return prefill, decode
 
 
