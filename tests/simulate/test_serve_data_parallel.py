@@ -27,6 +27,7 @@ from pipewave.simulate.replica import Replica
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.simulation import Pool, Simulation
+from pipewave.simulate.step_grids import Sizes
 from pipewave.simulate.step_table import StepTable
 from pipewave.simulate.traffic import Traffic, synthetic
 from pipewave.step import Runner, find_engine
@@ -39,7 +40,7 @@ SENDING = find_engine("vllm").what_if(exchange="deepep_ll_narrow")
 @pytest.fixture(scope="module")
 def table() -> StepTable:
     runner = Runner.of(Deployment(load("Qwen3-30B-A3B"), Parallel(dp=4, ep=4)), find("H200"), find_engine("vllm"))
-    return StepTable(runner, budget=2048, requests=64, longest=4096)
+    return StepTable(runner, Sizes(2048, 64, 4096))
 
 
 def test_ranks_hold_whole_attention_and_their_share_of_experts() -> None:

@@ -19,6 +19,7 @@ from pipewave.simulate.drafting import Drafted, Drafter, pays_until
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import Speculative, of
+from pipewave.simulate.step_grids import Sizes
 from pipewave.simulate.step_table import StepTable
 from pipewave.simulate.traffic import synthetic
 from pipewave.software.recorded_models import acceptance_range
@@ -34,8 +35,8 @@ def runner() -> Runner:
 
 
 def _drafted(runner: Runner, how: Speculative) -> Drafted:
-    table = StepTable(runner, budget=2048, requests=64, longest=4096, verify=how.verified)
-    return Drafted(table, Drafter(runner, how, 64, 4096), how.mean)
+    table = StepTable(runner, Sizes(2048, 64, 4096), verify=how.verified)
+    return Drafted(table, Drafter(runner, how, Sizes(1, 64, 4096)), how.mean)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +124,7 @@ def test_the_drafter_is_one_more_layer() -> None:
 
 
 def test_drafting_nothing_useful_costs_and_looking_up_is_free(runner: Runner) -> None:
-    plain = StepTable(runner, budget=2048, requests=64, longest=4096)
+    plain = StepTable(runner, Sizes(2048, 64, 4096))
     none, lookup = (_drafted(runner, of(f"{method},tokens=3,acceptance=0")) for method in ("eagle3", "ngram"))
     assert none.seconds(8, 8000, ()) > lookup.seconds(8, 8000, ()) > plain.seconds(8, 8000, ())
     assert pays_until(plain, none, 1000) == 0
@@ -132,7 +133,7 @@ def test_drafting_nothing_useful_costs_and_looking_up_is_free(runner: Runner) ->
 
 
 def test_more_accepted_is_faster_and_pays_longer(runner: Runner) -> None:
-    plain = StepTable(runner, budget=2048, requests=64, longest=4096)
+    plain = StepTable(runner, Sizes(2048, 64, 4096))
     rates = [_drafted(runner, of(f"eagle3,tokens=3,acceptance={rate}")) for rate in (0.3, 0.6, 0.9)]
     times = [drafted.seconds(16, 16_000, ()) for drafted in rates]
     assert times == sorted(times, reverse=True)

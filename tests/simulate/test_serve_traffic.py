@@ -22,6 +22,7 @@ from pipewave.simulate.replay import read_workload, replay, workload
 from pipewave.simulate.report import limits_of
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
+from pipewave.simulate.step_grids import Sizes
 from pipewave.simulate.step_table import StepTable
 from pipewave.simulate.traffic import synthetic
 from pipewave.step import Runner, find_engine
@@ -166,7 +167,7 @@ def test_workloads_are_those_of_the_papers_generator(table: str, model: str, fil
 )
 def test_the_table_is_close_to_the_steps_it_stands_for(model: str, engine: str, gpu: str) -> None:
     runner = Runner.of(Deployment(load(model)), find(gpu), find_engine(engine))
-    table = StepTable(runner, budget=4096, requests=64, longest=8192)
+    table = StepTable(runner, Sizes(4096, 64, 8192))
     rng = np.random.default_rng(1)
     batches, read = [], []
     for _ in range(40):

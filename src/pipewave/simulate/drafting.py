@@ -19,7 +19,7 @@ from pipewave.models.shard import kv_bytes_per_token, weight_bytes
 from pipewave.models.spec import ModelSpec
 from pipewave.simulate.kv_budget import beside
 from pipewave.simulate.speculative import Speculative
-from pipewave.simulate.step_grids import CACHE_GRID, Axes, Pieces, RankBatch, Reader, at_every_count, between, reader
+from pipewave.simulate.step_grids import Axes, Pieces, RankBatch, Reader, Sizes, at_every_count, between, reader, upto
 from pipewave.simulate.step_table import StepTable
 from pipewave.step import Runner
 from pipewave.step.memory import GIB, Budget
@@ -35,14 +35,10 @@ def draft_model(model: ModelSpec, how: Speculative) -> ModelSpec | None:
 class Drafter:
     """Seconds it takes to draft, read between points of (requests, mean cache)."""
 
-    def __init__(
-        self, runner: Runner, how: Speculative, requests: int, longest: int, coarse: Axes | None = None
-    ) -> None:
-        model = draft_model(runner.deployment.model, how)
-        self.counts: Sequence[int] = [n for n in COUNTS if n < requests] + [requests]
-        self.caches: Sequence[float] = [c for c in CACHE_GRID if c < 2 * longest] or [CACHE_GRID[0]]
-        if coarse is not None:
-            self.counts, self.caches = coarse.counts, coarse.caches
+    def __init__(self, runner: Runner, how: Speculative, sizes: Sizes) -> None:
+        model, axes = draft_model(runner.deployment.model, how), Axes.of(sizes)
+        self.caches: Sequence[float] = axes.caches
+        self.counts: Sequence[int] = axes.counts if sizes.prompt else upto(sizes.requests, COUNTS)
         self.table: list[list[float]] = []  # by requests, then by cache
         if model is not None:
             parallel = replace(runner.deployment.parallel, pp=1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
 
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
@@ -22,7 +21,7 @@ from pipewave.simulate.power import Boards
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.simulation import Pool
 from pipewave.simulate.speculative import Speculative
-from pipewave.simulate.step_grids import Axes
+from pipewave.simulate.step_grids import Sizes
 from pipewave.simulate.step_table import StepTable
 from pipewave.software.engine import names_known_version
 from pipewave.step import Runner, find_engine
@@ -85,9 +84,9 @@ class Server:
 
 @lru_cache(maxsize=TABLES)
 def worked_out(
-    spec: ModelSpec, gpu: GPU, setup: Setup, longest: int, _calibrated: tuple[str, int], prompt: int = 0
+    spec: ModelSpec, gpu: GPU, setup: Setup, longest: int, calibrated: tuple[str, int], prompt: int = 0
 ) -> Server:
-    """A server of a model; `_calibrated` tells the calibration apart that step times rest on."""
+    """A server of a model; `calibrated` tells the calibration apart that step times rest on."""
     spec = setup.balance.placed(spec, setup.ep) if setup.balance else spec
     if not spec.is_moe:  # data-parallel ranks share nothing: they are replicas
         setup = replace(setup, replicas=setup.replicas * setup.dp, dp=1)
@@ -101,59 +100,47 @@ def worked_out(
     kv = offloaded(kv_budget(runner, memory, longest), runner, setup.kv_offload_gib)
     policy = policy_of(runner.engine, setup, kv)
     plain = Runner.of(runner.deployment, runner.gpu, find_engine(setup.engine).what_if(**setup.kernels()))
-    sizes = Sizes.of(gpu, policy.max_batched_tokens, policy.max_requests, longest, prompt)
-    table = _table(plain, sizes).under(setup.hosted(runner.engine), setup.pace)
+    sizes = _shared(policy.max_batched_tokens, policy.max_requests, longest, prompt)
+    table = _table(plain, sizes, calibrated).under(setup.hosted(runner.engine), setup.pace)
     if setup.images:
         table = table.encoding(float(plain.price([plain.deployment.images(setup.images)]).us[0]))
-    drafted = _drafted(table, setup.speculative, sizes)
+    drafted = _drafted(table, setup.speculative, sizes, calibrated)
     named = names_known_version(setup.engine) and not setup.version_assumed
     open_drafts = drafts.spread if drafts else 0.0
     uncertain = Uncertainty(table.spread, server_of(runner.engine), named, setup.dp > 1, drafts=open_drafts)
     return Server(runner, setup, memory, table, policy, kv, uncertain, drafted)
 
 
-class Sizes(NamedTuple):
-    """What step times are worked out for: those of like sizes are one table, kept for the next server."""
-
-    budget: int  # tokens of a step
-    requests: int
-    longest: int  # tokens of a request
-    calibrated: tuple[str, int]  # which calibration they rest on
-    prompt: int = 0  # tokens of prompts, for a first look at them
-
-    @classmethod
-    def of(cls, gpu: GPU, budget: int, requests: int, longest: int, prompt: int = 0) -> Sizes:
-        """The next powers of two; of a first look, requests just as long."""
-        sizes = (budget, max(requests, FEWEST), max(longest, SHORTEST))
-        tokens, most, ends = (1 << (size - 1).bit_length() for size in sizes)
-        return cls(tokens, most, longest if prompt else ends, corrections.state(gpu.name), prompt)
+def _shared(budget: int, requests: int, longest: int, prompt: int = 0) -> Sizes:
+    """The next powers of two, so that like servers share step times; of a first look, requests just as long."""
+    sizes = (budget, max(requests, FEWEST), max(longest, SHORTEST))
+    tokens, most, ends = (1 << (size - 1).bit_length() for size in sizes)
+    return Sizes(tokens, most, longest if prompt else ends, prompt)
 
 
 @lru_cache(maxsize=TABLES)
-def _table(runner: Runner, sizes: Sizes, verify: int = 1) -> StepTable:
-    budget, requests, longest, _, prompt = sizes
-    return StepTable(runner, budget=budget, requests=requests, longest=longest, verify=verify, prompt=prompt)
+def _table(runner: Runner, sizes: Sizes, _calibrated: tuple[str, int], verify: int = 1) -> StepTable:
+    return StepTable(runner, sizes, verify)
 
 
 @lru_cache(maxsize=TABLES)
-def _drafter(runner: Runner, how: Speculative, sizes: Sizes) -> Drafter:
-    budget, requests, longest, _, prompt = sizes
-    coarse = Axes.of(budget=budget, requests=requests, longest=longest, prompt=prompt) if prompt else None
-    return Drafter(runner, how, requests, longest, coarse)
+def _drafter(runner: Runner, how: Speculative, sizes: Sizes, _calibrated: tuple[str, int]) -> Drafter:
+    return Drafter(runner, how, sizes)
 
 
-def _drafted(table: StepTable, how: Speculative | None, sizes: Sizes) -> Drafted | None:
+def _drafted(table: StepTable, how: Speculative | None, sizes: Sizes, calibrated: tuple[str, int]) -> Drafted | None:
     """The step table under speculative decoding."""
     if how is None:
         return None
-    verifying = _table(table.runner, sizes, how.verified).under(table.engine, table.pace).encoding(table.prompt_us)
-    return Drafted(verifying, _drafter(table.runner, how, sizes._replace(budget=1)), how.mean)
+    verifying = _table(table.runner, sizes, calibrated, how.verified).under(table.engine, table.pace)
+    drafts = _drafter(table.runner, how, sizes._replace(budget=1), calibrated)
+    return Drafted(verifying.encoding(table.prompt_us), drafts, how.mean)
 
 
 def timer_of(
     runner: Runner, budget: int, requests: int, longest: int, how: Speculative | None = None
 ) -> StepTable | Drafted:
     """Step times of a deployment for up to so many tokens a step, requests, and tokens of a request; kept."""
-    sizes = Sizes.of(runner.gpu, budget, requests, longest)
-    table = _table(runner, sizes)
-    return _drafted(table, how, sizes) or table
+    sizes, calibrated = _shared(budget, requests, longest), corrections.state(runner.gpu.name)
+    table = _table(runner, sizes, calibrated)
+    return _drafted(table, how, sizes, calibrated) or table

@@ -21,6 +21,7 @@ from pipewave.simulate.policies import SchedulingPolicy, policy_of
 from pipewave.simulate.replica import Replica, StepRecorder
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import Speculative
+from pipewave.simulate.step_grids import Sizes
 from pipewave.simulate.traffic import Traffic
 from pipewave.step import Runner
 from pipewave.step.memory import GIB, Budget, held_bytes
@@ -195,7 +196,7 @@ def drafted_tpot_ms(runner: Runner, how: Speculative, batch: StaticBatch) -> flo
     padded = runner.engine.graphs.padded(count) * verified
     caches = [batch.input_len + 1 + int(at) for at in sample(0, batch.output_len - 1, DRAFT_SAMPLES)]
     batches = [Batch((verified,) * count, (cache + how.tokens,) * count, padded, verified) for cache in caches]
-    drafter = Drafter(runner, how, count, batch.input_len + batch.output_len + how.tokens)
+    drafter = Drafter(runner, how, Sizes(1, count, batch.input_len + batch.output_len + how.tokens))
     drafts = np.array([1e6 * drafter.seconds(count, count * cache) for cache in caches])
     return 1e-3 * float(np.mean(runner.steps(batches).total_us + drafts)) / how.mean
 

@@ -96,6 +96,15 @@ def reader(grid: Points, values: Points) -> Reader:
     return Reader(at, each)
 
 
+class Sizes(NamedTuple):
+    """Steps that times are worked out for."""
+
+    budget: int  # most tokens of a step
+    requests: int  # that run at once, at most
+    longest: int  # tokens of a request
+    prompt: int = 0  # tokens of prompts about which a tenth of the points are enough; 0: all points, for any prompts
+
+
 class Place(NamedTuple):
     """Where a step lies on the grids."""
 
@@ -122,13 +131,9 @@ class Axes:
     mixed_prompt: int = 0
 
     @classmethod
-    def of(
-        cls, *, budget: int, requests: int, longest: int, verify: int = 1, mixed: bool = False, prompt: int = 0
-    ) -> Axes:
-        """Grids for steps of up to `budget` tokens, so many requests, and requests of the longest length; `mixed`:
-        decodes are priced beside a prompt as well. `prompt`: a tenth of those points, for a first look at requests of
-        `longest` tokens whose prompts have so many.
-        """
+    def of(cls, sizes: Sizes, *, verify: int = 1, mixed: bool = False) -> Axes:
+        """Grids for steps of these sizes; `mixed`: decodes are priced beside a prompt as well."""
+        budget, requests, longest, prompt = sizes
         most, heads = max(budget, requests) if verify == 1 else budget + requests * verify, requests * verify
         caches: Sequence[float] = [c for c in CACHE_GRID if c < 2 * longest] or CACHE_GRID[:1]
         chunks, prefixes = upto(budget, POWERS[4:]), [p for p in PREFIXES if p < longest] or [0]

@@ -10,38 +10,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import Any
 
 from pipewave.models.expert_parallel import DEEPEP
 from pipewave.models.kernels import Batch
 from pipewave.physics.power import board_of
 from pipewave.prediction.notes import merged
 from pipewave.simulate.setup import AS_PREDICTED, Pace
-from pipewave.simulate.step_grids import Axes, GridSums, Pieces, RankBatch, Reader, UsesOf, fresh, reader
+from pipewave.simulate.step_grids import Axes, GridSums, Pieces, RankBatch, Reader, Sizes, UsesOf, fresh, reader
 from pipewave.step import Engine, Priced, Runner, StepGaps
 
 
 class StepTable:
     """Latency of any step of a deployment, in seconds, by reading tables.
 
-    budget: most tokens of a step; requests: most requests; longest: longest cache of a request; verify: tokens that a
-    decoding request brings: one, or those that were drafted for it and one more; prompt: tokens of the prompts about
-    which a tenth of the points are enough (0: all points, for any prompts).
+    verify: tokens that a decoding request brings: one, or those that were drafted for it and one more.
     """
 
-    def __init__(
-        self, runner: Runner, *, budget: int, requests: int, longest: int, verify: int = 1, prompt: int = 0
-    ) -> None:
+    def __init__(self, runner: Runner, sizes: Sizes, verify: int = 1) -> None:
         self.runner, self.engine, self.factor, self.verify = runner, runner.engine, 1e-6, verify
         self.prompt_us, self.pace = 0.0, AS_PREDICTED
         self.decoders: dict[int, Reader] = {}
         self.owns: dict[tuple[int, int], list[Reader]] = {}  # of a rank's kernels: µs, and those at the power limit
-        self.most_requests = requests
+        self.most_requests = sizes.requests
         one_attention = self.engine.scheduler.mixes_phases and not self.engine.kernels.separate_attention
         mixed = one_attention and verify == 1  # prompts and decodes of a step meet in one kernel
-        sizes: dict[str, Any] = {"budget": budget, "requests": requests, "longest": longest, "verify": verify}
-        self.axes = axes = Axes.of(**sizes, mixed=mixed, prompt=prompt)
-        self._predict(axes)
+        self.axes = Axes.of(sizes, verify=verify, mixed=mixed)
+        self._predict(self.axes)
         self.two_batch = runner.two_batch
         self.shares = runner.stage_shares()
         self.spread, self.basis = runner.usual()
