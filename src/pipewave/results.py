@@ -82,18 +82,3 @@ def rounded(value: Any) -> Any:
 
 def _text(value: Any) -> str:
     return f"{value:,.4g}" if isinstance(value, float) else escape(str(value))
-
-
-class Named(Shown, Mapping[str, Any]):
-    """An answer whose figures are read as attributes, or by name as in JSON."""
-
-    __slots__ = ()
-
-    def __getitem__(self, name: str) -> Any:
-        return self.to_dict()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.to_dict())
-
-    def __len__(self) -> int:
-        return len(self.to_dict())

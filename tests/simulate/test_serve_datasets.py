@@ -52,6 +52,6 @@ def test_clients_name_it() -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    assert names() == ("sharegpt",)
+    assert tuple(names()) == ("sharegpt",)
     with pytest.raises(BadInput, match="did you mean sharegpt"):
         drawn("share-gpt", 10)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any
@@ -20,7 +20,7 @@ from pipewave.published.answers import DIGITS, deploy
 from pipewave.published.answers import answer as untold
 from pipewave.published.cases import MEASURED, Case, Measured, from_dict
 from pipewave.published.unstated import Stated
-from pipewave.results import Named
+from pipewave.results import Shown
 from pipewave.simulate.estimate import Estimate
 from pipewave.simulate.setup import AS_PREDICTED, Pace
 from pipewave.simulate.traffic import Traffic
@@ -263,7 +263,7 @@ def _factor(each: Mapping[str, tuple[float, float]], name: str, end: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ServeAnswer(Named):
+class ServeAnswer(Shown, Mapping[str, Any]):
     """Means over requests as their clients see them; None where nothing tells, as TPOT of outputs of one token.
 
     It is read like the JSON of `serve --cases`, too: `answer["tpot_ms"]`.
@@ -305,3 +305,12 @@ class ServeAnswer(Named):
         told = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("notes", "more")}
         said = {name: value for name, value in told.items() if value is not None}
         return said | dict(self.more) | {"notes": list(self.notes)}
+
+    def __getitem__(self, name: str) -> Any:
+        return self.to_dict()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.to_dict())
+
+    def __len__(self) -> int:
+        return len(self.to_dict())
