@@ -44,17 +44,10 @@ def _short(row: Mapping[str, Any]) -> dict[str, Any]:
     """The fields by which people tell GPUs apart, under headings that fit a terminal."""
     number, tflops = row["compute_capability"], {"16-bit": row["bf16_tflops"] or row["fp16_tflops"]}
     tflops |= {name: row[f"{name}_tflops"] for name in ("fp8", "fp4")}
-    return {
-        "GPU": row["name"],
-        "cc": f"gfx{number}" if number > AMD_FROM else f"{number / 10:.1f}",  # AMD's digits are no tenths
-        "SMs": row["sms"],
-        **{name: None if value is None else round(value) for name, value in tflops.items()},
-        "DRAM": row["dram_gb"],
-        "GB/s": row["dram_gbps"],
-        "L2": row["l2_mb"],
-        "link": row["link_gbps"],
-        "W": row["tdp_w"],
-    }
+    named = f"gfx{number}" if number > AMD_FROM else f"{number / 10:.1f}"  # AMD's digits are no tenths
+    rounded = {name: None if value is None else round(value) for name, value in tflops.items()}
+    others = {"DRAM": "dram_gb", "GB/s": "dram_gbps", "L2": "l2_mb", "link": "link_gbps", "W": "tdp_w"}
+    return {"GPU": row["name"], "cc": named, "SMs": row["sms"]} | rounded | {k: row[v] for k, v in others.items()}
 
 
 def engines(

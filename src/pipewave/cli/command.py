@@ -29,12 +29,11 @@ FIRST = 30  # columns of its names at most
 class Parameter:
     """A parameter of a command as it is declared; `of` makes it one of a function."""
 
-    spellings: tuple[str, ...] = ()
     is_option = False
 
     def __init__(
         self,
-        *,
+        *spellings: str,
         help: str = "",
         metavar: str = "",  # how the help calls an argument; its name in capitals by default
         hidden: bool = False,
@@ -43,7 +42,7 @@ class Parameter:
         parser: Callable[[str], Any] | None = None,  # from the word to the value, in place of the type's own
         rest: bool = False,  # all words from here on as they are, unknown options among them
     ) -> None:
-        self.help, self.metavar, self.hidden, self.rest = help, metavar, hidden, rest
+        self.spellings, self.help, self.metavar, self.hidden, self.rest = spellings, help, metavar, hidden, rest
         self.min, self.max, self.parser = min, max, parser
 
     def of(self, name: str, hint: Any, default: Any = Declared.empty, heading: str = "") -> Parameter:
@@ -110,10 +109,6 @@ class Option(Parameter):
     """A value by name. `--on/--off` spells both sides of a flag; without spellings it is `--name` or `--no-name`."""
 
     is_option = True
-
-    def __init__(self, *spellings: str, **how: Any) -> None:
-        super().__init__(**how)
-        self.spellings = spellings
 
 
 class Command:

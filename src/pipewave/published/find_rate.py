@@ -117,15 +117,12 @@ class _Search:
                 return rate, held
             count = min(math.ceil(FLOOD * held) + 1, MOST)
 
-    def requests(self, rate: float) -> int:
-        """Of a run at a rate, for its middle to be steady."""
-        return int(min(max(TURNS * self.held * min(rate / self.capacity, 1.0), FEWEST), MOST))
-
     def at(self, rate: float, sign: float) -> Point:
         """The run at a rate."""
         if not sign and rate in self.known:
             return self.known[rate]
-        deployed = self.load(rate, self.requests(rate))
+        turns = TURNS * self.held * min(rate / self.capacity, 1.0)  # for its middle to be steady
+        deployed = self.load(rate, int(min(max(turns, FEWEST), MOST)))
         uncertain = deployed.engines.uncertain
         figures, late = deployed.steady_figures(uncertain.tried(None)[sign > 0] if sign else 1.0)
         if sign:
