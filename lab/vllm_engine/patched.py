@@ -1,8 +1,8 @@
 """What `pipewave.tune.patch()` changes in a vLLM engine: `python -m lab.vllm_engine.patched --model NAME --out ROWS`.
 
-One engine answers batches of prompts with Triton's own autotuner and with ours in turn, each time after rounds that do
-not count: milliseconds until the last first token. The first turn of both, in which they tune and the host warms up,
-does not count either. A profile at the end says what share of the GPU's time kernels under `triton.autotune` have: all
+One engine answers batches of prompts with Triton's own autotuner, then with ours, then with Triton's again, each after
+rounds that do not count: milliseconds until the last first token. Hosts warm up in the first turn, so that ours is
+compared with the last. A profile at the end says what share of the GPU's time kernels under `triton.autotune` have: all
 that `patch` can move. One JSON line a prompt length, and one that says how often our choices came from where.
 """
 
@@ -21,7 +21,8 @@ from lab.vllm_engine.drive import Driver
 from lab.vllm_engine.launch import Setup
 from lab.vllm_engine.moe_config import BATCH, PROMPTS, ttft_ms
 
-WARM, ROUNDS, TURNS = 2, 5, 4
+WARM, ROUNDS = 3, 7
+TURNS = ("triton", "pipewave", "triton again")
 Row = dict[str, Any]
 
 
@@ -66,24 +67,21 @@ def timed(driver: Driver, lengths: tuple[int, ...]) -> dict[int, list[float]]:
 
 
 def rows(driver: Driver, name: str, lengths: tuple[int, ...]) -> Iterator[Row]:
-    """Time both in turn, and put each length's medians beside one another."""
+    """Time the three turns, and put each length's medians beside one another."""
     from pipewave.tune import patch
-    from pipewave.tune.decorate import MARK, KernelReport
 
-    taken: dict[str, list[dict[int, list[float]]]] = {"triton": [], "pipewave": []}
-    for _ in range(TURNS):
-        taken["triton"].append(timed(driver, lengths))
-        ours = patch(report=False, cache=False)
-        taken["pipewave"].append(timed(driver, lengths))
-        ours.undo()
-    met = [kernel for one in autotuned().values() if (kernel := one.__dict__.get(MARK)) is not None]
-    yield {"model": name, "kernels": [str(KernelReport.of(kernel)) for kernel in met]}
+    taken = {TURNS[0]: timed(driver, lengths)}
+    ours = patch(report=False, cache=False)
+    taken[TURNS[1]] = timed(driver, lengths)
+    yield {"model": name, "kernels": [str(kernel) for kernel in ours.report()]}
+    ours.undo()
+    taken[TURNS[2]] = timed(driver, lengths)
     names = set(autotuned())
     for length in lengths:
-        medians = {who: [statistics.median(turn[length]) for turn in turns] for who, turns in taken.items()}
-        triton, pipewave = (statistics.mean(medians[who][1:]) for who in ("triton", "pipewave"))
+        medians = {turn: statistics.median(taken[turn][length]) for turn in TURNS}
         share = shares(driver, length)
-        yield {"model": name, "batch": BATCH, "input_len": length, "ms": medians, "times_as_fast": triton / pipewave,
+        yield {"model": name, "batch": BATCH, "input_len": length, "rounds": ROUNDS, "ms": medians,
+               "times_as_fast": medians[TURNS[2]] / medians[TURNS[1]],
                "autotuned_share": sum(part for one, part in share.items() if one in names), "share": share}  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from pipewave.tune import autotune, patch  # noqa: E402
 from pipewave.tune.decorate import Patch  # noqa: E402
 from pipewave.tune.user_kernels.aside import ASIDE  # noqa: E402
 from pipewave.tune.user_kernels.device import Built  # noqa: E402
+from pipewave.tune.user_kernels.kind_state import REPEATS  # noqa: E402
 from pipewave.tune.user_kernels.tuned import TunedKernel  # noqa: E402
 
 
@@ -302,6 +303,26 @@ def test_launches_of_the_same_sizes_are_measured_again_where_loads_are_hidden() 
     kernel.spent_s = 1e12
     kernel.settle()
     assert kernel.choose((x, x, x, 4096), {}, (16,)) == 1, "the best over all of them"
+
+
+def test_what_was_measured_often_enough_is_looked_up_though_there_is_budget_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @triton.jit
+    def ragged(x, lengths, out, N, WIDE: tl.constexpr):
+        for start in range(0, tl.load(lengths + tl.program_id(0)), WIDE):
+            tl.store(out + start, tl.sum(tl.load(x + start + tl.arange(0, WIDE))))
+
+    kernel = autotune([triton.Config({"WIDE": wide}) for wide in (64, 128)], key=["N"], device=Device(), cache=False)(
+        ragged
+    )
+    x = torch.empty(4096)
+    for _ in range(REPEATS + 2):
+        kernel.choose((x, x, x, 4096), {}, (16,))
+        ASIDE.settle()
+    assert kernel.provenance["measured"] == REPEATS
+    monkeypatch.setattr(kernel, "_chosen", None)
+    assert kernel.choose((x, x, x, 4096), {}, (16,)) == 0
 
 
 def test_a_benchmark_of_the_users_own_times_launches() -> None:

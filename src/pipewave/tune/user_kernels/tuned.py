@@ -197,8 +197,9 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
         if self._log is not None:
             hooks.noted(self._log, self.of, by_name, grid, numbers, counts)
         allowed = self._allowed(args, kwargs)
+        wanted = state.wants(numbers)
         index = self._pick(state, args, kwargs, grid, numbers, counts, allowed)
-        if state.is_hidden and self._may_measure():
+        if wanted and self._may_measure():
             return index
         if state.chooser is not None and state.formulas.is_followed:
             self._sites.enter(state.chooser, args, kwargs, grid, index)
