@@ -238,24 +238,19 @@ def over_time(record: Record, pages: int, powered: Sequence[Boards], points: int
     begin = float(record.arrival_s.min())
     edges = np.linspace(begin, float(record.done_s.max()), max(min(points, len(record.steps)), 1) + 1)
     width = np.diff(edges)
-    mean = {name: _integral(record, read, edges) / width for name, read in READ.items()}
-    made = _integral(record, lambda step: (step.decoding + len(step.first)) / step.seconds, edges) / width
+
+    def mean(read: Callable[[Step], float]) -> Array:
+        return _integral(record, read, edges) / width
+
     lists = {
         "time_s": edges[1:] - begin,
-        "running": mean["running"],
-        "waiting": mean["waiting"],
-        "kv_share": mean["pages"] / max(pages, 1),
-        "output_tokens_per_s": made,
+        "running": mean(lambda step: step.decoding + len({request for request, _, _ in step.pieces})),
+        "waiting": mean(lambda step: step.waiting),
+        "kv_share": mean(lambda step: step.pages) / max(pages, 1),
+        "output_tokens_per_s": mean(lambda step: (step.decoding + len(step.first)) / step.seconds),
         "power_w": watts_over_time(powered, record.stretches, edges),
     }
     return {name: [round(one, DIGITS) for one in values.tolist()] for name, values in lists.items()}
-
-
-READ: dict[str, Callable[[Step], float]] = {
-    "running": lambda step: step.decoding + len({request for request, _, _ in step.pieces}),
-    "waiting": lambda step: step.waiting,
-    "pages": lambda step: step.pages,
-}
 
 
 def _integral(record: Record, read: Callable[[Step], float], edges: Array) -> Array:

@@ -7,6 +7,7 @@ loses most against its ceiling.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,11 +34,8 @@ HOST_COPY = "host_copy"
 OVERHEAD = ("launch", "link")  # pipes that no clock of the SMs or of the memory bounds
 SEEN = 0.01  # of the time: calls that take less are not asked about the clock
 ALIKE, SLOW, SPREAD = 1.12, 1.2, 1.6  # quartiles of their slowness: the first, the second; third over first at most
-MASKS = {
-    "aten::scaled_dot_product_attention": 3,
-    "aten::_scaled_dot_product_efficient_attention": 3,
-    "aten::_scaled_dot_product_cudnn_attention": 3,
-}  # operators of attention, and the place of their mask
+ATTENTION = re.compile(r"aten::_?scaled_dot_product(_efficient|_cudnn)?_attention")  # whose argument `MASK` is a mask
+MASK = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +137,8 @@ def _masked(groups: Sequence[Group]) -> str:
     """Sizes of a batch of several sequences whose attention was given a mask; empty without one."""
     for one in groups:
         for op in one.head.ops:
-            query, mask = op.shape(0), op.shape(MASKS.get(op.name, 99))
-            if mask and len(query) == 4 and query[0] > 1:
+            query, mask = op.shape(0), op.shape(MASK)
+            if mask and ATTENTION.fullmatch(op.name) and len(query) == 4 and query[0] > 1:
                 return f"{query[0]} × {max(query[2], mask[-1])} tokens"
     return ""
 

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from pipewave.calls.families import Call, class_of, from_dict
-from pipewave.calls.fields import LARGEST_LIST, Rule, rules
+from pipewave.calls.fields import Rule, rules
 from pipewave.errors import BadInput, PipewaveError
 from pipewave.gpus import GPU
 from pipewave.kernels import family_of
@@ -105,15 +105,9 @@ def change_of(field: str, known: Mapping[str, Rule], case: Mapping[str, Any]) ->
         if not isinstance(value, list) or not value:
             raise BadInput(f"{name}: must be a list of lengths, one a request", field=f"case.{name}")
     if field == "batch":
-        return lambda value: {name: given[:1] * _requests(value) for name, given in lens.items()}
+        return lambda value: {name: given[:1] * value for name, given in lens.items()}
     varied = ("q_lens", "kv_lens") if field == "prompt" else (field,)
     return lambda value: {name: [value] * len(lens[name]) for name in varied}
-
-
-def _requests(value: int) -> int:
-    if not 1 <= value <= min(limits.BATCH, LARGEST_LIST):
-        raise BadInput(f"batch = {value}: must be from 1 to {limits.BATCH}", field="sweep.to")
-    return value
 
 
 def _series(gpu: Gpu, calls: Sequence[Call], query: KernelQuery, failed: list[PipewaveError]) -> dict[str, Any]:
