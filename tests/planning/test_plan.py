@@ -14,10 +14,11 @@ import pytest
 import pipewave as pw
 from pipewave.cli import build
 from pipewave.errors import BadInput, UnknownGPU
+from pipewave.files import packaged
 from pipewave.models import load
 from pipewave.planning import Demand, Limit, Plan, Question, Space, plan, prices
 from pipewave.planning.fleet import curve
-from pipewave.planning.space import published
+from pipewave.planning.space import CHECKPOINTS
 from pipewave.published.stream import executor
 from pipewave.simulate.traffic import synthetic
 from tests.command_line import CliRunner
@@ -193,7 +194,9 @@ def test_quantised_weights_are_an_axis_and_named_where_they_were_not_tried() -> 
     assert plain.winner is not None and all_forms.winner is not None
     assert all_forms.winner.split.weights and all_forms.winner.cost < plain.winner.cost
     lines = {d.split.weights: all_forms.launch(d) for d in all_forms.designs}
-    assert all(name not in lines or f"vllm serve {name} " in lines[name] for name in published("Qwen3-32B"))
+    assert all(
+        name not in lines or f"vllm serve {name} " in lines[name] for name in packaged.shared(CHECKPOINTS)["Qwen3-32B"]
+    )
     assert "--quantization fp8" in lines.get("fp8", "--quantization fp8")
     assert load("Qwen3-32B", online="fp8_block").layers == load("Qwen3-32B-FP8").layers
     with pytest.raises(BadInput, match="quantize"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +100,9 @@ def pools(model: str, split: Split, batch: int, budget: int, *, length: int | No
     return found
 
 
-@cache
 def repository(model: str) -> str:
     """The name an engine can load: a built-in model's repository, `owner--name` as `owner/name`, else as it is."""
-    return str(packaged.yaml(REPOSITORIES).get(model) or model.replace("--", "/", 1))
+    return str(packaged.shared(REPOSITORIES).get(model) or model.replace("--", "/", 1))
 
 
 def check_blocks(model: ModelSpec, split: Split) -> None:

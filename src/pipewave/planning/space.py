@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from pipewave.software.engine_rules import NAMES as ENGINE_NAMES
 from pipewave.step import find_engine
 from pipewave.step.memory import GIB
 
-CHECKPOINTS = Path(__file__).with_name("checkpoints.yaml")
+CHECKPOINTS = Path(__file__).with_name("checkpoints.yaml")  # repositories by model, each with its format
 PUBLISHED = "published"  # every quantised form of a model that is listed
 SPREAD = 0.5  # of lengths over their mean, where no file of arrivals says them
 DEGREES = (1, 2, 4, 8)  # of a node; ranks of attention data parallelism go on while NVLink joins the GPUs
@@ -258,12 +257,6 @@ def _whole(value: Any) -> bool:
     return value is None or (isinstance(value, int) and not isinstance(value, bool) and value > 0)
 
 
-@cache
-def published(model: str) -> Mapping[str, str]:
-    """Repositories that hold a quantised checkpoint of a built-in model, and their formats."""
-    return dict(packaged.yaml(CHECKPOINTS).get(model, {}))
-
-
 def quantised(model: ModelSource, asked: Sequence[str], ignore: tuple[str, ...] = ()) -> dict[str, ModelSpec]:
     """The forms of a model that were asked for, by name: `fp8` (made while loading), a format (`awq`), a repository,
     or `published` for all listed ones. Raises BadInput for a word that names none.
@@ -271,7 +264,8 @@ def quantised(model: ModelSource, asked: Sequence[str], ignore: tuple[str, ...] 
     if not asked:
         return {}
     spec = load(model, ignore=ignore)
-    listed, out = published(spec.name), dict[str, ModelSpec]()
+    listed: Mapping[str, str] = packaged.shared(CHECKPOINTS).get(spec.name, {})
+    out = dict[str, ModelSpec]()
     for word in asked:
         chosen = {word: word} if word in ONLINE else {r: f for r, f in listed.items() if word in (PUBLISHED, r, f)}
         if not chosen and word != PUBLISHED:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipewave.errors import BadInput
@@ -121,9 +121,8 @@ def _same_load(a: Run, b: Run) -> bool:
 def _expected(run: Run, baseline: Sequence[Run], deployment: Mapping[str, Any]) -> Run:
     """What the baseline predicts at the load of a run, and how far that is open (a standard deviation in log)."""
     load = {name: value for name, value in run.items() if name not in BETWEEN_RUNS and name != "e2e_ms"}
-    asked = from_dict({**load, **deployment})
-    learned, _ = learn(from_dict({**load, **deployment, "told": [dict(one) for one in baseline]}).told)
-    found = figures(asked)
+    case = from_dict({**load, **deployment, "told": [dict(one) for one in baseline]})
+    learned, found = learn(case.told)[0], figures(replace(case, told=()))
     each = off_by(found, learned) if learned else {}
     means = {name: found.answer[name] * math.exp(off) for name, (off, _) in each.items()}
     return means | {f"{name} open": half / NORMAL for name, (_, half) in each.items()}
