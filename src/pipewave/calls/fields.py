@@ -40,10 +40,14 @@ class Rule:
         return _CHECKS[self.kind](self, name, value)
 
 
+def short(value: Any) -> str:
+    """A value as an error shows it."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
 def _fail(name: str, value: Any, wanted: str) -> BadInput:
-    shown = repr(value)
-    shown = shown if len(shown) <= 60 else shown[:57] + "..."
-    return BadInput(f"{name} = {shown}: must be {wanted}", field=name)
+    return BadInput(f"{name} = {short(value)}: must be {wanted}", field=name)
 
 
 def _int(rule: Rule, name: str, value: Any) -> int:

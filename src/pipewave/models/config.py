@@ -112,9 +112,8 @@ def _notes(fields: Fields, model_type: str, ignore: frozenset[str]) -> tuple[str
 def _base(fields: Fields) -> Precision:
     dtype = str(fields.get("dtype", "bfloat16")).removeprefix("torch.")
     if dtype not in DTYPES:
-        raise UnsupportedModel(
-            f"{fields.named('dtype')} = {dtype!r}: must be bfloat16, float16 or float32", field=fields.named("dtype")
-        )
+        name = fields.named("dtype")
+        raise UnsupportedModel(f"{name} = {dtype!r}: must be bfloat16, float16 or float32", field=name)
     return DTYPES[dtype]
 
 

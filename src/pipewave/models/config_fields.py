@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
+from pipewave.calls.fields import short
 from pipewave.errors import BadInput, MissingField, UnsupportedModel
 from pipewave.files import packaged
 
@@ -186,12 +187,6 @@ def _has_shape(name: str, value: Any) -> bool:
     counts = isinstance(value, (int, list, Mapping)) and not isinstance(value, bool)
     once = value == 1 and _pattern("unit_patterns").search(name) is not None
     return counts and not once and _pattern("shapely_patterns").search(name) is not None
-
-
-def short(value: Any) -> str:
-    """A value as an error shows it."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def canonical(name: str) -> str:

@@ -141,10 +141,8 @@ def gated(reader: LayerReader) -> bool:
     activation = reader.fields.get("hidden_act", "silu")
     known = words("gated_activations")
     if activation not in known + words("plain_activations"):
-        raise UnsupportedModel(
-            f"{reader.fields.named('hidden_act')} = {activation!r}: not modelled",
-            field=reader.fields.named("hidden_act"),
-        )
+        name = reader.fields.named("hidden_act")
+        raise UnsupportedModel(f"{name} = {activation!r}: not modelled", field=name)
     return activation in known if reader.family.gated is None else reader.family.gated
 
 
@@ -184,10 +182,8 @@ def moe(reader: LayerReader) -> Moe:
     fields, family = reader.fields, reader.family
     experts, topk = fields.integer("experts", high=65_536), fields.integer("topk", high=1024)
     if topk > experts:
-        raise BadInput(
-            f"{fields.named('topk')} = {topk}: must be at most {fields.named('experts')} = {experts}",
-            field=fields.named("topk"),
-        )
+        name, whole = fields.named("topk"), fields.named("experts")
+        raise BadInput(f"{name} = {topk}: must be at most {whole} = {experts}", field=name)
     # Where no field speaks of experts alone.
     raw = fields.raw.get("intermediate_size", fields.raw.get("ffn_hidden_size"))
     inter = fields.integer("moe_inter", *([raw] if raw is not None else []))

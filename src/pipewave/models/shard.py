@@ -63,10 +63,8 @@ class Parallel:
         if self.ep > 1 and not model.is_moe:
             raise CannotShard(f"ep = {self.ep}: {model.name} has no experts", field="ep")
         if self.dp > 1 and not model.is_moe:
-            raise CannotShard(
-                f"dp = {self.dp}: {model.name} has no experts that its ranks could share; they would be replicas",
-                field="dp",
-            )
+            alone = "has no experts that its ranks could share; they would be replicas"
+            raise CannotShard(f"dp = {self.dp}: {model.name} {alone}", field="dp")
 
     def _check_layer(self, layer: Layer) -> None:
         for part in layer.parts:
