@@ -200,7 +200,7 @@ def test_an_engine_that_prints_spoils_no_json(tmp_path: Path, monkeypatch: pytes
             sys.stdout.write(f"{engine} says hello\n")
             super().__init__()
 
-    monkeypatch.setattr("pipewave.cli.tune.need_gpu", lambda: None)
+    monkeypatch.setattr("pipewave.cli.tune.need_gpu", lambda *_: None)
     monkeypatch.setattr("pipewave.tune.engine.gpu.GpuTimer", Printing)
     app = build()
     words = ["tune", "engine", "vllm", "--model", "Qwen3-30B-A3B", "--most", "64", "--out", str(tmp_path), "--json"]
