@@ -76,7 +76,9 @@ def engines(
 
 
 def model_command(
-    model: Annotated[str, Argument(help="config.json, its directory, a repository of the cache, a name.")] = "",
+    model: Annotated[
+        str, Argument(help="config.json, a directory with one, a repository of the hub cache, a built-in name.")
+    ] = "",
     tp: Tp = 1,
     pp: Pp = 1,
     ep: Ep = 1,

@@ -34,7 +34,9 @@ Images = Annotated[int, Option(help="Images of each prompt, of the size that its
 EngineName = Annotated[str, Option("--engine", help="vllm, sglang, trtllm; with a version: sglang:0.5.9.")]
 KvDtype = Annotated[Text, Option("--kv-cache-dtype", help="fp8 or the model's own type.")]
 Backend = Annotated[Text, Option("--moe-backend", "--moe-runner-backend", help="What runs the experts.")]
-Speculation = Annotated[Text, Option("--speculative", help="method=mtp,tokens=3,acceptance=0.8; eagle3, ngram, draft.")]
+Speculation = Annotated[
+    Text, Option("--speculative", help="Such as method=mtp,tokens=3,acceptance=0.8; or eagle3, ngram, draft.")
+]
 HostWords = Annotated[Text, Option("--host", help="Whose cores run the engine: cores=16,speed=0.8; else as measured.")]
 PowerLimit = Annotated[Number, Option("--power-limit", help="Power limit of each board, W, as nvidia-smi -pl sets it.")]
 OWNED_HELP = "Bought GPUs: H200=32000,years=4,usd_per_kwh=0.08,pue=1.2,utilisation=0.8; usd=: any GPU."
@@ -43,7 +45,9 @@ Grid = Annotated[Number, Option("--grid", help="Grams of CO2 that the grid emits
 QLens = Annotated[str, Option("--q-lens", help="New tokens of each request; 1*64,2048 repeats.")]
 KvLens = Annotated[str, Option("--kv-lens", help="Cache lengths, new tokens included.")]
 Ignore = Annotated[list[str], Option("--ignore-field", help="Config field known to change nothing; repeatable.")]
-ToldRuns = Annotated[list[str], Option("--told", help="Measured runs that correct it: a file or a name of `tell`.")]
+ToldRuns = Annotated[
+    list[str], Option("--told", help="Measured runs that correct the answer: a result file or a name of `tell`.")
+]
 VERBOSE = Option("--verbose", "-v", help="Every note and detail below the answer.")
 Verbose = Annotated[bool, VERBOSE]
 FORMAT = Option(help="table, json or csv.")

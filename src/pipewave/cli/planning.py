@@ -65,11 +65,15 @@ class Tried:
     tps: Annotated[Text, _listed(*opt.TP, help="Degrees of tensor parallelism.")] = None
     pps: Annotated[Text, _listed(*opt.PP, help="Pipeline stages.")] = None
     dps: Annotated[Text, _listed(*opt.DP, help="Ranks of attention data parallelism.")] = None
-    speculative: Annotated[tuple[str, ...], Option(help="Drafts beside none: method=mtp,tokens=1; repeatable.")] = ()
+    speculative: Annotated[
+        tuple[str, ...], Option(help="Drafts to try beside none: method=mtp,tokens=1; repeatable.")
+    ] = ()
     disaggregated: Annotated[bool, Option(*APART, help="Also prefill and decode engines apart.")] = True
     engines: Annotated[Text, Option("--engine", parser=_words, help="Such as vllm,sglang:0.5.9; else all.")] = None
     kv_dtypes: Annotated[Text, Option("--kv-cache-dtype", parser=_words, help="auto, fp8 or both.")] = None
-    quantize: Annotated[str, Option(parser=_words, help="Weights: fp8 (at load), awq, a repository, published.")] = ""
+    quantize: Annotated[
+        str, Option(parser=_words, help="Other weights: fp8 (while loading), awq, a repository, published.")
+    ] = ""
     batches: Annotated[Text, _listed(*opt.SEQUENCES, help="Requests at once; else the engine's own.")] = None
     budgets: Annotated[Text, _listed(*opt.STEP_TOKENS, help="Step budgets; else its own.")] = None
     gpus_most: Annotated[int, Option("--max-gpus", help="Most GPUs of one replica.")] = 64
@@ -80,7 +84,7 @@ class Tried:
 class Prices:
     """Prices, power and carbon."""
 
-    price: Annotated[tuple[str, ...], Option(help="Your own: H100=2.5 (USD per GPU and hour); repeatable.")] = ()
+    price: Annotated[tuple[str, ...], Option(help="Your own price: H100=2.5 (USD per GPU and hour); repeatable.")] = ()
     price_file: Annotated[Text, Option("--price-file", help="JSON file of them: GPU to USD per hour.")] = None
     owned: opt.OwnedWords = None
     grid_g_per_kwh: opt.Grid = None
@@ -96,7 +100,7 @@ def plan_command(
     tried: Tried,
     bill: Prices,
     executor: Annotated[Text, Option(help="processes://N or dask://HOST:PORT; else one process a core.")] = None,
-    launch_as: Annotated[str, Option(help="The winner printed: shell, docker, kubernetes or dynamo.")] = "shell",
+    launch_as: Annotated[str, Option(help="How to print the winner: shell, docker, kubernetes or dynamo.")] = "shell",
     rows: Annotated[int, Option("--rows", help="Designs to show.")] = 12,
     csv: Annotated[Text, Option("--csv", help="Also write every design that was served to this file.")] = None,
     ignore: opt.Ignore = [],  # noqa: B006

@@ -60,7 +60,10 @@ class Requests:
     concurrency: Annotated[int | None, Option("--concurrency", "--max-concurrency", help="In flight.")] = None
     burstiness: Annotated[float, Option(help="1 = Poisson; smaller is burstier.")] = 1.0
     spread: Annotated[float, Option("--spread", help="Lengths are uniform within ± this share.")] = 0.0
-    ratio: Annotated[Number, Option("--random-range-ratio", help="Lengths from this share up, as InferenceX's.")] = None
+    ratio: Annotated[
+        Number,
+        Option("--random-range-ratio", help="Lengths from this share of isl and osl up, as InferenceX means it."),
+    ] = None
     seed: Annotated[int, Option(help="Of the random requests.")] = 0
     steady: Annotated[bool, Option("--steady", help="Figures of the run's middle, where its load is steady.")] = False
     dataset: Annotated[Text, Option("--dataset", "--dataset-name", help="Lengths of recorded ones: sharegpt.")] = None
@@ -106,7 +109,9 @@ class Requests:
 class EngineOptions:
     """The engine and its settings."""
 
-    engine: Annotated[Text, Option(help="vllm, sglang, trtllm; with a version: sglang:0.5.9; else newest vLLM.")] = None
+    engine: Annotated[
+        Text, Option(help="vllm, sglang, trtllm; with a version: sglang:0.5.9. Else the newest vLLM.")
+    ] = None
     max_num_batched_tokens: opt.StepTokens = None
     max_num_seqs: Annotated[int | None, Option(*opt.SEQUENCES, help="Requests at once.")] = None
     gpu_memory_utilization: Annotated[Number, Option(*MEMORY, help="Share of memory.")] = None
@@ -118,7 +123,9 @@ class EngineOptions:
     two_batch: Annotated[bool, Option(*OVERLAP, help="The exchange overlaps with kernels.")] = False
     balance: Annotated[Text, Option("--eplb", help="Experts' copies: redundant=32,loads=FILE or power_law_1.2.")] = None
     kv_offload_gib: Annotated[float, Option("--kv-offload-gib", help="Host memory a GPU for blocks of prompts.")] = 0.0
-    prefix_cache: Annotated[bool | None, Option(*PREFIX_CACHE, help="Of prefixes; else as the engine does.")] = None
+    prefix_cache: Annotated[
+        bool | None, Option(*PREFIX_CACHE, help="Cache the beginnings of prompts; else as the engine does.")
+    ] = None
 
     def given(self) -> dict[str, Any]:
         """The fields of `Setup` that these options set."""
@@ -203,11 +210,15 @@ def serve_command(
     cases: Annotated[Text, Option(help="JSON-lines file of deployments instead; - is standard input.")] = None,
     out: Annotated[str, Option(help="Where answers to --cases go; - is standard output.")] = "-",
     resume: Annotated[bool, Option("--resume", help="Of --cases: go on where an interrupted run stopped.")] = False,
-    executor: Annotated[Text, Option(help="Of --cases: processes://N, dask://HOST:PORT; else one a core.")] = None,
+    executor: Annotated[
+        Text, Option(help="Of --cases: processes://N or dask://HOST:PORT; else one process a core.")
+    ] = None,
     trace_out: Annotated[Text, Option("--trace-out", help="Write a Perfetto trace here.")] = None,
     aiperf: Annotated[Text, Option("--aiperf", help="Write AIPerf's result files into this folder.")] = None,
     interval: Annotated[bool, Option(help="The 90 % interval of every time.")] = True,
-    find_rate: Annotated[bool, Option("--find-rate", help="The largest rate within the limits instead.")] = False,
+    find_rate: Annotated[
+        bool, Option("--find-rate", help="The largest rate within --ttft, --tpot and --request-latency instead.")
+    ] = False,
     ignore: opt.Ignore = [],  # noqa: B006
     told: opt.ToldRuns = [],  # noqa: B006
     as_json: opt.AsJson = False,

@@ -11,7 +11,9 @@ from pipewave.cli.options import AsJson, GpuName, ModelName, Split
 from pipewave.cli.streams import print_json, put, say, show
 from pipewave.errors import BadInput
 
-Also = Annotated[list[str], Option("--also", help="A field that a file leaves out: concurrency=32; repeatable.")]
+Also = Annotated[
+    list[str], Option("--also", help="A field of a case that a file leaves out: concurrency=32; repeatable.")
+]
 Engine = Annotated[str | None, Option("--engine", help="vllm, sglang or trtllm; with a version: sglang:0.5.9.")]
 
 

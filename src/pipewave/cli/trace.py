@@ -23,7 +23,9 @@ TOP = 25
 def trace_command(
     file: Annotated[str, Argument(help="torch.profiler's Chrome trace, an nsys SQLite or CSV export, ncu --csv.")],
     other: Annotated[str | None, Argument(help="A second trace to compare with.")] = None,
-    fail_above: Annotated[float | None, Option(parser=_share, help="5%: status 1 where B is so much slower.")] = None,
+    fail_above: Annotated[
+        float | None, Option(parser=_share, help="5%: end with status 1 where B is so much slower.")
+    ] = None,
     by: Annotated[str, Option(help="call, operator or layer: what the table's rows are.")] = "call",
     gpu: Annotated[str | None, Option(help="GPU name or spec file; default: the one the trace names.")] = None,
     model: Annotated[str | None, Option(help="config.json, directory or built-in name, for CUDA graphs.")] = None,
