@@ -12,6 +12,7 @@ from lab import another_day_cases, collectives
 from pipewave.errors import BadInput
 from pipewave.gpus import find
 from pipewave.kernels.attention.software import Case, kernel
+from pipewave.kernels.base import Context
 from pipewave.measure import plan
 from pipewave.measure.row_files import rows
 from studies import another_day
@@ -83,6 +84,6 @@ def test_heads_of_96_are_decoded_by_the_tiles_that_their_kernels_name() -> None:
         if row["case"]["head_dim"] == 96 and max(row["case"]["q_lens"]) == 1
         for kernel in row.get("kernels", ())
     }
-    facts = {"causal": True, "fp8": False, "paged": True, "latent": False, "framework": "vllm", "version": (0, 22, 1)}
-    tile = kernel(Case(find("H100"), 96, **facts), "fa3").decode
+    case = Case(Context(find("H100"), stack="vllm-0.22.1"), 96, causal=True, fp8=False, paged=True, latent=False)
+    tile = kernel(case, "fa3").decode
     assert any(f"cute::C<{tile.rows}>, cute::C<{tile.keys}>, cute::C<96>" in name for name in names)
