@@ -26,20 +26,16 @@ TURNS = ("triton", "pipewave", "triton again")
 Row = dict[str, Any]
 
 
-def autotuned() -> dict[str, Any]:
+def autotuned() -> set[str]:
     """Kernels under `triton.autotune` that are alive in this process, by the name that a profile has for them."""
     import gc
 
     from triton.runtime.autotuner import Autotuner
 
-    found = {}
-    for one in gc.get_objects():
-        if issubclass(type(one), Autotuner):
-            inner: Any = one
-            while hasattr(inner, "fn"):
-                inner = inner.fn
-            found[inner.__name__] = one
-    return found
+    from pipewave.tune.source.formula import unwrapped
+
+    tuners = [one for one in gc.get_objects() if issubclass(type(one), Autotuner)]
+    return {str(unwrapped(one.fn)[0].__name__) for one in tuners}
 
 
 def shares(driver: Driver, length: int) -> dict[str, float]:
@@ -76,7 +72,7 @@ def rows(driver: Driver, name: str, lengths: tuple[int, ...]) -> Iterator[Row]:
     yield {"model": name, "kernels": [str(kernel) for kernel in ours.report()]}
     ours.undo()
     taken[TURNS[2]] = timed(driver, lengths)
-    names = set(autotuned())
+    names = autotuned()
     for length in lengths:
         medians = {turn: statistics.median(taken[turn][length]) for turn in TURNS}
         share = shares(driver, length)

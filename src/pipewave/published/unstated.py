@@ -148,7 +148,7 @@ def assumed_version(engine: str, model_type: str = "") -> tuple[str, str]:
     """The version of published deployments of an engine that do not tell theirs, and a note: for a model that it does
     not read yet the first version that does. Empty for an engine whose default version will do.
     """
-    found = packaged.yaml(UNVERSIONED).get(engine)
+    found = packaged.shared(UNVERSIONED).get(engine)
     if found is None:
         return "", ""
     if first := found.get("models", {}).get(model_type):
@@ -159,7 +159,7 @@ def assumed_version(engine: str, model_type: str = "") -> tuple[str, str]:
 @cache
 def releases(engine: str) -> Mapping[str, str]:
     """The days on which an engine's versions came out, the oldest first; empty where none is known."""
-    return {version: str(day) for version, day in packaged.yaml(RELEASES).get(engine, {}).items()}
+    return {version: str(day) for version, day in packaged.shared(RELEASES).get(engine, {}).items()}
 
 
 def release_after(engine: str, version: str) -> str:
@@ -173,7 +173,7 @@ def release_after(engine: str, version: str) -> str:
 
 def engine_of_dynamo(version: str) -> str:
     """The TensorRT-LLM of a version of Dynamo, the last before it where it has no line; empty below the first."""
-    known = {_order(name): engine for name, engine in packaged.yaml(DYNAMO)["trtllm"].items()}
+    known = {_order(name): engine for name, engine in packaged.shared(DYNAMO)["trtllm"].items()}
     older = [order for order in known if order <= _order(version)]
     return known[max(older)] if older else ""
 

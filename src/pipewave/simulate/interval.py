@@ -30,11 +30,6 @@ AS = {"prefill_ms": "tpot_ms", "itl_ms": "tpot_ms"}
 FIRST = ("ttft_ms", "prefill_ms")  # nothing is drafted before a first token
 
 
-@cache
-def _table() -> Mapping[str, Any]:
-    return dict(packaged.document(FILE))
-
-
 @dataclass(frozen=True, slots=True)
 class Uncertainty:
     """Sources of uncertainty of a deployment; numbers are half the 90 % interval of a logarithm."""
@@ -48,7 +43,10 @@ class Uncertainty:
 
     def server(self, metric: str) -> float:
         """Half-width due to host, front end and settings; for an engine without published runs, the widest of all."""
-        widths, older = _table()["servers"], {_old(name): one for name, one in _table()["older"].items()}
+        widths, older = (
+            packaged.shared(FILE)["servers"],
+            {_old(name): one for name, one in packaged.shared(FILE)["older"].items()},
+        )
         known, name = {**widths, **older}, AS.get(metric, metric)
         return float(known[self.engine][name] if self.engine in known else max(one[name] for one in widths.values()))
 
@@ -94,7 +92,7 @@ class Uncertainty:
 
 
 def _width(part: str, metric: str) -> float:
-    return float(_table()[part][AS.get(metric, metric)])
+    return float(packaged.shared(FILE)[part][AS.get(metric, metric)])
 
 
 def server_of(engine: Engine) -> str:
@@ -104,12 +102,12 @@ def server_of(engine: Engine) -> str:
 
 @cache
 def _server_of(name: str, version: str) -> str:
-    older = _table()["older"].get(name)
+    older = packaged.shared(FILE)["older"].get(name)
     return _old(name) if older and version_of(version) < version_of(older["before"]) else name
 
 
 def _old(name: str) -> str:
-    return f"{name} before {_table()['older'][name]['before']}"
+    return f"{name} before {packaged.shared(FILE)['older'][name]['before']}"
 
 
 def _percent(half: float) -> str:

@@ -31,7 +31,7 @@ class Age(NamedTuple):
 
     def factor(self, net: str) -> float:
         """By how much a net's interval of a version a release away is to be widened, by the law of ageing."""
-        return float(min(1.0 + _of_net("rates", net) * self.months, packaged.document(AGEING)["most"]))
+        return float(min(1.0 + _of_net("rates", net) * self.months, packaged.shared(AGEING)["most"]))
 
 
 def other_kernels(net: str) -> float:
@@ -40,7 +40,7 @@ def other_kernels(net: str) -> float:
 
 
 def _of_net(part: str, net: str) -> float:
-    law: Mapping[str, float] = packaged.document(AGEING)[part]
+    law: Mapping[str, float] = packaged.shared(AGEING)[part]
     return law.get(net, law["other"])
 
 

@@ -16,7 +16,7 @@ READS, ACCEPTANCE = (Path(__file__).parent / "deployments" / f"{name}.yaml" for 
 @cache
 def first_versions(engine: str) -> Mapping[str, str]:
     """The first version that is recorded to have a class for a type of model; empty of an engine without a list."""
-    since = packaged.yaml(READS).get(engine, {}).get("since", {})
+    since = packaged.shared(READS).get(engine, {}).get("since", {})
     return {model_type: str(version) for version, types in since.items() for model_type in types}
 
 
@@ -26,7 +26,7 @@ def unread(engine: str, version: str, model_type: str) -> str:
     known = first_versions(engine)
     if not model_type or not known or version_of(version) >= version_of(known.get(model_type, (1 << 30,))):
         return ""
-    kind, first = packaged.yaml(READS)[engine]["kind"], known.get(model_type)
+    kind, first = packaged.shared(READS)[engine]["kind"], known.get(model_type)
     said = f"the {kind} for {model_type} is recorded from {first} on"
     return (
         f"{engine} {version} may not serve this model: {said if first else f'no {kind} is recorded for {model_type}'}"
@@ -48,5 +48,5 @@ def acceptance_range(method: str, model_type: str = "") -> tuple[float, float]:
 
 
 def _accepted(method: str, model_type: str) -> Mapping[str, Any]:
-    usual: Mapping[str, Any] = packaged.yaml(ACCEPTANCE)[method]
+    usual: Mapping[str, Any] = packaged.shared(ACCEPTANCE)[method]
     return next((one for one in usual.get("models", []) if model_type in one["model_type"]), usual)
