@@ -36,7 +36,6 @@ def readers() -> dict[str, Read]:
     from pipewave.planning import launch
     from pipewave.planning.prices import table as prices
     from pipewave.published import recipes
-    from pipewave.simulate import interval
     from pipewave.software import engine_rules, rules
 
     return {
@@ -49,7 +48,7 @@ def readers() -> dict[str, Read]:
         "gpus/architectures.json": lambda _: architectures.shipped(),
         "gpus/data/*.json": lambda _: shipped.raw_specs(),
         "planning/repositories.yaml": lambda _: launch.repository("Qwen3-8B"),
-        "simulate/interval.json": lambda _: interval._table(),
+        "simulate/interval.json": packaged.shared,
         "published/recipes.json": lambda _: recipes.every(),
         "published/*.yaml": packaged.yaml,
         "software/deployments/*.yaml": packaged.yaml,
