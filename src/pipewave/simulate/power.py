@@ -7,6 +7,7 @@ there are too many. A stretch of decode steps is told at the middle of its cache
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -37,11 +38,11 @@ class StretchLog:
     """Samples of a run's stretches; those with prompts, which are few and draw other watts, are kept apart."""
 
     def __init__(self) -> None:
-        self.samples: dict[tuple[int, bool], StretchSample] = {}
+        self.samples: defaultdict[tuple[int, bool], StretchSample] = defaultdict(StretchSample)
 
     def add(self, stretch: Stretch) -> None:
         """One more."""
-        self.samples.setdefault((stretch.side, bool(stretch.pieces)), StretchSample()).add(stretch)
+        self.samples[stretch.side, bool(stretch.pieces)].add(stretch)
 
 
 class StretchSample:
