@@ -21,7 +21,7 @@ Row = dict[str, Any]
 
 def names_of(part: str) -> Mapping[str, str]:
     """What a simulator calls kernels, its name → ours; or its methods → its operators."""
-    return dict(packaged.document(Path(__file__).with_name("names.json"))[part])
+    return dict(packaged.shared(Path(__file__).with_name("names.json"))[part])
 
 
 def served_us(calls: Sequence[Any], gpu: GPU) -> list[float]:

@@ -270,7 +270,7 @@ class _Registry:
     """
 
     families: dict[str, Family] = field(default_factory=dict)
-    rows: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: packaged.document(FAMILIES))
+    rows: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: packaged.shared(FAMILIES))
     revision: int = 0
 
 

@@ -25,13 +25,13 @@ GroupReader = Callable[[Launched, Step | None, Given], Shaped | None]
 
 def names_of(family: str | None) -> tuple[KernelName, ...]:
     """The names of a built-in family in the order of ranks, of which one table holds all; None: what none predicts."""
-    rows = packaged.document(Path(__file__).with_name("kernel_names.json"))
+    rows = packaged.shared(Path(__file__).with_name("kernel_names.json"))
     return tuple(KernelName(**row) for row in rows if row["family"] == family)
 
 
 def operators_of(family: str) -> dict[str, OperatorReader]:
     """How to read calls of a built-in family off operators: by formulas over PyTorch's arguments (`operators.json`)."""
-    rows = packaged.document(Path(__file__).with_name("operators.json"))
+    rows = packaged.shared(Path(__file__).with_name("operators.json"))
     return {name: partial(_read, row) for row in rows if row["family"] == family for name in row["operators"]}
 
 
@@ -51,7 +51,7 @@ def _read(row: Mapping[str, Any], op: Op, launched: Launched) -> Call | None:
 
 def launches_of(family: str) -> GroupReader | None:
     """How to read calls of a built-in family off whole launches: by formulas (`launches.json`); None without any."""
-    rows = packaged.document(Path(__file__).with_name("launches.json"))
+    rows = packaged.shared(Path(__file__).with_name("launches.json"))
     own = [row for row in rows if family in row["families"]]
     return partial(_launch, own) if own else None
 

@@ -42,7 +42,7 @@ class Sampler:
 @cache
 def sampler(name: str) -> Sampler:
     """The sampler of a name. Raises BadInput."""
-    known = packaged.document(FILE)
+    known = packaged.shared(FILE)
     if name not in known:
         raise BadInput(f"sampler = {name!r}: must be one of {', '.join(known)}", field="sampler")
     return Sampler(**{**known[name], "kernels": tuple(map(tuple, known[name]["kernels"]))})

@@ -119,10 +119,9 @@ def options(words: Sequence[str], names: Mapping[str, str]) -> Words:
     return taken
 
 
-@cache
 def _table(engine: str) -> Mapping[str, Any]:
     """What each option of an engine does here; of `settings`, the fields that they give."""
-    return dict(packaged.yaml(OPTIONS)[engine])
+    return dict(packaged.shared(OPTIONS)[engine])
 
 
 def named(fields: Mapping[str, Sequence[str]]) -> dict[str, str]:

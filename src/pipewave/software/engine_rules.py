@@ -35,7 +35,7 @@ def read(engine: str) -> Mapping[str, Any]:
 
 def releases(engine: str) -> Mapping[str, Any]:
     """Releases of an engine whose source was read: `versions` with their days, oldest first, and `rules`."""
-    return dict(packaged.document(HERE / "releases.json").get(engine, {"versions": {}, "rules": []}))
+    return dict(packaged.shared(HERE / "releases.json").get(engine, {"versions": {}, "rules": []}))
 
 
 @cache

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -262,7 +262,7 @@ def _factor(each: Mapping[str, tuple[float, float]], name: str, end: float = 0.0
     return math.exp(mean + end * half)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ServeAnswer(Shown, Mapping[str, Any]):
     """Means over requests as their clients see them; None where nothing tells, as TPOT of outputs of one token.
 
@@ -302,15 +302,20 @@ class ServeAnswer(Shown, Mapping[str, Any]):
 
     def to_dict(self) -> dict[str, Any]:
         """The answer of the contract, less its id."""
+        return self._answer | {"notes": list(self.notes)}
+
+    @cached_property
+    def _answer(self) -> dict[str, Any]:
+        """The same, as it is read: worked out once."""
         told = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("notes", "more")}
         said = {name: value for name, value in told.items() if value is not None}
         return said | dict(self.more) | {"notes": list(self.notes)}
 
     def __getitem__(self, name: str) -> Any:
-        return self.to_dict()[name]
+        return self._answer[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.to_dict())
+        return iter(self._answer)
 
     def __len__(self) -> int:
-        return len(self.to_dict())
+        return len(self._answer)

@@ -35,7 +35,7 @@ from pipewave.traces.kernel_names import short
 from pipewave.traces.trace import Kernel, Trace
 
 # Causes of waits, and what each says.
-CAUSES: Mapping[str, str] = packaged.document(Path(__file__).with_name("causes.json"))["waits"]
+CAUSES: Mapping[str, str] = packaged.shared(Path(__file__).with_name("causes.json"))["waits"]
 LONGEST = 20  # gaps that are listed
 STALL_US = 500.0  # from one launch to the next: eager operators of engines, profiled, take up to so long
 

@@ -27,7 +27,7 @@ from pipewave.traces.kernel_names import kind_of
 from pipewave.traces.trace import Kernel, Trace
 
 # By cause: what the time went to, and what wins it back.
-ACTIONS: Mapping[str, Mapping[str, str]] = packaged.document(Path(__file__).with_name("causes.json"))["losses"]
+ACTIONS: Mapping[str, Mapping[str, str]] = packaged.shared(Path(__file__).with_name("causes.json"))["losses"]
 MATTERS = 0.1  # of the wall clock: smaller losses are not told first
 FEW_TOKENS, LARGER = 16, 4  # tokens of a product that waste a read of the weights; how much larger a batch is weighed
 HOST_COPY = "host_copy"

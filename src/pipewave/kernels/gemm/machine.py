@@ -56,7 +56,7 @@ WEIGHT_ONLY = ("int4", "mxfp4")
 @cache
 def library_of(name: str) -> Library:
     """The library of a name, as `libraries.json` has it; null rows: any number."""
-    row = packaged.document(Path(__file__).with_name("libraries.json"))[name]
+    row = packaged.shared(Path(__file__).with_name("libraries.json"))[name]
     limits = [UNLIMITED if most is None else most for most in row.get("most_rows", [None] * 5)]
     return Library(**row | {"most_rows": tuple(limits)})
 

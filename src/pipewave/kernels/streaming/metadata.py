@@ -10,7 +10,7 @@ from pipewave.kernels.profiler import Given, Launched, Shaped, Step
 from pipewave.kernels.streaming.sampling import ARGMAX, VALUE_BYTES, rounds_of
 
 # Operators that are one call however many kernels.
-WHOLE = packaged.document(FAMILIES)["elementwise"]["metadata"]["profile"]["whole"]
+WHOLE = packaged.shared(FAMILIES)["elementwise"]["metadata"]["profile"]["whole"]
 # Kernel → its law and the values of a tile; those of one block a row have none.
 NAMED = {
     "_gumbel_sample_kernel": ("gumbel", 1024),

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +45,9 @@ class Lookup:
         return (BLOCK, BLOCK) if self.dtype == "fp8_block" else None
 
 
-@cache
 def rules() -> Mapping[str, Any]:
     """The rows of `lookups.json`."""
-    found: Mapping[str, Any] = packaged.document(Path(__file__).with_name("lookups.json"))
-    return found
+    return dict(packaged.shared(Path(__file__).with_name("lookups.json")))
 
 
 def file_name(of: Lookup, device: str, *, down: bool = False) -> str:
