@@ -105,7 +105,7 @@ def test_commands_that_only_know_json_take_the_format_too() -> None:
     needed = ["--model", "x", "--gpus", "H200", "--isl", "1", "--osl", "1"]
     for words in (["--format", "json"], ["--format=json"], ["--json"]):
         assert read([*needed, *words], params["plan"])["as_json"] is True
-    assert read(["a.json", "--json"], params["trace"])["form"] == "json"
+    assert read(["a.json", "--json"], params["trace"])["format"] == "json"
 
 
 def test_the_list_of_commands_says_of_each_what_it_says_of_itself() -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pipewave.cli.command import Argument, Group, Option
 from pipewave.cli.options import Format
-from pipewave.cli.streams import check_format, say, show
+from pipewave.cli.streams import say, show
 from pipewave.errors import BadInput, MissingField
 
 
@@ -29,9 +29,8 @@ def calibrate(
         raise MissingField(f"--{missing} is missing: pipewave calibrate --store rows --gpu H200", field=missing)
     from pipewave.calibrate.run import calibrate as run
 
-    form = check_format(format)
     report = run(store, gpu, out=out, force=force)
-    show(report.table(), form, title=f"Calibration of {report.gpu}", schema="calibration")
+    show(report.table(), format, title=f"Calibration of {report.gpu}", schema="calibration")
     for (net, protocol), rows in sorted(report.too_few.items()):
         say(f"{net} ({protocol}): {rows} rows are too few, left as it is")
     if report.skipped:
@@ -46,12 +45,11 @@ def list_(format: Format = "table") -> None:
     from pipewave.calibrate.run import saved_rows
     from pipewave.nets.calibration import corrections
 
-    form = check_format(format)
     found = list(saved_rows(corrections.saved()))
-    if not found and form == "table":
+    if not found and format == "table":
         print(f"no calibration in {corrections.folder()}")
         return
-    show(found, form, title="Calibrations", schema="calibrations")
+    show(found, format, title="Calibrations", schema="calibrations")
 
 
 def remove(

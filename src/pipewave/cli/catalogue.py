@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pipewave.cli.command import Argument, Option
 from pipewave.cli.options import AsJson, Ep, Format, Ignore, Pp, Tp
-from pipewave.cli.streams import check_format, print_json, show
+from pipewave.cli.streams import print_json, show
 
 if TYPE_CHECKING:
     from pipewave.models.summary import Blocks
@@ -29,15 +29,14 @@ def gpus(
     from pipewave.gpus import find
     from pipewave.gpus.registry import field_rows, summary_rows
 
-    form = check_format(format)
     if name:
         gpu = find(name)
         title = f"{gpu.name} (also {', '.join(gpu.aliases[:4])})" if gpu.aliases else gpu.name
-        show(field_rows(name), form, title=title, schema="fields")
-    elif form == "table":
-        show([_short(row) for row in summary_rows()], form, title=GPUS)
+        show(field_rows(name), format, title=title, schema="fields")
+    elif format == "table":
+        show([_short(row) for row in summary_rows()], format, title=GPUS)
     else:
-        show(summary_rows(), form, schema="gpus")
+        show(summary_rows(), format, schema="gpus")
 
 
 def _short(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,7 +59,7 @@ def engines(
     from pipewave.software import engine, engine_rules
     from pipewave.software.engine_parts import DeploymentFacts
 
-    form, card = check_format(format), find_gpu(gpu)
+    card = find_gpu(gpu)
     facts = DeploymentFacts(gpu=card.name, vendor=card.vendor, mma=card.traits.mma, gib=card.dram_gib)
     rows: list[dict[str, Any]] = []
     for one in [engine.find(name).name] if name else engine_rules.NAMES:
@@ -72,7 +71,7 @@ def engines(
                 "tokens a step": found.scheduler.max_batched_tokens, "requests": found.scheduler.max_requests,
                 "largest graph": found.graphs.graph_limit, "memory share": found.memory.memory_share,
             })  # fmt: skip
-    show(rows, form, title=ENGINES.format(gpu=card.name), schema="engines")
+    show(rows, format, title=ENGINES.format(gpu=card.name), schema="engines")
 
 
 def model_command(

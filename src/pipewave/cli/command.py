@@ -39,11 +39,12 @@ class Parameter:
         hidden: bool = False,
         min: float | None = None,
         max: float | None = None,
+        choices: Sequence[str] = (),  # all words that it may be
         parser: Callable[[str], Any] | None = None,  # from the word to the value, in place of the type's own
         rest: bool = False,  # all words from here on as they are, unknown options among them
     ) -> None:
         self.spellings, self.help, self.metavar, self.hidden, self.rest = spellings, help, metavar, hidden, rest
-        self.min, self.max, self.parser = min, max, parser
+        self.min, self.max, self.choices, self.parser = min, max, choices, parser
 
     def of(self, name: str, hint: Any, default: Any = Declared.empty, heading: str = "") -> Parameter:
         """The same of a function's parameter. hint: int, float, str, bool or Path, optional, or a list of them."""
@@ -73,6 +74,8 @@ class Parameter:
 
     def read(self, text: str) -> Any:
         """The value of a word. Raises BadInput, naming the parameter."""
+        if self.choices and text not in self.choices:
+            raise BadInput(f"{self.shown} {text}: must be one of {', '.join(self.choices)}", field=self.name)
         if self.parser:
             return self.parser(text)
         try:

@@ -50,7 +50,7 @@ ToldRuns = Annotated[
 ]
 VERBOSE = Option("--verbose", "-v", help="Every note and detail below the answer.")
 Verbose = Annotated[bool, VERBOSE]
-FORMAT = Option(help="table, json or csv.")
+FORMAT = Option(help="table, json or csv.", choices=("table", "json", "csv"))
 Format = Annotated[str, FORMAT]
 AsJson = Annotated[bool, Option("--json", help="One JSON object instead of a table.")]
 

@@ -79,6 +79,14 @@ class Tried:
     gpus_most: Annotated[int, Option("--max-gpus", help="Most GPUs of one replica.")] = 64
     power_limits: Annotated[Text, _listed("--power-limit", kind=float, help="Of each board, W; else its own.")] = None
 
+    def given(self) -> dict[str, Any]:
+        """As arguments of `pw.plan`."""
+        from pipewave.calls.dtypes import cache_type
+
+        types = self.kv_dtypes and tuple(map(cache_type, self.kv_dtypes))
+        drafts = (None, *self.speculative) if self.speculative else None
+        return asdict(self) | {"kv_dtypes": types, "speculative": drafts}
+
 
 @dataclass(frozen=True, slots=True)
 class Prices:
@@ -90,6 +98,15 @@ class Prices:
     grid_g_per_kwh: opt.Grid = None
     rack_w: Annotated[Number, Option("--max-power-per-rack", help="W of the boards of a rack together.")] = None
     gpus_per_rack: Annotated[int | None, Option("--gpus-per-rack", help="Of --max-power-per-rack.")] = None
+
+    def given(self) -> dict[str, Any]:
+        """As arguments of `pw.plan`. Raises BadFile and BadInput."""
+        from pipewave.models.load import read_json
+        from pipewave.planning.prices import number
+
+        own = read_json(Path(self.price_file), "price_file") if self.price_file else {}
+        said = {name: value for name, value in asdict(self).items() if name not in ("price", "price_file")}
+        return said | {"prices": own | dict(number(word, "price") for word in self.price)}
 
 
 def plan_command(
@@ -111,27 +128,19 @@ def plan_command(
 
     `pipewave plan --model Llama-3.1-70B --gpus H100,H200 --isl 2000 --osl 200 --ttft p99=2000 --tpot 40 --rate 20`
     """
-    from pipewave.calls.dtypes import cache_type
     from pipewave.face import LENGTHS, plan
     from pipewave.files.whole import write
     from pipewave.gpus import names
-    from pipewave.models.load import read_json
-    from pipewave.planning.prices import number
     from pipewave.published.stream import executor as open_executor
     from pipewave.published.stream import one_a_core
 
-    given: dict[str, Any] = asdict(asked) | asdict(coming) | asdict(tried) | asdict(bill)
-    own = read_json(Path(bill.price_file), "price_file") if bill.price_file else {}
-    own |= dict(number(word, "price") for word in given.pop("price"))
-    del given["price_file"]
-    given["kv_dtypes"] = tried.kv_dtypes and tuple(map(cache_type, tried.kv_dtypes))
-    given["speculative"] = (None, *tried.speculative) if tried.speculative else None
+    given = asdict(asked) | asdict(coming) | tried.given() | bill.given()
     if coming.arrivals:  # the file says how long requests are
         given |= dict.fromkeys(LENGTHS)
     said = {name: value for name, value in given.items() if value is not None}
     where = names() if gpus == "all" else _words(gpus)
     with open_executor(executor or one_a_core()) as pool, bar("designs") as tell:
-        found = plan(model, where, **said, prices=own, ignore=ignore, executor=pool, progress=tell)
+        found = plan(model, where, **said, ignore=ignore, executor=pool, progress=tell)
     if csv:
         write(Path(csv), found.csv().encode())
     give(found.to_dict(rows, launch_as), as_json, verbose=verbose)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pipewave.calls.fields import Call, Rule, defaults, integers, required, rules
 from pipewave.cli.command import Argument, Command, Group, Option, Parameter, first_line
 from pipewave.cli.options import FORMAT, VERBOSE
-from pipewave.cli.streams import answer_cases, bar, check_format, give, say, show
+from pipewave.cli.streams import answer_cases, bar, give, say, show
 from pipewave.errors import BadInput, UnknownKernel, UnsupportedDtype, meant_or_known
 from pipewave.gpus import GPU, find, names
 from pipewave.kernels import families, family_of, revision
@@ -124,9 +124,8 @@ def _take(named: dict[str, str], given: str, value: str, known: Sequence[str]) -
 
 def compare(call: Call, gpus: str, protocol: str, form: str, *, verbose: bool = False) -> int:
     """Print the answers of all GPUs that can run the call; exit status 1 where one cannot, as of a file with a refused
-    case. Raises UnsupportedDtype where none can, UnknownGPU or BadInput for a name, protocol or form that is none.
+    case. Raises UnsupportedDtype where none can, UnknownGPU or BadInput for a name or protocol that is none.
     """
-    check_format(form)
     words = names() if gpus.strip().lower() == "all" else gpus.split(",")
     asked = [find(word.strip()) for word in words if word.strip()]
     if not asked:

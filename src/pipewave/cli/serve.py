@@ -197,6 +197,55 @@ class Limits:
         return given or (load.limits if load else ())
 
 
+@dataclass(frozen=True, slots=True)
+class CasesFile:
+    """Options.
+
+    A file of deployments that are answered instead of one.
+    """
+
+    cases: Annotated[Text, Option(help="JSON-lines file of deployments instead; - is standard input.")] = None
+    out: Annotated[str, Option(help="Where answers to --cases go; - is standard output.")] = "-"
+    resume: Annotated[bool, Option("--resume", help="Of --cases: go on where an interrupted run stopped.")] = False
+    executor: Annotated[
+        Text, Option(help="Of --cases: processes://N or dask://HOST:PORT; else one process a core.")
+    ] = None
+
+    def answer(self, cases: str) -> int:
+        """Answer the file; 0 = all answered, 1 = some in error. Raises BadFile and BadInput."""
+        from pipewave.published.stream import answer_stream, one_a_core
+        from pipewave.published.stream import executor as open_executor
+        from pipewave.told.answers import answer
+
+        with open_executor(self.executor or one_a_core()) as pool, bar("deployments") as tell:
+            work = partial(answer_stream, executor=pool, progress=tell, ask=answer)
+            return answer_cases(cases, self.out, work, resume=self.resume, asked=["serve", VERSION])
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """Options.
+
+    Where a run is written to, beside its answer.
+    """
+
+    trace_out: Annotated[Text, Option("--trace-out", help="Write a Perfetto trace here.")] = None
+    aiperf: Annotated[Text, Option("--aiperf", help="Write AIPerf's result files into this folder.")] = None
+
+    def write(self, found: Served, *inputs: str | None) -> None:
+        """Write those that are asked for, a trace in none of the inputs' place. Raises BadInput."""
+        if self.trace_out:
+            from pipewave.export.runs import write_perfetto
+            from pipewave.files.whole import distinct
+
+            distinct(self.trace_out, *inputs, field="trace_out")
+            write_perfetto(self.trace_out, found.record, found.traffic)
+        if self.aiperf:
+            from pipewave.export.runs import write_aiperf
+
+            write_aiperf(self.aiperf, found.record, found.traffic, found.answer)
+
+
 def serve_command(
     requests: Requests,
     split: opt.Split,
@@ -207,14 +256,9 @@ def serve_command(
     pasted: CommandLines,
     model: opt.ModelName = None,
     gpu: opt.GpuName = None,
-    cases: Annotated[Text, Option(help="JSON-lines file of deployments instead; - is standard input.")] = None,
-    out: Annotated[str, Option(help="Where answers to --cases go; - is standard output.")] = "-",
-    resume: Annotated[bool, Option("--resume", help="Of --cases: go on where an interrupted run stopped.")] = False,
-    executor: Annotated[
-        Text, Option(help="Of --cases: processes://N or dask://HOST:PORT; else one process a core.")
-    ] = None,
-    trace_out: Annotated[Text, Option("--trace-out", help="Write a Perfetto trace here.")] = None,
-    aiperf: Annotated[Text, Option("--aiperf", help="Write AIPerf's result files into this folder.")] = None,
+    *,
+    many: CasesFile,
+    files: RunFiles,
     interval: Annotated[bool, Option(help="The 90 % interval of every time.")] = True,
     find_rate: Annotated[
         bool, Option("--find-rate", help="The largest rate within --ttft, --tpot and --request-latency instead.")
@@ -236,66 +280,45 @@ def serve_command(
 
     `pipewave serve --gpu H200 --from-command 'vllm serve Qwen/Qwen3-8B -tp 2' --client 'vllm bench serve'`
     """
-    if cases is not None:
-        return answer_file(cases, out, executor, resume=resume)
+    if many.cases is not None:
+        return many.answer(many.cases)
     from pipewave.models import load as load_model
     from pipewave.published.answers import deploy, served
-    from pipewave.published.find_rate import find_rate as search
     from pipewave.simulate.estimate import for_output
 
-    deployed, load = pasted.read(engine.engine)
-    asked = deployed.spec if deployed else model
-    if gpu is None or asked is None:
+    server, client = pasted.read(engine.engine)
+    source = server.spec if server else model
+    if gpu is None or source is None:
         option = "model" if gpu else "gpu"
         raise MissingField(f"missing option '--{option}': name one, or give --cases FILE", field=option)
-    spec = for_output(load_model(asked, ignore=tuple(ignore)), requests.osl)
-    asked_for = deployed.stated(spec, gpu) if deployed else fleet.stated(spec, gpu, split, engine, requests.images)
-    stated = fleet.hosted(asked_for)
+    spec = for_output(load_model(source, ignore=tuple(ignore)), requests.osl)
+    asked = server.stated(spec, gpu) if server else fleet.stated(spec, gpu, split, engine, requests.images)
+    stated = fleet.hosted(asked)
     if find_rate:
-        with waiting(f"the largest rate of {spec.name}"):
-            largest = search(lambda rate, n: deploy(stated, requests.at_rate(spec, rate, n)), limits.given())
-        give(largest.to_dict(), as_json, verbose=verbose)
+        give(_largest_rate(stated, requests, limits.given()), as_json, verbose=verbose)
         return 0
-    traffic = load.traffic if load else requests.traffic(spec)
+    traffic = client.traffic if client else requests.traffic(spec)
     with waiting(f"{len(traffic):,} requests to {spec.name}"):
-        ready = deploy(stated, traffic)
-        found = served(ready, limits.given(load), steady=requests.steady, interval=interval, keep_steps=bool(trace_out))
-    _write(found, trace_out, aiperf, requests.trace, model, gpu)
-    read = [note for one in (deployed, load) if one for note in one.notes]  # out of pasted command lines
+        deployed, goals, keep = deploy(stated, traffic), limits.given(client), bool(files.trace_out)
+        found = served(deployed, goals, steady=requests.steady, interval=interval, keep_steps=keep)
+    files.write(found, requests.trace, model, gpu)
+    read = [note for one in (server, client) if one for note in one.notes]  # out of pasted command lines
     answer: dict[str, Any] = found.to_dict() | {"notes": [*read, *found.answer["notes"]]}
     if told:
         from pipewave.told.answers import corrected_run
         from pipewave.told.tell import runs_of
 
         case = {"model": model or str(spec.name), "gpu": gpu, "engine": engine.engine, **asdict(split)}
-        answer = corrected_run(answer, stated, ready.traffic, case, runs_of(told))
+        answer = corrected_run(answer, stated, found.traffic, case, runs_of(told))
     give(bill.added(answer, gpu), as_json, verbose=verbose)
     return 0
 
 
-def _write(found: Served, trace_out: str | None, aiperf: str | None, *inputs: str | None) -> None:
-    """Write a run as a Perfetto trace, in none of the inputs' place, and as AIPerf's files; each where it is asked for.
+def _largest_rate(stated: Stated, requests: Requests, limits: tuple[Limit, ...]) -> dict[str, Any]:
+    """The largest rate of such requests within limits."""
+    from pipewave.published.answers import deploy
+    from pipewave.published.find_rate import find_rate
 
-    Raises BadInput.
-    """
-    if trace_out:
-        from pipewave.export.runs import write_perfetto
-        from pipewave.files.whole import distinct
-
-        distinct(trace_out, *inputs, field="trace_out")
-        write_perfetto(trace_out, found.record, found.traffic)
-    if aiperf:
-        from pipewave.export.runs import write_aiperf
-
-        write_aiperf(aiperf, found.record, found.traffic, found.answer)
-
-
-def answer_file(cases: str, out: str, executor: str | None, *, resume: bool = False) -> int:
-    """Answer a file of cases; 0 = all answered, 1 = some in error. Raises BadFile and BadInput."""
-    from pipewave.published.stream import answer_stream, one_a_core
-    from pipewave.published.stream import executor as open_executor
-    from pipewave.told.answers import answer
-
-    with open_executor(executor or one_a_core()) as pool, bar("deployments") as tell:
-        work = partial(answer_stream, executor=pool, progress=tell, ask=answer)
-        return answer_cases(cases, out, work, resume=resume, asked=["serve", VERSION])
+    spec = stated.model
+    with waiting(f"the largest rate of {spec.name}"):
+        return find_rate(lambda rate, count: deploy(stated, requests.at_rate(spec, rate, count)), limits).to_dict()

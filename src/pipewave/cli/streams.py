@@ -18,7 +18,6 @@ from pipewave.files.json_text import dumps
 if TYPE_CHECKING:
     from pipewave.prediction.jsonl import Counts
 
-FORMATS = ("table", "json", "csv")
 GZIP = b"\x1f\x8b"
 ERROR = '"error": {'  # of an answer that is an error
 CLEAR = "\r\033[K"  # to the start of the line, and the rest of it away
@@ -120,13 +119,6 @@ def show(
         from pipewave.view import terminal
 
         print(terminal.rows_of(rows, title, droppable))
-
-
-def check_format(form: str) -> str:
-    """The form of `show` itself, or BadInput."""
-    if form not in FORMATS:
-        raise BadInput(f"--format {form}: must be one of {', '.join(FORMATS)}", field="format")
-    return form
 
 
 def say(line: str) -> None:

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from pipewave.traces import Report
     from pipewave.traces.compare import Comparison
 
-FORMATS = ("table", "json", "html", "md")
-SUMS = ("call", "operator", "layer")
 TOP = 25
 
 
@@ -26,7 +24,9 @@ def trace_command(
     fail_above: Annotated[
         float | None, Option(parser=_share, help="5%: end with status 1 where B is so much slower.")
     ] = None,
-    by: Annotated[str, Option(help="call, operator or layer: what the table's rows are.")] = "call",
+    by: Annotated[
+        str, Option(help="call, operator or layer: what the table's rows are.", choices=("call", "operator", "layer"))
+    ] = "call",
     gpu: Annotated[str | None, Option(help="GPU name or spec file; default: the one the trace names.")] = None,
     model: Annotated[str | None, Option(help="config.json, directory or built-in name, for CUDA graphs.")] = None,
     tp: Tp = 1,
@@ -37,7 +37,7 @@ def trace_command(
     engine: EngineName = "vllm",
     stack: Annotated[str | None, Option(help="Software version, such as vllm-0.22.1.")] = None,
     protocol: Annotated[str | None, Option(help="Default: serving; cold for ncu, which flushes caches.")] = None,
-    form: Annotated[str, Option("--format", help="table, json, html or md.")] = "table",
+    format: Annotated[str, Option(help="table, json, html or md.", choices=("table", "json", "html", "md"))] = "table",
     out: Annotated[str, Option(help="Where the answer goes; - is standard output.")] = "-",
     top: Annotated[int, Option(min=0, help="Rows of the table; 0 shows all.")] = TOP,
     unpacked_gib: Annotated[int, Option(min=1, help="GiB that a packed file may unpack to.")] = 4,
@@ -51,9 +51,6 @@ def trace_command(
     from pipewave.traces import Workload, compare, explain_trace
     from pipewave.traces.reader import Limits
 
-    for option, value, known in (("format", form, FORMATS), ("by", by, SUMS)):
-        if value not in known:
-            raise BadInput(f"--{option} {value}: must be one of {', '.join(known)}", field=option)
     if fail_above is not None and other is None:
         raise BadInput("--fail-above: needs a second trace to compare with", field="fail_above")
     given = Given(integers(q_lens) if q_lens else (), integers(kv_lens) if kv_lens else ())
@@ -67,7 +64,7 @@ def trace_command(
             if path is not None
         ]
     found: Any = compare(*reports) if len(reports) == 2 else reports[0]
-    put(_text(found, form, top, by, verbose=verbose), out, file, other)
+    put(_text(found, format, top, by, verbose=verbose), out, file, other)
     if fail_above is None or found.slower <= fail_above:
         return 0
     say(f"a step of {other} takes {found.slower:.1%} longer than one of {file}: more than {fail_above:.1%}")
