@@ -69,7 +69,8 @@ def _usable(folder: Path, protocol: str) -> Iterator[dict[str, Any]]:
 def _case(row: dict[str, Any]) -> dict[str, Any]:
     """With its software, and the SM clock where it was read and the family asks for it."""
     clock = {"sm_clock_mhz": clock_mhz(row)} if row["case"]["kernel"] == "gemm" else {}
-    return row["case"] | {"stack": row["stack"], "impl": row["impl"]} | clock
+    case: dict[str, Any] = row["case"]
+    return case | {"stack": row["stack"], "impl": row["impl"]} | clock
 
 
 def _compare(key: tuple[str, str, str], rows: list[dict[str, Any]], protocol: str) -> dict[str, Any]:

@@ -30,4 +30,4 @@ def analyse(cols: Columns, ctx: Context) -> Analysis:
 
 register(Family("layer_norm", LayerNorm, analyse, nets=("layer_norm",)), replace=True)
 if __name__ == "__main__":
-    print(pw.predict([LayerNorm(rows, 4096) for rows in (1, 512, 32768)], "H200").to_dict())
+    print(pw.predict([LayerNorm(rows=rows, dim=4096) for rows in (1, 512, 32768)], "H200").to_dict())

@@ -14,6 +14,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -209,22 +210,22 @@ def subjects() -> Iterator[Callable[[], Subject]]:
         (16, 14336, 4096), (2048, 28672, 8192), (256, 4096, 4096), (128, 128256, 4096), (64, 4096, 4096),
         (512, 512, 512), (8192, 1024, 8192),
     ]  # fmt: skip
-    yield from (lambda s=s: gemm(*s) for s in shapes)
-    yield from (lambda s=s: gemm(*s, "fp8") for s in (shapes[0], shapes[1], shapes[4], shapes[3], shapes[6]))
-    yield lambda: gemm(8192, 8192, 8192, "fp16")
-    yield lambda: gemm(8192, 8192, 8192, "int8")
-    yield from (lambda d=d: gemm(8192, 8192, 8192, "bf16", d) for d in ("zeros", "constant"))
-    yield lambda: gemm(64, 14336, 4096, "bf16", "zeros")
-    yield lambda: gemm(8192, 8192, 8192, "fp8", "constant")
+    yield from (partial(gemm, *s) for s in shapes)
+    yield from (partial(gemm, *s, dtype="fp8") for s in (shapes[0], shapes[1], shapes[4], shapes[3], shapes[6]))
+    yield partial(gemm, 8192, 8192, 8192, "fp16")
+    yield partial(gemm, 8192, 8192, 8192, "int8")
+    yield from (partial(gemm, 8192, 8192, 8192, "bf16", d) for d in ("zeros", "constant"))
+    yield partial(gemm, 64, 14336, 4096, "bf16", "zeros")
+    yield partial(gemm, 8192, 8192, 8192, "fp8", "constant")
     for batch, length in ((4, 4096), (1, 16384), (16, 1024), (64, 256)):
-        yield lambda b=batch, n=length: attention(b, n, n, 32, 8)
-    yield lambda: attention(4, 4096, 4096, 32, 32, "flash")
+        yield partial(attention, batch, length, length, 32, 8)
+    yield partial(attention, 4, 4096, 4096, 32, 32, "flash")
     for batch, length in ((64, 4096), (256, 1024), (8, 16384), (1, 65536)):
-        yield lambda b=batch, n=length: attention(b, 1, n, 32, 8, "flash")
+        yield partial(attention, batch, 1, length, 32, 8, "flash")
     for tokens in (8192, 512, 64, 8):
-        yield lambda t=tokens: experts(t, 128, 8, 2048, 768)
-    yield lambda: experts(2048, 8, 2, 4096, 14336)
-    yield from (lambda s=s: norm(*s) for s in ((8192, 8192), (512, 4096), (64, 4096), (1, 4096)))
+        yield partial(experts, tokens, 128, 8, 2048, 768)
+    yield partial(experts, 2048, 8, 2, 4096, 14336)
+    yield from (partial(norm, *s) for s in ((8192, 8192), (512, 4096), (64, 4096), (1, 4096)))
     for read, written in (
         (1 << 30, 1 << 30),
         (1 << 30, 0),
@@ -233,7 +234,7 @@ def subjects() -> Iterator[Callable[[], Subject]]:
         (MIB, MIB),
         (4096, 4096),
     ):
-        yield lambda r=read, w=written: stream(r, w)
+        yield partial(stream, read, written)
 
 
 def captured(launch: Launch, least_s: float = 0.004) -> tuple[Any, int]:

@@ -37,7 +37,7 @@ def _seconds(torch: Any, copy: Callable[[], object]) -> float:
         for _ in range(CALLS):
             copy()
     before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    took = []
+    took: list[float] = []
     for _ in range(REPEATS):
         before.record()
         graph.replay()

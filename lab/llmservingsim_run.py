@@ -17,11 +17,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from pipewave.calls.families import Elementwise
 from pipewave.export import llmservingsim as profile
+from pipewave.export.tables import served_us
 from pipewave.gpus import find
+from pipewave.kernels.streaming.metadata import ARGMAX_KERNEL, as_run
 from pipewave.models import load
 from pipewave.models.kernels import Batch, Deployment
-from pipewave.prediction.api import predict
 
 MODEL, GPU = "Llama-3.1-8B", "H200"
 CONFIG = Path(__file__).resolve().parents[1] / "src" / "pipewave" / "data" / "models" / f"{MODEL}.json"
@@ -64,9 +66,9 @@ def ours(new: list[int], cached: list[int], decodes: list[int]) -> float:
     kv = [*(n + k for n, k in zip(new, cached, strict=True)), *(k + 1 for k in decodes)]
     uses = Deployment(load(MODEL), page_size=profile.BLOCK).kernels(Batch.of(q, kv))
     wanted = [use for use in uses if use.name in {*KERNELS.values(), "ffn_norm"}]
-    calls = [profile.greedy(use.call) if use.name == "sample" else use.call for use in wanted]
-    found = predict(calls, find(GPU), protocol=profile.PROTOCOL).latency_us.tolist()
-    return sum(use.count * took for use, took in zip(wanted, found, strict=True)) / 1e3
+    calls = [as_run(use.call, ARGMAX_KERNEL) if use.name == "sample" and isinstance(use.call, Elementwise) else use.call
+             for use in wanted]  # fmt: skip
+    return sum(use.count * took for use, took in zip(wanted, served_us(calls, find(GPU)), strict=True)) / 1e3
 
 
 def main() -> int:

@@ -13,6 +13,7 @@ from typing import Any
 
 from lab.sglang_engine import __main__ as sglang
 from lab.sglang_engine import rows, scheduler
+from lab.vllm_engine.launch import config_of
 
 
 @contextmanager
@@ -38,6 +39,6 @@ def started(
         engine = sglang.start(given, Path(folder))
         notes = rows.NotesFile(Path(folder, "steps.jsonl"))
         facts = sglang.facts(engine, notes.new())
-        run = sglang.Run(engine, notes, sglang.config_of(model, layers)["vocab_size"], lambda _kind, _row: None)
+        run = sglang.Run(engine, notes, config_of(model, layers)["vocab_size"], lambda _kind, _row: None)
         say(facts)
         yield run, say

@@ -5,15 +5,17 @@ estimate of the same static batch, within 2 %.
 """
 
 import sys
+from collections.abc import Iterator
 
 import simpy
 
 import pipewave as pw
+from pipewave.simulate.step_time import StepTime
 
 MODEL, GPU, BATCH, PROMPT, OUTPUT = "Llama-3.1-8B", "H200", 8, 512, 64
 
 
-def server(env: simpy.Environment, step: pw.step_time) -> simpy.events.Event:  # type: ignore[valid-type]
+def server(env: simpy.Environment, step: StepTime) -> Iterator[simpy.events.Event]:
     """The prompts in one step, then every token."""
     yield env.timeout(step([PROMPT] * BATCH, [PROMPT] * BATCH))
     for token in range(1, OUTPUT):

@@ -67,25 +67,40 @@ class Request:
 
 def chunks() -> Callable[[str, str], str]:
     """What writes a chat chunk: models with the fields and the serialiser of OpenAI's protocol, one in another."""
-    from pydantic import Field, create_model, model_serializer
+    from pydantic import BaseModel, Field, model_serializer
 
-    def without_none(self: Any, handler: Any) -> Any:
-        found = handler(self)
-        if self.hidden is None:
-            found.pop("hidden", None)
-        return found
+    class Delta(BaseModel):
+        role: str | None = None
+        content: str | None = None
+        reasoning: str | None = None
+        tools: str | None = None
+        hidden: str | None = None
 
-    text = (str | None, None)
-    parts = dict.fromkeys(("role", "content", "reasoning", "tools", "hidden"), text)
-    delta = create_model("Delta", **parts, __validators__={"serialise": model_serializer(mode="wrap")(without_none)})
-    choice = create_model("Choice", index=(int, 0), delta=(delta, ...), logprobs=text, finish_reason=text, stop=text)
-    made = (int, Field(default_factory=lambda: int(time.time())))
-    names = {"id": (str, ...), "object": (str, "chat.completion.chunk"), "created": made, "model": (str, ...)}
-    chunk = create_model("Chunk", **names, choices=(list[choice], ...), usage=(int | None, None))
+        @model_serializer(mode="wrap")
+        def serialise(self, handler: Any) -> dict[str, Any]:
+            found: dict[str, Any] = handler(self)
+            if self.hidden is None:
+                found.pop("hidden", None)
+            return found
+
+    class Choice(BaseModel):
+        index: int = 0
+        delta: Delta
+        logprobs: str | None = None
+        finish_reason: str | None = None
+        stop: str | None = None
+
+    class Chunk(BaseModel):
+        id: str
+        object: str = "chat.completion.chunk"
+        created: int = Field(default_factory=lambda: int(time.time()))
+        model: str
+        choices: list[Choice]
+        usage: int | None = None
 
     def write(name: str, new: str) -> str:
-        one = choice(index=0, delta=delta(content=new), finish_reason=None, stop=None, logprobs=None)
-        return chunk(id=name, created=int(time.time()), choices=[one], model="m").model_dump_json()
+        one = Choice(index=0, delta=Delta(content=new), finish_reason=None, stop=None, logprobs=None)
+        return Chunk(id=name, created=int(time.time()), choices=[one], model="m").model_dump_json()
 
     return write
 
@@ -155,7 +170,13 @@ def read(many: int) -> None:
 
 def batch(many: int, token: int) -> dict[str, Any]:
     """One token of each request as a detokeniser sends it."""
-    lists = {"texts": [f" word{token % 10}"], "tokens": [[token]], "ends": [None], "prompt": [1000], "made": [token]}
+    lists: dict[str, list[Any]] = {
+        "texts": [f" word{token % 10}"],
+        "tokens": [[token]],
+        "ends": [None],
+        "prompt": [1000],
+        "made": [token],
+    }
     wide = {f"column{i}": [0] * many for i in range(COLUMNS)}
     names = {"names": [f"r{i}" for i in range(many)], "reading": token % EVERY == 0}
     return {**wide, **names, **{name: one * many for name, one in lists.items()}}
@@ -175,7 +196,8 @@ def measure(many: int, tokens: int) -> list[tuple[float, float, float]]:
     outbox = zmq.Context.instance().socket(zmq.PUSH)
     outbox.set(zmq.SNDHWM, 0)
     outbox.connect(address)
-    points, last = [], None
+    points: list[tuple[float, float, float]] = []
+    last = None
     for token in range(1, tokens + 1):
         outbox.send_pyobj(batch(many, token))
         if token % EVERY == 0:

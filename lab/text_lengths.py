@@ -34,7 +34,7 @@ def counts(rows: np.ndarray[Any, Any]) -> dict[str, Any]:
     prompt, output = rows.T
     kept = rows[(rows.min(axis=1) >= FEWEST) & (prompt <= LONGEST_PROMPT) & (prompt + output <= LONGEST)]
     prompts = [edge for edge in EDGES if edge <= LONGEST_PROMPT + 1]
-    found, _, _ = np.histogram2d(*kept.T, bins=(prompts, EDGES))
+    found, _, _ = np.histogram2d(kept[:, 0], kept[:, 1], bins=[np.array(prompts), np.array(EDGES)])
     return {
         "source": SOURCE,
         "mean_tokens": [round(float(mean), 1) for mean in kept.mean(axis=0)],

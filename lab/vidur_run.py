@@ -10,6 +10,7 @@ import logging
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from vidur import config
 from vidur.execution_time_predictor.execution_time_predictor_registry import ExecutionTimePredictorRegistry as Registry
@@ -51,7 +52,7 @@ def main() -> int:
     mine, seen = predictor_class(MODEL, GPU), []
     ask = mine.get_execution_time
 
-    def kept(self, batch, stage):  # type: ignore[no-untyped-def]
+    def kept(self: Any, batch: Any, stage: Any) -> Any:
         found = ask(self, batch, stage)
         if hasattr(batch, "batch_mapping"):  # it asks again for each group of it
             return found
@@ -74,7 +75,7 @@ def main() -> int:
     return 1 if off > 1e-3 or len(seen) < REQUESTS else 0
 
 
-def _lengths(batch):  # type: ignore[no-untyped-def]
+def _lengths(batch: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     both = [(q, kv + q) for q, kv in zip(batch.num_q_tokens, batch.num_kv_tokens, strict=True) if q]
     return tuple(q for q, _ in both), tuple(kv for _, kv in both)
 

@@ -100,7 +100,7 @@ def _cell(net: str, protocol: str, kind: str, rows: Rows, parts: Sequence[tuple[
         alike = _alike(rows, index)
         unit = _units(kind, rows, index)
         names, code = np.unique(unit, return_inverse=True)
-        weight = np.bincount(code, alike)
+        weight = np.asarray(np.bincount(code, alike), np.float64)
         inside = 100.0 * np.bincount(code, alike * (error <= half)) / weight
         width = 100.0 * 2.0 * np.sinh(np.minimum(half, WIDEST))
         yield Cell(net, protocol, kind, tuple(map(str, names)), inside, weight, _median(width, alike))

@@ -64,8 +64,8 @@ def kernels() -> None:
         _line(f"unseen shapes, {name}", some.take(mask), found[mask], law[mask])
     for gpu in power.COLLECTED:
         _line(f"without {gpu}", *power.unseen_gpu(rows, gpu))
-    for (gpu, fitted), some in groupby(own_rows(), itemgetter("gpu", "fitted")):
-        _own_line(f"own loops on an {gpu}{'' if fitted else ', left out'}", list(some))
+    for (gpu, fitted), ours in groupby(own_rows(), itemgetter("gpu", "fitted")):
+        _own_line(f"own loops on an {gpu}{'' if fitted else ', left out'}", list(ours))
 
 
 def _own_line(name: str, rows: list[dict[str, Any]]) -> None:

@@ -46,7 +46,8 @@ def off(members: Sequence[Row]) -> float:
     asked = {name: value for name, value in case.items() if name not in APART}
     lengths = {"input_len": case["isl"], "output_len": case["osl"]}
     ours = find_rate(case["model"], case["gpu"], tpot_ms=seen["tpot_ms"], **lengths, **asked).rate_per_s
-    return ours / (1e3 * case["concurrency"] / busy_ms) - 1.0
+    measured_per_s: float = 1e3 * case["concurrency"] / busy_ms
+    return ours / measured_per_s - 1.0
 
 
 def scored(most: int) -> Iterator[tuple[Group, list[float]]]:

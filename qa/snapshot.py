@@ -34,7 +34,8 @@ MODELS = ("Llama-3.1-8B", "Llama-3.1-70B", "Qwen3-30B-A3B", "DeepSeek-V3", "Mixt
 
 def size(pick: random.Random, low: int, high: int, step: int = 1) -> int:
     """A size that is uniform in its logarithm."""
-    return max(low, round(low * (high / low) ** pick.random() / step) * step)
+    times: float = (high / low) ** pick.random()
+    return max(low, round(low * times / step) * step)
 
 
 def gemm(pick: random.Random) -> dict[str, Any]:

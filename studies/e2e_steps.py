@@ -118,7 +118,7 @@ class Measured:
     def predict_ms(self, engine: Engine) -> NDArray[np.float64]:
         """Time of every point under an engine."""
         total = self.loads.kernel_us + sum(engine.gaps_us(self.loads).values())
-        return np.bincount(self.owner, total, len(self.points)) * 1e-3
+        return np.bincount(self.owner, total, len(self.points)) * np.float64(1e-3)
 
     def only(self, keep: NDArray[np.bool_]) -> Measured:
         """The points a mask keeps."""

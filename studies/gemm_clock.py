@@ -54,8 +54,8 @@ def answered(found: list[Row], *, known: bool) -> tuple[Floats, dict[str, Floats
 
 
 def _case(row: Row, known: bool) -> Row:
-    software = {"stack": row["stack"], "impl": row["impl"]}
-    return row["case"] | software | ({"sm_clock_mhz": clock_mhz(row)} if known else {})
+    case: Row = row["case"] | {"stack": row["stack"], "impl": row["impl"]}
+    return case | ({"sm_clock_mhz": clock_mhz(row)} if known else {})
 
 
 def fit(design: Floats, target: Floats) -> Floats:

@@ -7,6 +7,8 @@ of log time, the H100 and the first H200 counting alike) and what is left on the
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,7 +24,7 @@ CARDS = (("H100", ""), ("H200", ""), ("H200", "second"))
 Floats = NDArray[np.float64]
 
 
-def below(card: str, second: str) -> tuple[list[dict[str, object]], Floats]:
+def below(card: str, second: str) -> tuple[list[dict[str, Any]], Floats]:
     """Cold rows of norms, and log of the time measured over the answer without the factor."""
     found = [row for row in rows(DATA / card.lower() / PLACE / second / "rmsnorm.json.gz") if row["protocol"] == "cold"]
     told = answered(card, found, "cold").latency_us

@@ -43,9 +43,9 @@ def asked(seed: int) -> tuple[str, Question, Space, Demand]:
     gpus = tuple(of.sample(GPUS, of.randint(1, 2)))
     ttft = of.choice((500, 1000, 2000, "p95=1500", "p99=3000"))
     tpot = of.choice((20, 30, 50, "p95=60"))
-    engines = {} if seed < PLANS else {"engines": (ENGINES[seed % len(ENGINES)],)}
+    space = Space(gpus) if seed < PLANS else Space(gpus, engines=(ENGINES[seed % len(ENGINES)],))
     question = Question(of.choice((256, 1000, 2000, 4000)), of.choice((64, 200, 500)), ttft, tpot)
-    return of.choice(MODELS), question, Space(gpus, **engines), Demand(rate=of.choice((2.0, 5.0, 10.0, 20.0, 40.0)))
+    return of.choice(MODELS), question, space, Demand(rate=of.choice((2.0, 5.0, 10.0, 20.0, 40.0)))
 
 
 def check(seed: int, *, wide: bool) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from corpus.cases import held_out_rows
 from docs.tools.stack_comparison_page import draw, fill
-from pipewave.calls.families import Call, from_dict
+from pipewave.calls.families import Attention, Call, from_dict
 from pipewave.physics.demand import Array
 from pipewave.software.stacks import framework
 from studies import rounded
@@ -85,8 +85,9 @@ def stacks(rows: Sequence[Row], found: Array) -> list[Stack]:
 
 
 def _stack(place: Key, found: Array) -> Stack:
-    half, most = np.quantile(found, (0.5, 0.9))
-    return Stack(*place, len(found), float(np.mean(found > 1.0)), float(half), float(most), above(found))
+    family, gpu, name = place
+    half, most = map(float, np.quantile(found, (0.5, 0.9)))
+    return Stack(family, gpu, name, len(found), float(np.mean(found > 1.0)), half, most, above(found))
 
 
 def worst_served(rows: Sequence[Row], found: Array, count: int = LONGEST_LIST) -> list[Served]:
@@ -121,7 +122,7 @@ def _served(rows: Sequence[Row], found: Array, place: Key, members: Sequence[int
 
 def _tokens(call: Call) -> str:
     """How much work: rows, tokens, or requests × new tokens over cache."""
-    if hasattr(call, "q_lens"):
+    if isinstance(call, Attention):
         return f"{len(call.q_lens)} × {call.q_lens[0]} over {call.kv_lens[0]}"
     return str(getattr(call, "m", getattr(call, "tokens", "")))
 
@@ -153,15 +154,16 @@ def main() -> None:
     held_out = held_out_rows(given.data)
     rows = [Row(from_dict(row["case"]), row["gpu"], row["protocol"], row["latency_us"]) for row in held_out]
     found = ratios(rows)
+    frameworks = stacks(rows, found)
     results = {
         "rows": len(rows),
-        "stacks": [asdict(one) for one in stacks(rows, found)],
+        "stacks": [asdict(one) for one in frameworks],
         "implementations": [asdict(one) for one in compare_stacks(rows, found)],
         "worst_served": [asdict(one) for one in worst_served(rows, found)],
     }
-    for one in results["stacks"]:
-        where = f"{one['family']:12} {one['gpu']:20} {one['framework']:14} {one['rows']:6} rows"
-        print(f"{where} {one['slower_share']:6.1%} slower, median {one['median_ratio']:.2f}, {one['above']:5.1%} above")
+    for one in frameworks:
+        where = f"{one.family:12} {one.gpu:20} {one.framework:14} {one.rows:6} rows"
+        print(f"{where} {one.slower_share:6.1%} slower, median {one.median_ratio:.2f}, {one.above:5.1%} above")
     if given.json:
         given.json.write_text(json.dumps(rounded(results), indent=1) + "\n", encoding="utf-8")
     if given.page:

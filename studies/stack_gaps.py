@@ -65,15 +65,16 @@ def ratios(rows: Sequence[Row]) -> Array:
 
 def compare_stacks(rows: Sequence[Row], found: Array | None = None) -> list[Standing]:
     """Standings of all implementations, those that leave most on the table first. `found`: their ratios, if known."""
-    found, together = ratios(rows) if found is None else found, dict[tuple[str, ...], list[int]]()
+    found, together = ratios(rows) if found is None else found, dict[tuple[str, str, str, str, str], list[int]]()
     for index, row in enumerate(rows):
         software = (str(getattr(row.call, "stack", None) or ""), str(getattr(row.call, "impl", None) or ""))
         together.setdefault((row.gpu, row.call.kernel, row.protocol, *software), []).append(index)
     standings = []
     for key, members in together.items():
         own = found[members]
-        shares = (float(np.mean(own > most)) for most in (1.0, FAR))
-        standings.append(Standing(*key, len(own), *shares, *map(float, np.quantile(own, (0.5, 0.9)))))
+        slower, far = (float(np.mean(own > most)) for most in (1.0, FAR))
+        half, most = map(float, np.quantile(own, (0.5, 0.9)))
+        standings.append(Standing(*key, len(own), slower, far, half, most))
     return sorted(standings, key=lambda one: -one.median_ratio)
 
 

@@ -56,10 +56,11 @@ def wavetune(some: Anchors, test: Anchors, *_: Ints) -> Ints:
     for macro in np.unique(macros, axis=0):
         members = np.flatnonzero((macros == macro).all(axis=1))
         buckets = _buckets(some, members, sms)
+        waves = np.array(list(buckets))
         for s in range(len(test.us)) if buckets else ():
             grid, loop = test.counts[s, members[0], :2]
             wave = -(-grid // sms)
-            known = min(buckets, key=lambda one, wave=wave: abs(one - wave))
+            known = int(waves[np.abs(waves - wave).argmin()])
             theta, profiled, best = buckets[known]
             scale = wave / known
             expected = float(np.array([grid / scale * loop, grid / scale, loop, 1.0]) @ theta) * scale

@@ -35,7 +35,7 @@ from pipewave.software import front
 
 MEASURED = Path(__file__).resolve().parents[1] / "data" / "measured"
 FIGURES = ("ttft_ms", "tpot_ms", "output_tokens_per_s")
-GRID = {
+GRID: dict[str, tuple[Any, ...]] = {
     "transit_us": (3_000.0, 7_000.0, 12_000.0, 20_000.0),
     "request_us": (1_000.0, 2_000.0, 5_000.0),
     "stream_us": (20.0, 50.0, 100.0),
@@ -114,7 +114,7 @@ def errors(rows: Sequence[Row]) -> Array:
 
 
 def _error(row: Row, found: Row) -> float:
-    return sum(abs(found[name] / row[name] - 1.0) for name in FIGURES[:2])
+    return sum(abs(float(found[name] / row[name]) - 1.0) for name in FIGURES[:2])
 
 
 def chosen(rows: Sequence[Row], off: Array, model: str) -> front.Front:

@@ -65,4 +65,5 @@ def as_a_process(*words: str, encoding: str = "utf-8", env: Mapping[str, str] | 
         main()
     gc.set_threshold(*collected_after)
     out.flush()
+    assert isinstance(ended.value.code, int)
     return Result(ended.value.code, out.buffer.getvalue().decode(encoding), err.getvalue())

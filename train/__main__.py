@@ -26,7 +26,7 @@ from pathlib import Path
 from train import ceilings, evaluate, export, fit, kept, refresh, registry
 from train.cards import RUNS, TABLES, WEIGHTS, read, write
 from train.net import nets
-from train.rows import load
+from train.rows import Floats, load
 from train.run import load_predictions
 from train.splits import UNSEEN
 
@@ -100,7 +100,7 @@ def ceiling(net: str, options: argparse.Namespace) -> None:
 
 def heldout(net: str, options: argparse.Namespace) -> None:
     """Keep a sample of what members of the net's runs said of rows that they never saw."""
-    folder, found = options.runs / net, {}
+    folder, found = options.runs / net, dict[str, tuple[Floats, Floats]]()
     known = load(folder / "rows.npz")
     for run in (folder / name for name in ("net", "unseen")):
         found |= load_predictions(run) if (run / "predictions.npz").exists() else {}

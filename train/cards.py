@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -53,7 +53,7 @@ def settings(*names: str) -> dict[str, Any]:
 
 def plan_of(kind: type[Plan], given: Mapping[str, Any]) -> Plan:
     """A plan of JSON. ValueError for an unknown field."""
-    unknown = set(given) - {each.name for each in fields(kind)}
+    unknown = set(given) - set(signature(kind).parameters)
     if unknown:
         raise ValueError(f"plan: unknown fields {', '.join(sorted(unknown))}")
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})

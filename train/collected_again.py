@@ -94,7 +94,7 @@ class Again(NamedTuple):
 
     def of(self, at: NDArray[np.bool_]) -> Again:
         """Some of the calls."""
-        return Again(*(column[at] for column in self))
+        return Again(self.error[at], self.scale[at], self.large[at], self.host[at])
 
     def inside(self, interval: Interval) -> dict[str, float]:
         """Share inside an interval, %, of small and of large messages, where there are any."""

@@ -238,7 +238,8 @@ def _maker(pick: random.Random, name: str) -> tuple[Case, Maker]:
 
 def _size(pick: random.Random, low: int, high: int, step: int = 1) -> int:
     """Uniform in its logarithm."""
-    return max(low, round(low * (high / low) ** pick.random() / step) * step)
+    times: float = (high / low) ** pick.random()
+    return max(low, round(low * times / step) * step)
 
 
 def _gemm(pick: random.Random) -> Case:

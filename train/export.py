@@ -189,6 +189,6 @@ def _implementations(text: Mapping[str, NDArray[np.str_]]) -> Iterator[tuple[str
         counts: dict[str, Counter[str]] = {}
         for *key, impl in zip(*(text[name].tolist() for name in (*names, "impl")), strict=True):
             counts.setdefault("|".join(key), Counter())[impl] += 1
-        for key, counter in sorted(counts.items()):
+        for where, counter in sorted(counts.items()):
             plain = {impl: rows for impl, rows in counter.items() if ":" not in impl}
-            yield key, Counter(plain or counter).most_common(1)[0][0]
+            yield where, Counter(plain or counter).most_common(1)[0][0]

@@ -276,7 +276,7 @@ def save(fitted: Fitted, plan: Plan, rows: Rows, folder: Path) -> None:
     save_predictions(folder, fitted.predictions)
     categories = {name: rows.columns[name].values for name in plan.categories}
     log = {"plan": asdict(plan), "features": plan.features or rows.names, "categories": categories, "rows": len(rows)}
-    Run.write(folder, fitted.members, fitted.tensors, log | fitted.record | {"losses": fitted.losses})
+    Run.write(folder, fitted.members, fitted.tensors, {**log, **fitted.record, "losses": fitted.losses})
 
 
 def run(

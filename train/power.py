@@ -227,7 +227,7 @@ def weights(table: pd.DataFrame) -> np.ndarray:
         mine = energy[members]
         weight[members] = (1.0 + np.minimum(mine / mine.mean(), 5.0)) / len(members) ** 0.5
         weight[members] *= 16.0 if table["own"][members].all() else 1.0
-    return weight / weight.mean()
+    return np.asarray(weight / weight.mean())
 
 
 def drawn(rows: Rows, law: Mapping[str, Any]) -> np.ndarray:

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
 
 from corpus import data_dir, lock
@@ -108,7 +109,7 @@ def train(net: str, options: argparse.Namespace) -> None:
         return
     end = time.perf_counter() + options.seconds
     rows = rows_of(net, load_frame(folder / "frame.parquet"))
-    device = options.device or ("cuda" if relearn.torch.cuda.is_available() else "cpu")
+    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     learn = read(folder / "learn.json")["learn"]
     wanted = plan_of(relearn.Plan, settings("relearn", f"{net}.relearn"))
     wanted = replace(wanted, learn=(*wanted.learn, *learn), steps=options.steps or wanted.steps)

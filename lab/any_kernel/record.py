@@ -138,10 +138,9 @@ def decision_us(subject: Subject, torch: Any, kernel: Any, shapes: Sequence[Shap
     kernel.upstream.cache = _Known(kernel.upstream.configs[0])
     parts = [part for call in calls[::2] if (part := _decision(kernel, call)) is not None]
     wholes = [_whole(kernel, call) for call in calls[1::2]]
-    names = ("decision", "repeated"), ("call", "repeated_call", "autotune_call")
-    return {f"{name}_us": float(np.median(ns)) / 1e3
-            for rows, each in zip((parts, wholes), names, strict=True)
-            for name, ns in zip(each, zip(*rows, strict=True), strict=False)}  # fmt: skip
+    taken = dict(zip(("decision", "repeated"), zip(*parts, strict=True), strict=False))
+    taken |= dict(zip(("call", "repeated_call", "autotune_call"), zip(*wholes, strict=True), strict=False))
+    return {f"{name}_us": float(np.median(ns)) / 1e3 for name, ns in taken.items()}
 
 
 def _decision(kernel: Any, call: Call) -> tuple[float, float] | None:

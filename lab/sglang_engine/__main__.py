@@ -143,7 +143,7 @@ def start(given: argparse.Namespace, folder: Path) -> Any:
     """A running engine whose scheduler notes its batches; its config lies in `folder`."""
     from sglang.srt.entrypoints import engine
 
-    class Engine(engine.Engine):  # type: ignore[misc]
+    class Engine(engine.Engine):
         run_scheduler_process_func = staticmethod(scheduler.run)
 
     (folder / "config.json").write_text(json.dumps(config_of(given.model, given.layers)))

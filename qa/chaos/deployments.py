@@ -10,6 +10,7 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,11 +70,9 @@ CLIENTS = (
 
 def lines(pick: random.Random, _folder: Path) -> Iterator[Question]:
     """Experts, drafts, pools, recorded arrivals, batches and the rest of a line's fields."""
-    from pipewave.published.stream import answer_lines
-
     while True:
         line = said(pick.choice(LINES), pick).decode("utf-8", "replace").replace("\n", " ")
-        yield lambda line=line: list(answer_lines([line]))
+        yield partial(answers, line)
 
 
 def options(pick: random.Random, _folder: Path) -> Iterator[Question]:
@@ -82,13 +81,11 @@ def options(pick: random.Random, _folder: Path) -> Iterator[Question]:
         name, known = pick.choice((("estimate", ESTIMATE), ("serve", SERVE)))
         given = {key: value for key, value in known.items() if key in NEEDED or pick.random() < 0.25}
         words = [name, *_words(changed(given, pick)), "--json"]
-        yield lambda words=words: run(words)
+        yield partial(run, words)
 
 
 def swept(pick: random.Random, _folder: Path) -> Iterator[Question]:
     """One field of a line, or one option, set to one odd value: every pair once before any comes again."""
-    from pipewave.published.stream import answer_lines
-
     whole: list[tuple[str, Options]] = [("", line) for line in LINES]
     whole += [(name, known) for name, known in (("estimate", ESTIMATE), ("serve", SERVE))]
     pairs = [(name, known, key, value) for name, known in whole for key in known for value in VALUES]
@@ -98,10 +95,10 @@ def swept(pick: random.Random, _folder: Path) -> Iterator[Question]:
             if name:
                 given = {other: known[other] for other in known if other in NEEDED} | {key: value}
                 words = [name, *_words(given), "--json"]
-                yield lambda words=words: run(words)
+                yield partial(run, words)
             else:
                 line = json.dumps(known | {key: value})
-                yield lambda line=line: list(answer_lines([line]))
+                yield partial(answers, line)
 
 
 def pasted(pick: random.Random, _folder: Path) -> Iterator[Question]:
@@ -109,7 +106,7 @@ def pasted(pick: random.Random, _folder: Path) -> Iterator[Question]:
     while True:
         server, client = (_mangled(pick.choice(known), pick) for known in (SERVERS, CLIENTS))
         words = ["serve", "--gpu", pick.choice(("H200", "B200")), f"--from-command={server}", f"--client={client}"]
-        yield lambda words=words: run([*words, "--json"])
+        yield partial(run, [*words, "--json"])
 
 
 def configs(pick: random.Random, folder: Path) -> Iterator[Question]:
@@ -122,6 +119,13 @@ def configs(pick: random.Random, folder: Path) -> Iterator[Question]:
     while True:
         path.write_bytes(said(pick.choice(known), pick))
         yield lambda: pw.estimate(path, "H200", batch=2, input_len=64, output_len=3, tp=pick.choice((1, 2))).to_dict()
+
+
+def answers(line: str) -> list[dict[str, Any]]:
+    """What `serve --cases` answers to a line."""
+    from pipewave.published.stream import answer_lines
+
+    return list(answer_lines([line]))
 
 
 def run(words: list[str]) -> Any:

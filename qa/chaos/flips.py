@@ -19,6 +19,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -147,12 +148,11 @@ def flips(count: int, seed: int, folder: Path) -> Iterator[tuple[str, int, str]]
     order = (names + list(own) * 40 + [packaged.MANIFEST] * 40 + pick.choices(names, k=count))[:count]
     for path in order:
         for at in flip(path, pick):
+            target = path
             if path == packaged.MANIFEST:
-                name = _named_at(path, at) or packaged.MANIFEST.name
-                read, target = packaged.content, packaged.ROOT / name
-            else:
-                read, target = files[path], path
-            yield str(packaged.name_of(path) or path.name), at, noticed(lambda read=read, at=target: read(at))  # type: ignore[misc]
+                target = packaged.ROOT / (_named_at(path, at) or packaged.MANIFEST.name)
+            read = files.get(path, packaged.content)
+            yield str(packaged.name_of(path) or path.name), at, noticed(partial(read, target))
 
 
 def _named_at(_path: Path, at: int) -> str | None:

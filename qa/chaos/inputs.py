@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -66,14 +67,13 @@ REPLAY: dict[str, Any] = {
 def predictions(pick: random.Random, _folder: Path) -> Iterator[Question]:
     """Lines of cases, as `pipewave predict --cases` reads them, and calls from Python."""
     import pipewave as pw
-    from pipewave.prediction.jsonl import Counts, answer_lines
 
     for case in snapshot.cases(1 << 30, pick.randrange(1 << 30)):
         line = said(case, pick).decode("utf-8", "replace").replace("\n", " ")
         other = changed(case, pick)
         gpu = pick.choice(("H200", "L40S", "NOPE", pick.choice(VALUES)))
-        yield lambda line=line: [_document(text) for text in answer_lines([line], None, Counts())]
-        yield lambda other=other, gpu=gpu: pw.predict([other], gpu).to_dict()
+        yield partial(_documents, line)
+        yield partial(lambda other, gpu: pw.predict([other], gpu).to_dict(), other, gpu)
 
 
 def estimates(pick: random.Random, _folder: Path) -> Iterator[Question]:
@@ -82,7 +82,7 @@ def estimates(pick: random.Random, _folder: Path) -> Iterator[Question]:
 
     while True:
         query = changed(ESTIMATE, pick)
-        yield lambda query=query: pw.estimate(**_named(query)).to_dict()
+        yield partial(lambda query: pw.estimate(**_named(query)).to_dict(), query)
 
 
 def _named(query: dict[str, Any]) -> dict[str, Any]:
@@ -92,11 +92,9 @@ def _named(query: dict[str, Any]) -> dict[str, Any]:
 
 def served(pick: random.Random, _folder: Path) -> Iterator[Question]:
     """Deployments under requests."""
-    from pipewave.published.stream import answer_lines
-
     while True:
         line = said(SERVE, pick).decode("utf-8", "replace").replace("\n", " ")
-        yield lambda line=line: list(answer_lines([line]))
+        yield partial(deployments.answers, line)
 
 
 def replays(pick: random.Random, folder: Path) -> Iterator[Question]:
@@ -126,7 +124,9 @@ def traces(pick: random.Random, _folder: Path) -> Iterator[Question]:
         kind = pick.random()
         text = damaged(pick.choice((*tables, export)), pick) if kind < 0.5 else said(eager, pick)
         known = Workload(deployment) if pick.random() < 0.3 else None
-        yield lambda text=text, known=known: explain_trace(parse(text, "a trace"), gpu="H200", workload=known).to_dict()
+        yield partial(
+            lambda text, known: explain_trace(parse(text, "a trace"), gpu="H200", workload=known).to_dict(), text, known
+        )
 
 
 def _small_trace() -> dict[str, Any]:
@@ -152,7 +152,7 @@ def gpu_files(pick: random.Random, folder: Path) -> Iterator[Question]:
         else:
             path, text = folder / "own.yaml", damaged(GPU_FILE.encode(), pick)
         path.write_bytes(text)
-        yield lambda path=path: pw.predict(pw.gemm(512, 512, 512), find(path)).to_dict()
+        yield partial(lambda path: pw.predict(pw.gemm(512, 512, 512), find(path)).to_dict(), path)
 
 
 def calibrations(pick: random.Random, folder: Path) -> Iterator[Question]:
@@ -183,9 +183,11 @@ AREAS: dict[str, Callable[[random.Random, Path], Iterator[Question]]] = {
 }  # fmt: skip
 
 
-def _document(text: str) -> Any:
-    """An answer line; NaN is no JSON."""
-    return json.loads(text, parse_constant=_no_number)
+def _documents(line: str) -> list[Any]:
+    """What `predict --cases` answers to a line; NaN is no JSON."""
+    from pipewave.prediction.jsonl import Counts, answer_lines
+
+    return [json.loads(text, parse_constant=_no_number) for text in answer_lines([line], None, Counts())]
 
 
 def _no_number(text: str) -> float:

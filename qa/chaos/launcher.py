@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from lab.own_kernels.profile import Calls
 from lab.own_kernels.space import Space
-
-Calls = list[Callable[[], float]]
 
 
 class Formula:

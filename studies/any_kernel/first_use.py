@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,8 @@ class Recorded:
     """A device that answers with what was recorded at the launch last made."""
 
     def __init__(self, space: spaces.Space, draw: int = 0) -> None:
-        self.space, self.peaks, self.env = space, peaks_of_space(space), dict(space.meta["env"])
+        self.space, self.peaks = space, peaks_of_space(space)
+        self.env: Mapping[str, Any] = space.meta["env"]
         self.row, self.now_s, self._pick = 0, 0.0, random.Random(draw)
         self._us, self._held = space.us(), space.held()
 
@@ -82,17 +83,17 @@ def anchored(subject: Subject, space: spaces.Space, count: int, draw: int = 0) -
                       cache=False, device=device)(subject.kernel())  # fmt: skip
 
     def chosen(i: int) -> int:
-        device.row = int(i)
+        device.row = i
         grid, args, kwargs = subject.launch(torch, dict(space.shapes[i]))
         found = kernel.choose(args, kwargs, grid)
         return int(space.default[i]) if found is None else int(found)
 
-    for i in anchors:
+    for i in anchors.tolist():
         chosen(i)
     kernel.options = replace(kernel.options, budget_s=0.0)
     kernel.settle()
     us, halves = space.us()[tests], space.halves()[tests]
-    picked = np.array([chosen(i) for i in tests])
+    picked = np.array([chosen(i) for i in tests.tolist()])
     rows = {"decorator": figures(halves, us, picked, space.default[tests])}
     rows |= {name: score(space, SELECTORS[name], count) for name in ("nearest_key", "one_for_all", "default")}
     return {"kinds": len(kernel.kinds), "reason": kernel.reason, "selectors": rows}

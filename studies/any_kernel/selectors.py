@@ -27,7 +27,7 @@ Selector = Callable[[Anchors, Space], Chosen]  # of the space only what is no ti
 def pipewave(anchors: Anchors, of: Space, there: Model | None = None) -> Chosen:
     """Ours: the laws of `law.model`, fitted to the anchors with what the author would choose there."""
     model = fit(anchors, peaks_of_space(of), None, there, _default_at(of, anchors))
-    return by_model(model, of, np.isfinite(anchors.us).any(axis=0))
+    return by_model(model, of, np.asarray(np.isfinite(anchors.us).any(axis=0)))
 
 
 def by_model(model: Model, of: Space, usable: NDArray[np.bool_]) -> Chosen:

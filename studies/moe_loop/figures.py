@@ -62,7 +62,7 @@ def geomean(values: Array) -> float:
     return float(np.exp(np.log(values).mean()))
 
 
-def separation(of: Sequence[Layer]) -> dict[str, dict[str, float]]:
+def separation(of: Sequence[Layer]) -> dict[str, dict[str, float | None]]:
     """Correlation of the flag, and of the log of the gap, with the log of what is gained over vLLM as served."""
     gap = np.log(column(of, lambda layer: layer.served / layer.ceiling))
     flag, found = (gap > 0).astype(float), {}

@@ -63,7 +63,7 @@ def weight(frame: pd.DataFrame, balanced: Floats) -> Floats:
 
 def usual(rows: Rows) -> NDArray[np.bool_]:
     """Rows that default implementations are taken from: encoders run kernels of their own."""
-    return rows.columns["phase"].text() != "encoder"
+    return np.asarray(rows.columns["phase"].text() != "encoder")
 
 
 def card(net: str, known: dict[str, Any]) -> dict[str, Any]:
@@ -109,10 +109,10 @@ def _by_call(net: str) -> dict[str, str]:
     return found
 
 
-def _coarser(key: str) -> str | None:
-    """The key that answers where this one is missing; None of keys that other look-ups need."""
+def _coarser(key: str) -> str:
+    """The key that answers where this one is missing; empty of keys that other look-ups need."""
     parts = key.split("|")
-    return "|".join(parts[:-1]) if len(parts) > FINER + 1 else None
+    return "|".join(parts[:-1]) if len(parts) > FINER + 1 else ""
 
 
 def _capability(key: str) -> bool:
