@@ -93,4 +93,5 @@ def _compare(key: tuple[str, str, str], rows: list[dict[str, Any]], protocol: st
     }
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -2,7 +2,7 @@
 of its middle, over time, and whether it kept up.
 
 A closed loop begins with all its requests at once, whose prompts wait for one another; no such crowd comes again. What
-`plan` answers is a deployment that has been loaded for long, which is the middle (`python -m studies.plan_steady`).
+`plan` answers is a deployment that has been loaded for long, which is the middle.
 """
 
 from __future__ import annotations
