@@ -48,6 +48,12 @@ class KvBudget:
         """Pages of a request whose cache has so many tokens, its states' among them."""
         return self.pages_for(tokens) + self.state_pages
 
+    def too_small(self, tokens: int) -> DoesNotFit:
+        """The error of a request whose cache has so many tokens at its end."""
+        size = self.pages * self.page_size
+        wrong = f"a request of {tokens} tokens does not fit the KV cache of {size} tokens"
+        return DoesNotFit(f"{wrong}; use more GPUs or shorter requests", field="gpu")
+
     def usable_prefix(self, found: Ints, step_tokens: int) -> Ints:
         """Tokens that can be used of cached prefixes of so many tokens, [request]; `step_tokens`: of a step, where
         prompts part behind these prefixes (0: they do not).

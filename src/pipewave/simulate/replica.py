@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipewave.errors import DoesNotFit
 from pipewave.physics.demand import Array
 from pipewave.simulate.engine_step import Step, StepTimer
 from pipewave.simulate.kv_budget import KvBudget
@@ -99,7 +98,7 @@ class Replica:
         self.compiled = set[int]() if compiled is None else compiled
         ends = traffic.input_len + traffic.output_len - 1  # the last token is never cached
         if self.cache is None and kv.held(int(ends.max())) > kv.pages:  # the longest must fit when it is alone
-            self._too_small(int(ends.argmax()))
+            raise kv.too_small(int(ends.max()))
 
     @property
     def idle(self) -> bool:
@@ -240,7 +239,7 @@ class Replica:
         while self.opening > self.free and self.decoding:
             victim = next(one for one in iter(self.order.pop, None) if one in self.begun or one in self.partial)
             if self.decoding == 1 and not self.partial:
-                self._too_small(victim)
+                raise self.kv.too_small(self._end(victim))
             self._evict(victim)
             step.preempted += 1
 
@@ -253,7 +252,7 @@ class Replica:
             need = match.takes
         if need + reserved > self.free:
             if not self.running and not step.pieces:
-                self._too_small(request)
+                raise self.kv.too_small(self._end(request))
             return False
         self.waiting.popleft()
         if self.cache:
@@ -288,22 +287,22 @@ class Replica:
             self._release(request, self.tokens(request), done)
             self.owed -= self._left(request) + 1
         else:
-            began, length = self.begun.pop(request)
-            self.owed -= self._left(request) - (self.tick - began)
-            due = began + self._left(request)
-            self.finish[due].remove(request)
-            self._leave(request, began, length)
+            began, left = self._leave(request), self._left(request)
+            self.owed -= left - (self.tick - began)
+            self.finish[began + left].remove(request)
             self.made[request] = self.made.get(request, 0) + 1 + self.tick - began
         self.running -= 1
         self.waiting.appendleft(request)
 
-    def _leave(self, request: int, began: int, length: int) -> None:
-        """Take a decoding request out of the sums."""
+    def _leave(self, request: int) -> int:
+        """Take a decoding request out of the sums; returns the tick at which it began."""
+        began, length = self.begun.pop(request)
         now = length + self.tick - began
         self.decoding -= 1
         self.cached -= now
         self.opens[self._opening(began, length)] -= 1
         self._release(request, now)
+        return began
 
     def _release(self, request: int, length: int, done: int | None = None) -> None:
         """Free the pages of a request of `length` tokens, `done` (None: all) of them computed, less those of others."""
@@ -325,8 +324,7 @@ class Replica:
         self.cached += self.decoding
         self.owed -= self.decoding
         for request in self.finish.pop(self.tick, ()):
-            began, length = self.begun.pop(request)
-            self._leave(request, began, length)
+            self._leave(request)
             self.running -= 1
             step.done.append(request)
 
@@ -347,10 +345,6 @@ class Replica:
             self.decoding += 1
             self.cached += length
 
-    def _too_small(self, request: int) -> None:
-        tokens = self.tokens(request) + max(self._left(request), 0)
-        raise DoesNotFit(
-            f"a request of {tokens} tokens does not fit the KV cache of {self.kv.pages * self.kv.page_size} "
-            f"tokens; use more GPUs or shorter requests",
-            field="gpu",
-        )
+    def _end(self, request: int) -> int:
+        """Tokens that a request holds when it is done."""
+        return self.tokens(request) + max(self._left(request), 0)
