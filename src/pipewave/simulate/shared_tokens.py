@@ -84,62 +84,71 @@ def of_hashes(
     output_len: NDArray[np.int64],
     block_tokens: int = HASHED,
 ) -> SharedTokens:
-    """The tree of hashed blocks of prompts. A hash stands for its block and all in front of it.
+    """The tree of hashed blocks of prompts.
 
     Hashes say nothing of answers. Where one prompt alone goes on from another one's whole blocks, the answer is taken
     to be what follows there, as in the next turn of a conversation.
     """
-    child: dict[tuple[int, int], int] = {}  # (node, hash) → node; 0 is the root
-    parent, branches, prompt_ends = [0], [0], [False]
-    goes_on: dict[int, int] = {}  # node → the whole block behind it, 0 where there are several
-    paths = []
-    for listed, prompt in zip(hashes, input_len, strict=True):
+    tree, prompts = BlockTree(block_tokens), input_len.tolist()
+    paths = [tree.add(listed, prompt) for listed, prompt in zip(hashes, prompts, strict=True)]
+    whole = (input_len + output_len).tolist()
+    walks = [tree.with_answer(*one) for one in zip(paths, prompts, whole, strict=True)]
+    segment, begins, ends = tree.segments()
+    found = tuple(tuple(dict.fromkeys(segment[node] for node in nodes)) for nodes, _ in walks)
+    return SharedTokens(found, tuple(tokens for _, tokens in walks), tuple(begins), tuple(ends), block_tokens)
+
+
+class BlockTree:
+    """Hashed blocks as nodes, each behind its parent; a hash stands for its block and all in front of it."""
+
+    def __init__(self, block_tokens: int) -> None:
+        self.block_tokens = block_tokens
+        self.child: dict[tuple[int, int], int] = {}  # (node, hash) → node; 0 is the root
+        self.parent, self.depth, self.branches, self.prompt_ends = [0], [0], [0], [False]  # [node]
+        self.goes_on: dict[int, int] = {}  # node → the whole block behind it, 0 where there are several
+
+    def add(self, hashes: Sequence[int], prompt: int) -> list[int]:
+        """The nodes of a prompt of so many tokens."""
         node, path = 0, list[int]()
-        for index, block in enumerate(listed):
-            known = child.get((node, block))
-            if known is None:
-                known = child[node, block] = len(parent)
-                branches[node] += 1
-                if (index + 1) * block_tokens <= prompt:
-                    goes_on[node] = 0 if node in goes_on else known
-                parent.append(node)
-                branches.append(0)
-                prompt_ends.append(False)
+        for block in hashes:
+            known = self.child.setdefault((node, block), len(self.parent))
+            if known == len(self.parent):
+                self.parent.append(node)
+                self.depth.append(len(path) + 1)
+                self.branches.append(0)
+                self.prompt_ends.append(False)
+                self.branches[node] += 1
+                if self.depth[known] * self.block_tokens <= prompt:
+                    self.goes_on[node] = 0 if node in self.goes_on else known
             node = known
             path.append(node)
-        prompt_ends[node] = True
-        paths.append(path)
-    walks = [
-        _with_answer(path, int(prompt), int(prompt + answer), block_tokens, goes_on)
-        for path, prompt, answer in zip(paths, input_len, output_len, strict=True)
-    ]
-    depth, segment = [0] * len(parent), [-1] * len(parent)
-    begins, ends = list[int](), list[int]()
-    for node in range(1, len(parent)):
-        before = parent[node]
-        depth[node] = depth[before] + 1
-        if before and branches[before] == 1 and not prompt_ends[before]:
-            segment[node] = segment[before]
-        else:
-            segment[node] = len(begins)
-            begins.append(depth[before] * block_tokens)
-            ends.append(0)
-        ends[segment[node]] = depth[node] * block_tokens
-    found = tuple(tuple(dict.fromkeys(segment[node] for node in nodes)) for nodes, _ in walks)
-    told = tuple(tokens for _, tokens in walks)
-    return SharedTokens(found, told, tuple(begins), tuple(ends), block_tokens)
+        self.prompt_ends[node] = True
+        return path
 
+    def with_answer(self, path: list[int], prompt: int, whole: int) -> tuple[list[int], int]:
+        """A prompt's nodes, and those of its answer where one prompt goes on from it; and the tokens that they tell.
+        `whole`: tokens of both.
+        """
+        size = self.block_tokens
+        full = prompt // size
+        node = path[full - 1] if 0 < full <= len(path) else 0
+        nodes = path[:full]
+        while node and self.goes_on.get(node) and len(nodes) * size < whole:
+            node = self.goes_on[node]
+            nodes.append(node)
+        if len(nodes) * size <= prompt:
+            return path, min(prompt, len(path) * size)
+        return nodes, min(whole, len(nodes) * size)
 
-def _with_answer(
-    path: list[int], prompt: int, whole: int, block_tokens: int, goes_on: dict[int, int]
-) -> tuple[list[int], int]:
-    """A prompt's nodes, and those of its answer where one prompt goes on from it; and the tokens that they tell."""
-    full = prompt // block_tokens
-    node = path[full - 1] if 0 < full <= len(path) else 0
-    nodes = path[:full]
-    while node and goes_on.get(node) and len(nodes) * block_tokens < whole:
-        node = goes_on[node]
-        nodes.append(node)
-    if len(nodes) * block_tokens <= prompt:
-        return path, min(prompt, len(path) * block_tokens)
-    return nodes, min(whole, len(nodes) * block_tokens)
+    def segments(self) -> tuple[list[int], list[int], list[int]]:
+        """The segment of each node, stretches without a branch or an end; tokens in front of each, and to its end."""
+        segment, begins, ends = [-1], list[int](), list[int]()
+        for before, depth in zip(self.parent[1:], self.depth[1:], strict=True):
+            if before and self.branches[before] == 1 and not self.prompt_ends[before]:
+                segment.append(segment[before])
+            else:
+                segment.append(len(begins))
+                begins.append((depth - 1) * self.block_tokens)
+                ends.append(0)
+            ends[segment[-1]] = depth * self.block_tokens
+        return segment, begins, ends

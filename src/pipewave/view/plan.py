@@ -92,37 +92,52 @@ def _winner(answer: Mapping[str, Any]) -> doc.Facts:
     split = f"TP {row['tp']}, PP {row['pp']}, EP {row['ep']}, DP {row['dp']}, {row['engine']}"
     split += "" if row["drafts"] == "none" else f", drafts {row['drafts']}"
     split += "" if row["engines"] == "one" else f", engines apart: {row['engines']}"
-    times = [("first token", "ttft_ms"), ("a later token", "tpot_ms")]
-    facts = [
-        doc.Fact(name, f"{row['replicas']} × {row['gpus']} × {row['gpu']}", split),
-        doc.Fact("requests per second", doc.number(float(row["requests_per_s"])),
-             f"{100 * fleet['utilisation']:.0f} % of what it serves within the limits"),
-        *(doc.Fact(what, doc.ms(row[key]), f"90 % {doc.ends(row[f'{key}_low'], row[f'{key}_high'])}")
-          for what, key in times),
-    ]  # fmt: skip
+    used = f"{100 * fleet['utilisation']:.0f} % of what it serves within the limits"
+    facts = [doc.Fact(name, _boards(row), split), doc.Fact("requests per second", _real(row["requests_per_s"]), used)]
+    for name, key in (("first token", "ttft_ms"), ("a later token", "tpot_ms")):
+        facts.append(doc.Fact(name, doc.ms(row[key]), f"90 % {doc.ends(row[f'{key}_low'], row[f'{key}_high'])}"))
+    return doc.Facts((*facts, *_cost(row, fleet), *_energy(row), *_others(answer)))
+
+
+def _cost(row: Mapping[str, Any], fleet: Mapping[str, Any]) -> Iterator[doc.Fact]:
+    """Of the whole fleet and of tokens."""
     if fleet["usd_per_hour"] is None:
-        facts.append(doc.Fact("cost", "no price known"))
-    else:
-        facts.append(doc.Fact("cost", f"{doc.number(float(fleet['usd_per_hour']))} USD an hour",
-                          f"{doc.number(float(fleet['usd_per_month']))} USD a month of 730 hours"))  # fmt: skip
-        facts.append(doc.Fact("a million output tokens", f"{doc.number(float(row[COST]))} USD, prompts included",
-                          f"apart: {doc.number(float(fleet['usd_per_million_input_tokens']))} a million tokens in, "
-                          f"{doc.number(float(fleet['usd_per_million_output_tokens']))} out"))  # fmt: skip
+        yield doc.Fact("cost", "no price known")
+        return
+    month = f"{_real(fleet['usd_per_month'])} USD a month of 730 hours"
+    yield doc.Fact("cost", f"{_real(fleet['usd_per_hour'])} USD an hour", month)
+    read, written = (_real(fleet[f"usd_per_million_{side}_tokens"]) for side in ("input", "output"))
+    apart = f"apart: {read} a million tokens in, {written} out"
+    yield doc.Fact("a million output tokens", f"{_real(row[COST])} USD, prompts included", apart)
+
+
+def _energy(row: Mapping[str, Any]) -> Iterator[doc.Fact]:
+    """Joules, watts and carbon, where they are known."""
     if "power_w" in row:
         co2 = row.get("kg_co2_per_million_tokens")
-        carbon = "" if co2 is None else f", {doc.number(float(co2))} kg CO2 a million tokens"
-        facts.append(doc.Fact("energy", f"{doc.number(float(row['energy_j_per_output_token']))} J an output token",
-                          f"{doc.number(float(row['power_w']))} W of a GPU, "
-                          f"{doc.number(round(row['tokens_per_mwh'] / 1e6))} M tokens a MWh{carbon}"))  # fmt: skip
+        carbon = "" if co2 is None else f", {_real(co2)} kg CO2 a million tokens"
+        meter = f"{doc.number(round(row['tokens_per_mwh'] / 1e6))} M tokens a MWh{carbon}"
+        joules = f"{_real(row['energy_j_per_output_token'])} J an output token"
+        yield doc.Fact("energy", joules, f"{_real(row['power_w'])} W of a GPU, {meter}")
+
+
+def _others(answer: Mapping[str, Any]) -> Iterator[doc.Fact]:
+    """Designs that are better in something else than the winner."""
     for name, field, key, said in (
         ("least energy", "least_energy", "energy_j_per_output_token", "J an output token"),
         ("cheapest likely one", "likely", COST, "USD; may miss a limit"),
     ):
-        if (other := answer.get(field)) and other != row:
+        if (other := answer.get(field)) and other != answer["winner"]:
             limit = f" at {doc.number(other['power_limit_w'])} W" if other.get("power_limit_w") else ""
-            what = f"{other['replicas']} × {other['gpus']} × {other['gpu']}{limit}"
-            facts.append(doc.Fact(name, what, f"{other['engine']}, {doc.number(other[key])} {said}"))
-    return doc.Facts(tuple(facts))
+            yield doc.Fact(name, f"{_boards(other)}{limit}", f"{other['engine']}, {doc.number(other[key])} {said}")
+
+
+def _boards(row: Mapping[str, Any]) -> str:
+    return f"{row['replicas']} × {row['gpus']} × {row['gpu']}"
+
+
+def _real(value: Any) -> str:
+    return doc.number(float(value))
 
 
 def _fleet(fleet: Mapping[str, Any]) -> Iterator[doc.Block]:
