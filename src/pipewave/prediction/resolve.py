@@ -22,12 +22,13 @@ from pipewave.nets.weights_metadata import LEVELS, Interval, WeightsMetadata, al
 from pipewave.physics.cache import SERVING
 from pipewave.physics.power import Draw, draw_of
 from pipewave.prediction.columns import options_of
-from pipewave.prediction.fallback import Query, choose
+from pipewave.prediction.fallback import Candidate, Query, choose
 from pipewave.software import stacks
 from pipewave.software.ageing import age, other_kernels
 
 REVEALING = ("config", "tile", "ctas")  # options that say how a call was implemented, not what it computes
-UNTRAINED = {"measured_gpu": Interval(1.0), "same_architecture": Interval(1.5), "new_architecture": Interval(2.0)}
+UNSEEN = "new_architecture"  # the basis of answers whose architecture no row is of
+UNTRAINED = {"measured_gpu": Interval(1.0), "same_architecture": Interval(1.5), UNSEEN: Interval(2.0)}
 # What a what-if may change and still be answered as its original times what physics says.
 RATES = frozenset((
     "boost_clock_mhz", "sustained_clock_mhz", "fp32_tflops", "tf32_tflops", "fp16_tflops", "bf16_tflops", "fp8_tflops",
@@ -66,43 +67,59 @@ def resolve(
 ) -> tuple[Context, Source]:
     """Decide which software a batch is answered from, and say what was substituted. Raises UnsupportedDtype."""
     gpu.peak_flops(dtype)
-    if gpu.traits.stand_in:
-        kind = f"{family.name} {dict(options).get('phase', '')}".strip()
-        stack, impl = gpu.traits.stand_in_kernels.get(kind, (gpu.traits.stand_in, None))
     if family.dtypes and dtype not in family.dtypes:
         runs = ", ".join(family.dtypes)
         raise UnsupportedDtype(f"{family.name} has no kernels of dtype {dtype!r}: it has {runs}", field="dtype")
+    given = dict(options)
+    if gpu.traits.stand_in:
+        kind = f"{family.name} {given.get('phase', '')}".strip()
+        stack, impl = gpu.traits.stand_in_kernels.get(kind, (gpu.traits.stand_in, None))
     net = net_name(family, options)
     learned = trained(net)
     if learned is None:
-        used = stack or stacks.DEFAULT[protocol]
-        source = Source("new_architecture", impl or "", used, LEVELS[-1])
-        return Context(gpu, dtype, protocol, used, impl or "", options), source
-    seen, card = measured_protocol(protocol), learned.card
-    named, stack = stack, stacks.versioned(stack, protocol, [name for names in card.stacks.values() for name in names])
+        used, runs = stack or stacks.DEFAULT[protocol], impl or ""
+        return Context(gpu, dtype, protocol, used, runs, options), Source(UNSEEN, runs, used, LEVELS[-1])
+    known = [name for names in learned.card.stacks.values() for name in names]
+    named, stack = stack, stacks.versioned(stack, protocol, known)
     lacks = stacks.lacks(named) if named else ""
     guessed = f"{named} names no {lacks}: {stack} assumed" if lacks and named != stack else ""
-    given = dict(options)
-    query = Query(stack, gpu.base_gpu, kind_of(dtype, given.get("kv_dtype")), seen, net, gpu.compute_capability)
+    kinds, seen = kind_of(dtype, given.get("kv_dtype")), measured_protocol(protocol)
+    query = Query(stack, gpu.base_gpu, kinds, seen, net, gpu.compute_capability)
     # What a stack chooses its implementation by; a cache without a type of its own has that of the call.
     values = {"kv_dtype": dtype} | {name: value for name, value in given.items() if value is not None}
     selectors = tuple(str(values.get(name)) for name in family.selected_by)
     found, runs, said = choose(learned, query, gpu, impl, selectors)
+    other, aged, least = _version_gap(query, found, impl)
+    notes = tuple(filter(None, (guessed, *said)))
+    source = Source(UNSEEN, runs, found.stack, found.level, notes, aged=aged, least=least)
+    ctx = Context(gpu, dtype, protocol, found.measured_as, runs, options, other)
+    return ctx, _on_ground(source, learned.card, gpu, dtype, protocol)
+
+
+def _version_gap(query: Query, found: Candidate, impl: str | None) -> tuple[str, float, float]:
+    """The version that is asked for where another one of its framework answers, of which what is known by rule still
+    holds; by what intervals are widened for the time between the two; and their half-width in log time at least.
+    """
+    stack, used = query.stack or "", found.measured_as
+    if stack in ("", used) or stacks.framework(stack) != stacks.framework(used) or not stacks.version(stack):
+        return "", 1.0, 0.0
+    if found.level != LEVELS[2]:
+        return stack, 1.0, 0.0
+    older = age(used, stack)
+    least = other_kernels(query.net) if not impl and query.changed(used) else 0.0
+    return stack, older.factor(query.net) if older else 1.0, least
+
+
+def _on_ground(source: Source, card: WeightsMetadata, gpu: GPU, dtype: str, protocol: str) -> Source:
+    """The source with how familiar its ground is: of which GPUs rows were trained on."""
+    seen = measured_protocol(protocol)
     basis = card.basis(gpu.name, gpu.compute_capability, dtype, seen)
     near = any((gpu.base_gpu, kind, seen) in card.trained for kind in alike(dtype))
-    elsewhere = _rows_elsewhere(card, gpu, dtype, protocol) if basis != "measured_gpu" else ""
     reference = "" if near else _reference_gpu(card, gpu, dtype, seen)
-    used = found.measured_as
-    same = stack and stack != used and stacks.framework(stack) == stacks.framework(used)
-    other = stack if stack and same and stacks.version(stack) else ""  # what is known of it by rule still holds
-    nearest = bool(other) and found.level == LEVELS[2]
-    older = age(used, other) if nearest else None
-    least = other_kernels(net) if nearest and not impl and query.changed(used) else 0.0
-    notes = tuple(filter(None, (guessed, *said, elsewhere)))
-    sibling = basis == "new_architecture" and bool(reference) and gpu.traits.family_code
-    aged = older.factor(net) if older else 1.0
-    source = Source(basis, runs, found.stack, found.level, notes, near, reference, aged, least, sibling)
-    return Context(gpu, dtype, protocol, used, runs, options, other), source
+    sibling = basis == UNSEEN and bool(reference) and gpu.traits.family_code
+    elsewhere = _rows_elsewhere(card, gpu, dtype, protocol) if basis != "measured_gpu" else ""
+    notes = (*source.notes, elsewhere) if elsewhere else source.notes
+    return replace(source, basis=basis, notes=notes, near=near, reference_gpu=reference, sibling=sibling)
 
 
 def _reference_gpu(card: WeightsMetadata, gpu: GPU, dtype: str, protocol: str) -> str:
@@ -244,7 +261,7 @@ def corrected(source: Source, correction: Correction) -> Source:
 def assuming(family: Family, ctx: Context, source: Source) -> Source:
     """What rests on an assumption that no row shows is as uncertain as a new architecture, and says so."""
     said = family.assumed(ctx) if family.assumed else ""
-    return replace(with_note(source, said), basis="new_architecture") if said else source
+    return replace(with_note(source, said), basis=UNSEEN) if said else source
 
 
 @lru_cache(maxsize=4096)
