@@ -235,8 +235,7 @@ def _static_answer(case: Case, stated: Stated, traffic: Traffic) -> dict[str, An
     setup, notes, _ = fill(stated, traffic)
     budget = case.max_num_batched_tokens or STEP_TOKENS
     batch = StaticBatch(len(traffic), int(traffic.input_len[0]), int(traffic.output_len[0]), budget)
-    given = not setup.version_assumed
-    found = static_estimate(stated.model, find_gpu(stated.gpu), setup, batch, version_given=given)
+    found = static_estimate(stated.model, find_gpu(stated.gpu), setup, batch)
     tokens = 1e3 * float(traffic.output_len.sum())
     times: dict[str, float] = {}
     for side, other in (("", ""), ("_low", "_high"), ("_high", "_low")):

@@ -21,7 +21,7 @@ from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
 from pipewave.models import ModelSpec
 from pipewave.models.kernels import Deployment
-from pipewave.models.shard import ALONE, Parallel
+from pipewave.models.shard import ALONE
 from pipewave.published.recipes import Recipe, Requests, find
 from pipewave.simulate.pools import Side
 from pipewave.simulate.setup import Setup
@@ -264,7 +264,7 @@ def _recipe(stated: Stated, setup: Setup, version: Version, flight: int | None, 
     setup = pools[1].of(setup) if pools else setup
     engine = find_engine(setup.engine)
     try:
-        parallel = Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
+        parallel = setup.parallel
     except CannotShard:
         parallel = ALONE
     facts = Deployment(stated.model, parallel).facts(find_gpu(stated.gpu))

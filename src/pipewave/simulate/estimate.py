@@ -18,23 +18,20 @@ from pipewave.gpus import find as find_gpu
 from pipewave.models import ModelSource, ModelSpec, load
 from pipewave.models.kernels import Deployment
 from pipewave.models.lora_and_drafts import notes as draft_notes
-from pipewave.models.shard import Parallel
 from pipewave.physics.energy import limited
 from pipewave.physics.power import Board, board_of
 from pipewave.results import Shown
 from pipewave.simulate.drafting import with_drafter
-from pipewave.simulate.interval import Uncertainty, interval_ends, server_of
+from pipewave.simulate.interval import interval_ends
 from pipewave.simulate.kv_budget import KvBudget, kv_budget, requests_at_once
 from pipewave.simulate.policies import SchedulingPolicy, policy_of
 from pipewave.simulate.power import energy_figures
 from pipewave.simulate.setup import Setup
-from pipewave.simulate.speculative import Speculative
 from pipewave.simulate.speculative import of as speculative_of
 from pipewave.simulate.static_batch import TIMES, Schedule, StaticBatch, Timeline, drafted_tpot_ms, queued_times
-from pipewave.software.engine import names_known_version
 from pipewave.software.front import Host, host_of
 from pipewave.step import Engine, Runner
-from pipewave.step.memory import budget
+from pipewave.step.memory import Budget, budget
 
 LARGEST = 1 << 22
 STEP_TOKENS = 8192  # of a step, where nothing says it
@@ -153,39 +150,17 @@ def estimate(
 
 
 def static_estimate(
-    model: ModelSpec,
-    gpu: GPU,
-    setup: Setup,
-    batch: StaticBatch,
-    *,
-    host: Host | None = None,
-    version_given: bool | None = None,
+    model: ModelSpec, gpu: GPU, setup: Setup, batch: StaticBatch, *, host: Host | None = None
 ) -> Estimate:
     """Time and memory of a static batch, for every door: `estimate` and the mode of `serve --cases`. Raises as these.
 
     Steps take the budget of `batch`, which holds the requests of all data-parallel ranks, not that of `setup`.
-    version_given: whether the engine's version was named; by default, whether the set-up names it.
     """
-    spec, drafting = for_output(model, batch.output_len), setup.speculative
-    if drafting or setup.max_num_batched_tokens:
-        setup = replace(setup, max_num_batched_tokens=None, speculative=drafting.by(spec) if drafting else None)
-    parallel = Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
-    runner = _served(spec, parallel, gpu, setup, host)
-    # The fullest rank: the others have as many requests or one less.
-    prompt = batch.input_len + image_tokens(spec, setup.images)
-    rank = replace(batch, requests=-(-batch.requests // setup.dp), input_len=prompt)
-    memory = _budget(runner.deployment, runner.gpu, runner.engine, max_batched_tokens=rank.budget)
-    memory = with_drafter(memory, runner, setup.speculative) if setup.speculative else memory
-    kv = _kv_budget(runner, memory, prompt + rank.output_len, rank.budget)
-    policy = policy_of(runner.engine, setup, kv, max_batched_tokens=rank.budget)
-    held = requests_at_once(runner.deployment, memory, rank.requests, prompt + rank.output_len, rank.budget)
-    rank = replace(rank, output_len=max(rank.output_len, 1))  # an embedding takes the step of a first token
-    run = replace(rank, requests=min(held, policy.max_requests))
-    drafts = setup.speculative.spread if setup.speculative else 0.0
-    named = names_known_version(setup.engine) if version_given is None else version_given
-    timeline = Timeline(runner, Schedule.of(policy, kv, run))
-    uncertain = Uncertainty(runner.usual()[0], server_of(runner.engine), named, setup.dp > 1, drafts=drafts)
-    times, notes = _times(timeline, policy, kv, rank, setup.speculative)
+    ready = ReadyBatch.of(model, gpu, setup, batch, host)
+    timeline, setup, gpus, rank = ready.timeline, ready.setup, ready.setup.parallel.world, ready.rank
+    runner, spec = timeline.runner, timeline.runner.deployment.model
+    uncertain = setup.uncertainty(runner.engine, runner.usual()[0])
+    times, notes = ready.times()
     breakdown = timeline.breakdown()
     if setup.images:  # those of each prompt are encoded before it, one prompt after the other
         each = float(runner.price([runner.deployment.images(setup.images)]).us[0]) * rank.requests * 1e-3
@@ -196,36 +171,66 @@ def static_estimate(
         model=spec.name,
         gpu=runner.gpu.name,
         engine=runner.engine.name,
-        gpus=parallel.world,
+        gpus=gpus,
         **times,
         **interval_ends(times, uncertain),
         output_tokens_per_s=0.0 if spec.pooled else 1e3 * batch.requests * rank.output_len / times["e2e_ms"],
-        memory_gib=timeline.memory_gib(memory),
+        memory_gib=timeline.memory_gib(ready.memory),
         breakdown=breakdown,
         basis=timeline.basis(),
         notes=(*spec.notes, *lengths, *timeline.steps.notes, INSIDE_NOTE, uncertain.note(), *notes),
-        **_energy(times, timeline.watts(), parallel.world, tokens, board_of(gpu), uncertain.half("e2e_ms")),
+        **_energy(times, timeline.watts(), gpus, tokens, board_of(gpu), uncertain.half("e2e_ms")),
     )
 
 
-def _times(
-    timeline: Timeline, policy: SchedulingPolicy, kv: KvBudget, rank: StaticBatch, how: Speculative | None
-) -> tuple[dict[str, float], list[str]]:
-    """Times of all requests of a rank, with what drafts, and notes. A single token is not drafted for."""
-    runner, run, times, notes = timeline.runner, timeline.plan.batch, timeline.times(), list[str]()
-    spec = runner.deployment.model
-    if how and run.output_len > 1 and not spec.pooled:
-        tpot = drafted_tpot_ms(runner, how, run)
-        times |= {"tpot_ms": tpot, "e2e_ms": times["prefill_ms"] + (run.output_len - 1) * tpot}
-        notes += draft_notes(spec, how.method)
-        notes.append(f"drafts by {how.method}: {how.mean:.2f} tokens a step; the breakdown is of a step without them")
-    if run.requests < rank.requests:
-        times = dict(queued_times(runner, policy, kv, rank, how))
-        notes.append(
-            f"{run.requests} requests a rank run at once (KV cache, limit of requests): the others wait their turn; "
-            "breakdown and memory are those of a full batch"
-        )
-    return times, notes
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadyBatch:
+    """A static batch on its engine: how many of its requests run at once, and in which steps."""
+
+    setup: Setup
+    rank: StaticBatch  # of the fullest rank: the others have as many requests or one less
+    memory: Budget
+    kv: KvBudget
+    policy: SchedulingPolicy
+    timeline: Timeline  # of those that run at once
+
+    @classmethod
+    def of(cls, model: ModelSpec, gpu: GPU, setup: Setup, batch: StaticBatch, host: Host | None) -> ReadyBatch:
+        """Arguments as those of `static_estimate`."""
+        spec, drafting = for_output(model, batch.output_len), setup.speculative
+        if drafting or setup.max_num_batched_tokens:
+            setup = replace(setup, max_num_batched_tokens=None, speculative=drafting.by(spec) if drafting else None)
+        runner = _served(spec, gpu, setup, host)
+        prompt, step_tokens = batch.input_len + image_tokens(spec, setup.images), batch.budget
+        memory = _budget(runner.deployment, runner.gpu, runner.engine, max_batched_tokens=step_tokens)
+        memory = with_drafter(memory, runner, setup.speculative) if setup.speculative else memory
+        requests, longest = -(-batch.requests // setup.dp), prompt + batch.output_len
+        kv = _kv_budget(runner, memory, longest, step_tokens)
+        policy = policy_of(runner.engine, setup, kv, max_batched_tokens=step_tokens)
+        held = requests_at_once(runner.deployment, memory, requests, longest, step_tokens)
+        output = max(batch.output_len, 1)  # an embedding takes the step of a first token
+        rank = StaticBatch(requests, prompt, output, step_tokens)
+        run = replace(rank, requests=min(held, policy.max_requests))
+        return cls(setup, rank, memory, kv, policy, Timeline(runner, Schedule.of(policy, kv, run)))
+
+    def times(self) -> tuple[dict[str, float], list[str]]:
+        """Times in ms of all requests of a rank, with what drafts, and notes. A single token is not drafted for."""
+        timeline, how, rank = self.timeline, self.setup.speculative, self.rank
+        runner, run, times, notes = timeline.runner, timeline.plan.batch, timeline.times(), list[str]()
+        spec = runner.deployment.model
+        if how and run.output_len > 1 and not spec.pooled:
+            tpot = drafted_tpot_ms(runner, how, run)
+            times |= {"tpot_ms": tpot, "e2e_ms": times["prefill_ms"] + (run.output_len - 1) * tpot}
+            notes += draft_notes(spec, how.method)
+            drafted = f"drafts by {how.method}: {how.mean:.2f} tokens a step"
+            notes.append(f"{drafted}; the breakdown is of a step without them")
+        if run.requests < rank.requests:
+            times = dict(queued_times(runner, self.policy, self.kv, rank, how))
+            notes.append(
+                f"{run.requests} requests a rank run at once (KV cache, limit of requests): the others wait their "
+                "turn; breakdown and memory are those of a full batch"
+            )
+        return times, notes
 
 
 def _energy(
@@ -244,10 +249,10 @@ def _energy(
 
 
 @lru_cache(maxsize=256)
-def _served(model: ModelSpec, parallel: Parallel, gpu: GPU, setup: Setup, host: Host | None) -> Runner:
+def _served(model: ModelSpec, gpu: GPU, setup: Setup, host: Host | None) -> Runner:
     """The deployment of a set-up. Raises CannotShard, BadInput."""
-    parallel.check(model)
-    runner = Runner.of(Deployment(model, parallel, setup.kv_dtype), gpu, setup.program())
+    setup.parallel.check(model)
+    runner = Runner.of(Deployment(model, setup.parallel, setup.kv_dtype), gpu, setup.program())
     return runner.hosted(host) if host else runner
 
 

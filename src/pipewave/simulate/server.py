@@ -10,11 +10,10 @@ from pipewave.gpus import find as find_gpu
 from pipewave.models import ModelSource, ModelSpec, load
 from pipewave.models.kernels import Deployment
 from pipewave.models.lora_and_drafts import notes as draft_notes
-from pipewave.models.shard import Parallel
 from pipewave.nets.calibration import corrections
 from pipewave.physics.power import board_of
 from pipewave.simulate.drafting import Drafted, Drafter, with_drafter
-from pipewave.simulate.interval import Uncertainty, server_of
+from pipewave.simulate.interval import Uncertainty
 from pipewave.simulate.kv_budget import KvBudget, kv_budget, offloaded, with_adapters
 from pipewave.simulate.policies import SchedulingPolicy, policy_of
 from pipewave.simulate.power import Boards
@@ -23,7 +22,6 @@ from pipewave.simulate.simulation import Pool
 from pipewave.simulate.speculative import Speculative
 from pipewave.simulate.step_grids import Sizes
 from pipewave.simulate.step_table import StepTable
-from pipewave.software.engine import names_known_version
 from pipewave.step import Runner, find_engine
 from pipewave.step.memory import Budget, budget
 
@@ -92,9 +90,8 @@ def worked_out(
         setup = replace(setup, replicas=setup.replicas * setup.dp, dp=1)
     drafts = setup.speculative.by(spec) if setup.speculative else None
     setup = replace(setup, speculative=drafts, front=setup.front_end)
-    program, parallel = setup.program(), Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
-    parallel.check(spec)
-    runner = Runner.of(Deployment(spec, parallel, setup.kv_dtype, lora=setup.lora), gpu, program)
+    setup.parallel.check(spec)
+    runner = Runner.of(Deployment(spec, setup.parallel, setup.kv_dtype, lora=setup.lora), gpu, setup.program())
     memory = with_drafter(budget(runner.deployment, runner.gpu, runner.engine), runner, setup.speculative)
     memory = with_adapters(memory, runner)
     kv = offloaded(kv_budget(runner, memory, longest), runner, setup.kv_offload_gib)
@@ -105,10 +102,7 @@ def worked_out(
     if setup.images:
         table = table.encoding(float(plain.price([plain.deployment.images(setup.images)]).us[0]))
     drafted = _drafted(table, setup.speculative, sizes, calibrated)
-    named = names_known_version(setup.engine) and not setup.version_assumed
-    open_drafts = drafts.spread if drafts else 0.0
-    uncertain = Uncertainty(table.spread, server_of(runner.engine), named, setup.dp > 1, drafts=open_drafts)
-    return Server(runner, setup, memory, table, policy, kv, uncertain, drafted)
+    return Server(runner, setup, memory, table, policy, kv, setup.uncertainty(runner.engine, table.spread), drafted)
 
 
 def _shared(budget: int, requests: int, longest: int, prompt: int = 0) -> Sizes:

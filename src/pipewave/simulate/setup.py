@@ -11,7 +11,10 @@ from pipewave.errors import BadInput
 from pipewave.models.expert_parallel import Balance, exchange_of
 from pipewave.models.lora_and_drafts import Lora
 from pipewave.models.samplers import sampler
+from pipewave.models.shard import Parallel
+from pipewave.simulate.interval import Uncertainty, server_of
 from pipewave.simulate.speculative import Speculative
+from pipewave.software.engine import names_known_version
 from pipewave.software.front import Front
 from pipewave.software.front import of as front_of
 from pipewave.step import Engine, find_engine
@@ -87,6 +90,17 @@ class Setup:
         if share is not None and not 0 < share <= 1:
             name = "gpu_memory_utilization"
             raise BadInput(f"{name} = {share!r}: must be above 0 and at most 1", field=name)
+
+    @property
+    def parallel(self) -> Parallel:
+        """How the model is cut."""
+        return Parallel(self.tp, self.pp, self.ep, self.dp)
+
+    def uncertainty(self, engine: Engine, kernels: float) -> Uncertainty:
+        """What widens intervals under this set-up of an engine, and `kernels`: half-width of a step, in log time."""
+        named = names_known_version(self.engine) and not self.version_assumed
+        drafts = self.speculative.spread if self.speculative else 0.0
+        return Uncertainty(kernels, server_of(engine), named, self.dp > 1, drafts=drafts)
 
     @property
     def front_end(self) -> Front:
