@@ -198,10 +198,10 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class CasesFile:
+class Files:
     """Options.
 
-    A file of deployments that are answered instead of one.
+    Files: of deployments that are answered instead of one, and what a run is written to beside its answer.
     """
 
     cases: Annotated[Text, Option(help="JSON-lines file of deployments instead; - is standard input.")] = None
@@ -210,9 +210,11 @@ class CasesFile:
     executor: Annotated[
         Text, Option(help="Of --cases: processes://N or dask://HOST:PORT; else one process a core.")
     ] = None
+    trace_out: Annotated[Text, Option("--trace-out", help="Write a Perfetto trace here.")] = None
+    aiperf: Annotated[Text, Option("--aiperf", help="Write AIPerf's result files into this folder.")] = None
 
     def answer(self, cases: str) -> int:
-        """Answer the file; 0 = all answered, 1 = some in error. Raises BadFile and BadInput."""
+        """Answer a file of cases; 0 = all answered, 1 = some in error. Raises BadFile and BadInput."""
         from pipewave.published.stream import answer_stream, one_a_core
         from pipewave.published.stream import executor as open_executor
         from pipewave.told.answers import answer
@@ -221,19 +223,8 @@ class CasesFile:
             work = partial(answer_stream, executor=pool, progress=tell, ask=answer)
             return answer_cases(cases, self.out, work, resume=self.resume, asked=["serve", VERSION])
 
-
-@dataclass(frozen=True, slots=True)
-class RunFiles:
-    """Options.
-
-    Where a run is written to, beside its answer.
-    """
-
-    trace_out: Annotated[Text, Option("--trace-out", help="Write a Perfetto trace here.")] = None
-    aiperf: Annotated[Text, Option("--aiperf", help="Write AIPerf's result files into this folder.")] = None
-
     def write(self, found: Served, *inputs: str | None) -> None:
-        """Write those that are asked for, a trace in none of the inputs' place. Raises BadInput."""
+        """Write what is asked for of a run, its trace in none of the inputs' place. Raises BadInput."""
         if self.trace_out:
             from pipewave.export.runs import write_perfetto
             from pipewave.files.whole import distinct
@@ -257,8 +248,7 @@ def serve_command(
     model: opt.ModelName = None,
     gpu: opt.GpuName = None,
     *,
-    many: CasesFile,
-    files: RunFiles,
+    files: Files,
     interval: Annotated[bool, Option(help="The 90 % interval of every time.")] = True,
     find_rate: Annotated[
         bool, Option("--find-rate", help="The largest rate within --ttft, --tpot and --request-latency instead.")
@@ -280,8 +270,8 @@ def serve_command(
 
     `pipewave serve --gpu H200 --from-command 'vllm serve Qwen/Qwen3-8B -tp 2' --client 'vllm bench serve'`
     """
-    if many.cases is not None:
-        return many.answer(many.cases)
+    if files.cases is not None:
+        return files.answer(files.cases)
     from pipewave.models import load as load_model
     from pipewave.published.answers import deploy, served
     from pipewave.simulate.estimate import for_output

@@ -90,7 +90,7 @@ def of(given: Any) -> Speculative:
     if not isinstance(said, Mapping) or not set(said) <= set(NAMES):
         raise _bad(f"{given!r}: give {', '.join(NAMES)}, such as method=mtp,tokens=3,acceptance=0.8")
     word = str(said.get("method", "")).lower()
-    method = _method(word)
+    method = ALIASES.get(word, "mtp" if word.endswith("_mtp") else word)  # vLLM: qwen3_next_mtp
     if method not in METHODS:
         raise _bad(f"method = {said.get('method')!r}: must be one of {', '.join(METHODS)}")
     if method == "draft" and not said.get("model"):
@@ -102,11 +102,6 @@ def of(given: Any) -> Speculative:
     assumed = said.get("acceptance") is None
     accepted, heads_too = _spread(rates, tokens), word in HEADS_TOO
     return Speculative(method, tokens, accepted, said.get("model"), left_open, assumed, heads_too=heads_too)
-
-
-def _method(word: str) -> str:
-    """The method that an engine's word means; vLLM names MTP heads by their model, such as `qwen3_next_mtp`."""
-    return ALIASES.get(word, "mtp" if word.endswith("_mtp") else word)
 
 
 def _words(text: str) -> dict[str, str]:

@@ -179,7 +179,8 @@ class StepTable:
         engine, verify, overlap = self.engine, self.verify, self.two_batch
         most, prompts = max(decoding for decoding, _, _ in ranks), any(pieces for _, _, pieces in ranks)
         graph = most <= engine.graphs.graph_limit and not prompts
-        tokens = [_tokens(rank, verify) for rank in ranks]
+        # Rows of each rank; an empty one runs along with one.
+        tokens = [max(count * verify + sum(size for size, _ in pieces), 1) for count, _, pieces in ranks]
         rows = [engine.graphs.padded(max(most, 1)) * verify] * len(ranks) if graph else tokens
         cut = overlap is not None and overlap.cuts(min(tokens), prompts=prompts)
         if prompts or overlap:
@@ -203,12 +204,6 @@ def _sent(engine: Engine, ranks: Sequence[RankBatch], verify: int) -> int:
     if not (engine.expert_parallel.masks_padding and engine.expert_parallel.exchange.startswith(DEEPEP)):
         return 0
     return max(-(-sum(decoding for decoding, _, _ in ranks) * verify // len(ranks)), 1)
-
-
-def _tokens(rank: RankBatch, verify: int) -> int:
-    """Rows of a rank's step; an empty rank runs along with one."""
-    decoding, _, pieces = rank
-    return max(decoding * verify + sum(tokens for tokens, _ in pieces), 1)
 
 
 def _parts(
