@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from pipewave.gpus import find as find_gpu
 from pipewave.planning.prices import Price
 from pipewave.planning.run import Point
 from pipewave.planning.space import Question, Split
-from pipewave.simulate.traffic import Traffic
+from pipewave.simulate.traffic import Ints, Traffic
 
 MONTH_H = 730.0  # hours of a month: 8,760 of a year over 12
 BIN_S, BINS = 300.0, 24  # of a curve of rates; at least so many bins
@@ -120,24 +120,11 @@ def hourly(split: Split, prices: Mapping[str, Price], watts: float, replicas: in
 
 
 def curve(demand: Demand, capacity: float, usd_per_hour: float | None) -> dict[str, Any]:
-    """What an autoscaler does over the recorded time. At the end of each bin it wants as many replicas as the bin's
-    rate took; new ones serve after the delay, and one is given back when no bin of that long wanted it.
-    """
+    """What an autoscaler does over the recorded time, where a replica serves so many requests a second."""
     starts, rates = demand.rates()
     width = float(starts[1] - starts[0])
     needed = np.ceil(np.maximum(rates, 1e-12) / capacity - 1e-9).astype(int)
-    delay = math.ceil(demand.scale_delay_s / width)
-    running, coming, ran = int(needed[0]), list[tuple[int, int]](), list[int]()
-    for at in range(len(rates)):
-        running += sum(count for ready, count in coming if ready <= at)
-        coming = [(ready, count) for ready, count in coming if ready > at]
-        ran.append(running)
-        wanted = int(needed[max(at - delay, 0) : at + 1].max())
-        if (more := wanted - running - sum(count for _, count in coming)) > 0:
-            coming.append((at + 1 + delay, more))
-        elif wanted < running and not coming:
-            running = max(wanted, 1)
-    held = np.array(ran)
+    held = np.array(list(_replicas(needed, math.ceil(demand.scale_delay_s / width))))
     hours = float(held.sum()) * width / 3600
     short = rates[held < needed].sum() / rates.sum()
     span_h = len(rates) * width / 3600
@@ -147,9 +134,25 @@ def curve(demand: Demand, capacity: float, usd_per_hour: float | None) -> dict[s
         "start_s": [round(float(s), 1) for s in starts],
         "requests_per_s": [round(float(r), 4) for r in rates],
         "needed": needed.tolist(),
-        "replicas": ran,
+        "replicas": held.tolist(),
         "replica_hours": round(hours, 2),
         "fixed_replica_hours": round(float(needed.max()) * span_h, 2),
         "share_of_requests_while_short": round(float(short), 4),
         "usd_per_month": None if usd_per_hour is None else round(usd_per_hour * hours / span_h * MONTH_H, 2),
     }
+
+
+def _replicas(needed: Ints, delay: int) -> Iterator[int]:
+    """Replicas in each bin, of whose rate so many are needed. At a bin's end the autoscaler wants as many as its rate
+    took; new ones serve after the delay, in bins, and one is given back when no bin of that long wanted it.
+    """
+    running, coming = int(needed[0]), list[tuple[int, int]]()
+    for at in range(len(needed)):
+        running += sum(count for ready, count in coming if ready <= at)
+        coming = [(ready, count) for ready, count in coming if ready > at]
+        yield running
+        wanted = int(needed[max(at - delay, 0) : at + 1].max())
+        if (more := wanted - running - sum(count for _, count in coming)) > 0:
+            coming.append((at + 1 + delay, more))
+        elif wanted < running and not coming:
+            running = max(wanted, 1)

@@ -18,16 +18,11 @@ BETWEEN_WORDS = " :=@_-"
 ALSO = {"tensorrtllm": "trtllm", "pytorch": "torch"}  # other names of a framework, without what separates their words
 
 
-def spelt(stack: str) -> str:
-    """A stack as the corpus spells it: `vllm-0.22.1` of `vLLM==0.22.1+cu130`; without what names no version
-    (`vllm` of `vllm:latest`), and without a name where none is given.
-    """
-    return "-".join(filter(None, _parts(stack)))
-
-
 @lru_cache(maxsize=4096)
 def _parts(stack: str) -> tuple[str, str]:
-    """The framework and the text of the version, without a local version's name."""
+    """The framework and the text of the version as the corpus spells them: `vllm` and `0.22.1` of `vLLM==0.22.1+cu130`;
+    empty for what names none.
+    """
     text = NO_VERSION.sub("", stack.strip().lower())
     found = VERSION.search(text)
     name = (text[: found.start()] if found else text).strip(BETWEEN_WORDS)
