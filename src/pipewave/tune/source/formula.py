@@ -248,27 +248,16 @@ def _is_cdiv(value: Any) -> bool:
 def _read(
     kernel: Any, given: Mapping[str, Any], tensors: Mapping[str, Tensor], size: tuple[Any, ...], trace: Trace
 ) -> tuple[list[Any], dict[int, Any], dict[str, int]]:
-    """The `OUTPUTS` of a launch, turns of its loops and what is unknown, from one block that stands for all, or from
-    three where they take other turns.
-    """
+    """The `OUTPUTS` of a launch, turns of its loops and what is unknown, from the blocks that stand for all."""
     blocks: Any = 1
     for extent in size:
         blocks = blocks * extent
-    ids = [trace.symbol(f"{PLACE}{axis}", plain(extent) // 2) for axis, extent in enumerate(size)]
-    code, names = source(kernel)
-    start = bound(code, (), {name: seen(name, value) for name, value in given.items()})
-    read = [reading_of(code, names, start, tensors, tuple(ids), size)]
-    places = GridDependence(trace, {one.terms[0][0]: extent for one, extent in zip(ids, size, strict=True)})
-    turns_alike = not any(places.depends(node) for node, _ in trace.guards)
-    if not turns_alike:
-        corners = [tuple((0, extent // 2, extent - 1)[which] for extent in size) for which in range(3)]
-        read = [reading_of(code, names, start, tensors, corner, size) for corner in corners]
-        trace.guards = {guard: None for guard in trace.guards if not places.depends(guard[0])}
+    read, places = _standing_for_all(kernel, given, tensors, size, trace)
     lines = list(dict.fromkeys(line for each in read for line in each.loops))
     touched = sorted({(into, name) for each in read for into in ("read", "written") for name in getattr(each, into)})
     every = [[*(each.loops.get(line, 0) for line in lines), each.trips, each.flops,
               *(getattr(each, into).get(name, 0) for into, name in touched)] for each in read]  # fmt: skip
-    if turns_alike:
+    if len(read) == 1:
         mean, most = places.averaged(every[0])
         longest = most[len(lines)]
     else:
@@ -285,6 +274,24 @@ def _read(
     outputs = [blocks, trips, longest, least_bytes, blocks * sum(asked), blocks * flops]
     unknown = {why: line for each in read for why, line in each.unknown.items()}
     return outputs, dict(zip(lines, mean, strict=False)), unknown
+
+
+def _standing_for_all(
+    kernel: Any, given: Mapping[str, Any], tensors: Mapping[str, Tensor], size: tuple[Any, ...], trace: Trace
+) -> tuple[list[Counts], GridDependence]:
+    """Counts of a block in the middle of the grid, of its first, middle and last ones where they take other turns; and
+    how counts depend on a block's place.
+    """
+    code, names = source(kernel)
+    start = bound(code, (), {name: seen(name, value) for name, value in given.items()})
+    ids = [trace.symbol(f"{PLACE}{axis}", plain(extent) // 2) for axis, extent in enumerate(size)]
+    read = [reading_of(code, names, start, tensors, tuple(ids), size)]
+    places = GridDependence(trace, {one.terms[0][0]: extent for one, extent in zip(ids, size, strict=True)})
+    if any(places.depends(node) for node, _ in trace.guards):
+        corners = [tuple((0, extent // 2, extent - 1)[which] for extent in size) for which in range(3)]
+        read = [reading_of(code, names, start, tensors, corner, size) for corner in corners]
+        trace.guards = {guard: None for guard in trace.guards if not places.depends(guard[0])}
+    return read, places
 
 
 def constants_of(kernel: Any) -> tuple[str, ...]:
