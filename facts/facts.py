@@ -8,15 +8,29 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from itertools import pairwise
 from typing import Any
 
-from facts.evaluate import Evaluation, Namespace, Symbol, Unknown
-from facts.reading import Found, NotThere, code, constant, default, defaults, defined, evaluated, fields, files
+from facts.evaluate import Evaluation, Namespace, Symbol
+from facts.reading import (
+    Found,
+    NotThere,
+    Reader,
+    by_memory,
+    code,
+    constant,
+    default,
+    defaults,
+    defined,
+    evaluated,
+    fields,
+    files,
+    first,
+    has,
+    joined,
+    plain,
+)
 from facts.sources import Release
 
-Reader = Callable[[Release], Found]
-MEMORIES_GIB = range(8, 321, 8)  # of GPUs; where a default changes between two, the exact GiB is looked for
 RANKS = (1, 2, 4, 8)
 OTHER_DEVICES = ("is_xpu", "is_npu", "is_cpu", "is_hip", "is_musa", "is_mps", "is_hpu", "is_xpu()")
 SERVER = "UsageContext.OPENAI_API_SERVER"
@@ -24,49 +38,12 @@ CAPABILITIES = {"80": (8, 0), "89": (8, 9), "90": (9, 0), "100": (10, 0), "103":
 TUNED = r"E=(\d+),N=(\d+),device_name=([^,.]+)(?:,dtype=([^,.]+))?(?:,block_shape=\[([\d, ]+)\])?(?:,?_?(down))?\.json$"
 
 
-def first(*readers: Reader) -> Reader:
-    """The first of several places that a release defines: names move between versions."""
-
-    def read(release: Release) -> Found:
-        missing: list[str] = []
-        for reader in readers:
-            try:
-                return reader(release)
-            except NotThere as error:
-                missing.append(str(error))
-        raise NotThere("; ".join(missing))
-
-    return read
-
-
-def by_memory(read: Callable[[int], Found], **where: Any) -> Found:
-    """Ranges of GPU memory with one value each: `{"gib_below": 70, "value": 2048}`, the last without an end."""
-    asked = {gib: read(gib) for gib in MEMORIES_GIB}
-    ranges: list[dict[str, Any]] = []
-    for low, high in pairwise(MEMORIES_GIB):
-        while high - low > 1 and asked[low].value != asked[high].value:
-            middle = (low + high) // 2
-            asked[middle] = read(middle)
-            low, high = (middle, high) if asked[middle].value == asked[low].value else (low, middle)
-        if asked[low].value != asked[high].value:
-            ranges.append({**where, "gib_below": high, "value": asked[low].value})
-    last = asked[MEMORIES_GIB[-1]]
-    questions = dict.fromkeys(each for one in asked.values() for each in one.questions)
-    return Found([*ranges, {**where, "value": last.value}], last.at, tuple(questions))
-
-
-def joined(parts: Sequence[Found]) -> Found:
-    """Ranges of several settings in one list."""
-    questions = dict.fromkeys(each for part in parts for each in part.questions)
-    return Found([each for part in parts for each in part.value], parts[0].at, tuple(questions))
-
-
 # vLLM
 
 
 def _vllm_batch(variable: str) -> Reader:
     def read(release: Release) -> Found:
-        name = "get_batch_defaults" if _has(release, r"def get_batch_defaults\(") else "_set_default_args"
+        name = "get_batch_defaults" if has(release, r"def get_batch_defaults\(") else "_set_default_args"
         names = {"self": Namespace({}, known_none=True), "model_config": Namespace({"runner_type": "generate"})}
 
         def on(device: str) -> Callable[[int], Found]:
@@ -176,7 +153,7 @@ def _sglang_run(release: Release, gib: int, tp: int) -> tuple[Mapping[str, Any],
              "self.get_model_config": text_only, "model_config_of": text_only,
              "get_platform": Namespace({"is_xpu": False}, True), **dict.fromkeys(OTHER_DEVICES, False)}  # fmt: skip
     name = "handle_gpu_memory_settings"
-    name = name if _has(release, rf"def {name}\(") else f"_{name}"
+    name = name if has(release, rf"def {name}\(") else f"_{name}"
     names = {"self": server, "server_args": server, "gpu_mem": gib << 10}
     found = evaluated(release, name, names, calls, lambda _, value: value, "sglang/srt")
     chosen = {
@@ -241,32 +218,8 @@ def _memory_share(release: Release) -> Found:
     )
 
 
-def _has(release: Release, pattern: str) -> bool:
-    try:
-        defined(release, pattern)
-    except NotThere:
-        return False
-    return True
-
-
 def _tuned(folder: str) -> Reader:
     return lambda release: files(release, f"{folder}.*{TUNED}")
-
-
-def plain(value: Any) -> Any:
-    """A value as YAML and JSON write it; what is unknown is its code."""
-    match value:
-        case Unknown(_, text):
-            return f"? {text}"
-        case Symbol():
-            return str(value).rpartition(".")[2]
-        case dict():
-            return {str(plain(key)) if not isinstance(key, int) else key: plain(each) for key, each in value.items()}
-        case list() | tuple() | set():
-            return [plain(each) for each in value]
-        case Namespace():
-            return {name: plain(each) for name, each in value.values.items()}
-    return value
 
 
 def _models(release: Release) -> Found:

@@ -1,4 +1,6 @@
-"""Finds definitions in a release's source: classes' defaults, constants, functions, each with its file and line."""
+"""Finds definitions in a release's source: classes' defaults, constants, functions, each with its file and line; and
+puts those of several places or settings together.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
-from facts.evaluate import Evaluation, Unknown
+from facts.evaluate import Evaluation, Namespace, Symbol, Unknown
 from facts.sources import Release
 
+MEMORIES_GIB = range(8, 321, 8)  # of GPUs; where a default changes between two, the exact GiB is looked for
 CONSTANTS: Mapping[str, Any] = {"GiB_bytes": 1 << 30, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
@@ -22,6 +26,9 @@ class Found:
     value: Any
     at: str  # file:line
     questions: tuple[str, ...] = ()  # file:line: code
+
+
+Reader = Callable[[Release], Found]
 
 
 class NotThere(LookupError):
@@ -197,3 +204,68 @@ def forget() -> None:
     """Drop what was kept of the releases read so far."""
     for kept in (tree, _defined, _functions, _function, _module):
         kept.cache_clear()
+
+
+def has(release: Release, pattern: str) -> bool:
+    """Whether a pattern stands in the source."""
+    try:
+        defined(release, pattern)
+    except NotThere:
+        return False
+    return True
+
+
+# Facts of several places or settings as one.
+
+
+def first(*readers: Reader) -> Reader:
+    """The first of several places that a release defines: names move between versions."""
+
+    def read(release: Release) -> Found:
+        missing: list[str] = []
+        for reader in readers:
+            try:
+                return reader(release)
+            except NotThere as error:
+                missing.append(str(error))
+        raise NotThere("; ".join(missing))
+
+    return read
+
+
+def by_memory(read: Callable[[int], Found], **where: Any) -> Found:
+    """Ranges of GPU memory with one value each: `{"gib_below": 70, "value": 2048}`, the last without an end."""
+    asked = {gib: read(gib) for gib in MEMORIES_GIB}
+    ranges: list[dict[str, Any]] = []
+    for low, high in pairwise(MEMORIES_GIB):
+        while high - low > 1 and asked[low].value != asked[high].value:
+            middle = (low + high) // 2
+            asked[middle] = read(middle)
+            low, high = (middle, high) if asked[middle].value == asked[low].value else (low, middle)
+        if asked[low].value != asked[high].value:
+            ranges.append({**where, "gib_below": high, "value": asked[low].value})
+    last = asked[MEMORIES_GIB[-1]]
+    questions = dict.fromkeys(each for one in asked.values() for each in one.questions)
+    return Found([*ranges, {**where, "value": last.value}], last.at, tuple(questions))
+
+
+def joined(parts: Sequence[Found]) -> Found:
+    """Ranges of several settings in one list."""
+    questions = dict.fromkeys(each for part in parts for each in part.questions)
+    return Found([each for part in parts for each in part.value], parts[0].at, tuple(questions))
+
+
+def plain(value: Any) -> Any:
+    """A value as YAML and JSON write it; what is unknown is its code."""
+    match value:
+        case Unknown(_, text):
+            return f"? {text}"
+        case Symbol():
+            return str(value).rpartition(".")[2]
+        case dict():
+            return {str(plain(key)) if not isinstance(key, int) else key: plain(each) for key, each in value.items()}
+        case list() | tuple() | set():
+            return [plain(each) for each in value]
+        case Namespace():
+            return {name: plain(each) for name, each in value.values.items()}
+    return value

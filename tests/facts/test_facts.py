@@ -11,8 +11,8 @@ import pytest
 from facts import rules
 from facts.__main__ import changes
 from facts.evaluate import Evaluation, Namespace, Unknown
-from facts.facts import by_memory, read, strides
-from facts.reading import Found, NotThere, constant, default, evaluated
+from facts.facts import read, strides
+from facts.reading import Found, NotThere, by_memory, constant, default, evaluated
 from facts.sources import Release
 from pipewave.gpus import find
 from pipewave.software.engine import find as find_engine
