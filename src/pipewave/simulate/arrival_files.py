@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,8 @@ def read_trace(
     Raises:
         BadFile: it cannot be read. MissingField, BadInput: it is of no known kind, or a value cannot be.
     """
-    return _traffic(_columns(Path(path), text), requests, rate, concurrency, block_tokens)
+    columns = _columns(Path(path), text)
+    return _traffic(Rows(columns, kind_of(columns)), requests, rate, concurrency, block_tokens)
 
 
 def _columns(path: Path, text: str | None) -> Columns:
@@ -150,27 +151,22 @@ def _turns(session: str, said: list[Mapping[str, str]]) -> Iterator[Mapping[str,
 
 
 def _traffic(
-    columns: Columns, requests: int | None, rate: float | None, concurrency: int | None, block_tokens: int
+    rows: Rows, requests: int | None, rate: float | None, concurrency: int | None, block_tokens: int
 ) -> Traffic:
     if requests is not None and requests < 1:
         raise BadInput(f"requests = {requests}: must be at least 1", field="requests")
     if rate is not None and not 0 < rate < 1e9 and rate != math.inf:
         raise BadInput(f"rate = {rate!r}: must be above 0 and below 1e9", field="rate")
-    kind = kind_of(columns)
-    named = (next(name for name in names if name in columns) for names in (kind.prompt, kind.answer))
-    prompt, answer = (_numbers(columns, name) for name in named)
-    clock = next((name for name in kind.times if name in columns), None)
+    kind, clock = rows.kind, rows.one_of(rows.kind.times)
+    prompt, answer = (rows.tokens(str(rows.one_of(names))) for names in (kind.prompt, kind.answer))
     if clock is None and rate is None and concurrency is None:
         raise MissingField(
             f"trace has no column of times ({kind.name}): give --request-rate (inf: all at once) or --concurrency",
             field="arrival_time",
         )
-    times, unit = _times(columns, clock, kind) if clock and rate != math.inf else (np.zeros(len(prompt)), "")
-    before, think = _waits(columns, kind, times, waits=concurrency is not None or clock is None)
-    root, depth = _first_turns(before)
-    start = times[root]
-    order = np.lexsort((depth, start))[:requests]
-    start = start[order] - start[order].min()
+    times, unit = rows.times(clock) if clock and rate != math.inf else (np.zeros(len(prompt)), "")
+    before, think = rows.waits(times, waits=concurrency is not None or clock is None)
+    order, start = _in_order(times, before, requests)
     said = f"{clock} {unit}" if clock and unit else "its times do not count"
     notes = (f"read as {kind.name}: {said}", *filter(None, [kind.note]))
     traffic = Traffic(start, prompt[order], answer[order], concurrency, notes=notes)
@@ -178,9 +174,21 @@ def _traffic(
         place = {row: at for at, row in enumerate(order.tolist())}
         after = np.array([place.get(row, -1) for row in before[order].tolist()])
         traffic = replace(traffic, after=after, think_s=think[order])
-    shared = _shared(columns, kind, prompt, answer, order, block_tokens)
-    traffic = replace(traffic, shared=shared) if shared else traffic
+    traffic = replace(traffic, shared=rows.shared(prompt, answer, order, block_tokens))
     return traffic if rate in (None, math.inf) else _rescaled(traffic, float(rate or 0))
+
+
+def _in_order(times: Array, before: Ints, requests: int | None) -> tuple[Ints, Array]:
+    """The first so many rows in the order in which their sessions begin, and when these do: seconds after the first.
+    `before`: the row whose answer each waits for, -1 for none.
+    """
+    root, depth = np.arange(len(before)), np.zeros(len(before), np.int64)  # its first row, and answers between
+    while (waiting := before[root] >= 0).any():
+        depth += waiting
+        root = np.where(waiting, before[root], root)
+    start = times[root]
+    order = np.lexsort((depth, start))[:requests]
+    return order, start[order] - start[order].min()
 
 
 def _rescaled(traffic: Traffic, rate: float) -> Traffic:
@@ -192,37 +200,105 @@ def _rescaled(traffic: Traffic, rate: float) -> Traffic:
     return replace(traffic, arrival_s=own * ((count - 1) / rate))
 
 
-def _numbers(columns: Columns, name: str) -> Ints:
-    try:
-        return np.array([int(float(value)) for value in columns[name]], np.int64)
-    except (TypeError, ValueError, OverflowError) as problem:
-        raise BadInput(f"trace column {name}: every row needs a number ({problem})", field=name) from problem
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A request a row: the columns of a file, and what its kind says of them."""
 
+    columns: Columns
+    kind: ArrivalKind
 
-def _optional(columns: Columns, name: str) -> Array:
-    """Numbers of a column, not-a-number where a row has none."""
-    try:
-        return np.array([math.nan if value in (None, "") else float(value) for value in columns[name]])
-    except (TypeError, ValueError) as problem:
-        raise BadInput(f"trace column {name}: must hold numbers ({problem})", field=name) from problem
+    def one_of(self, names: Iterable[str]) -> str | None:
+        """The first of some names that is a column; an empty one is none."""
+        return next((name for name in names if name and name in self.columns), None)
 
+    def tokens(self, name: str) -> Ints:
+        """Whole numbers of a column."""
+        try:
+            return np.array([int(float(value)) for value in self.columns[name]], np.int64)
+        except (TypeError, ValueError, OverflowError) as problem:
+            raise BadInput(f"trace column {name}: every row needs a number ({problem})", field=name) from problem
 
-def _times(columns: Columns, name: str, kind: ArrivalKind) -> tuple[Array, str]:
-    """Seconds of each arrival, not-a-number where a row has none, and the unit in words."""
-    unit = kind.times[name]
-    try:
-        values = _optional(columns, name)
-    except BadInput:
-        if unit not in (DATES, TELLS_ITSELF):
-            raise
-        return _dates(name, columns[name]), "as dates"
-    if unit == TELLS_ITSELF:
-        unit = next((unit for low, high, unit in EPOCHS if low <= values.min() <= values.max() < high), DATES)
-    if unit == DATES:
-        raise BadInput(
-            f"trace column {name}: its unit is not known; name it arrival_time (seconds) or timestamp_ms", field=name
-        )
-    return (values - np.nanmin(values)) * SECONDS[unit] if np.isfinite(values).any() else values, f"in {unit}"
+    def numbers(self, name: str) -> Array | None:
+        """Numbers of a column, not-a-number where a row has none; None in a file without it."""
+        if not self.one_of([name]):
+            return None
+        try:
+            return np.array([math.nan if value in (None, "") else float(value) for value in self.columns[name]])
+        except (TypeError, ValueError) as problem:
+            raise BadInput(f"trace column {name}: must hold numbers ({problem})", field=name) from problem
+
+    def times(self, name: str) -> tuple[Array, str]:
+        """Seconds of each arrival, not-a-number where a row has none, and the unit in words."""
+        unit = self.kind.times[name]
+        try:
+            values = np.asarray(self.numbers(name))
+        except BadInput:
+            if unit not in (DATES, TELLS_ITSELF):
+                raise
+            return _dates(name, self.columns[name]), "as dates"
+        if unit == TELLS_ITSELF:
+            unit = next((unit for low, high, unit in EPOCHS if low <= values.min() <= values.max() < high), DATES)
+        if unit == DATES:
+            wrong = "its unit is not known; name it arrival_time (seconds) or timestamp_ms"
+            raise BadInput(f"trace column {name}: {wrong}", field=name)
+        known = np.isfinite(values).any()
+        return (values - np.nanmin(values)) * SECONDS[unit] if known else values, f"in {unit}"
+
+    def sessions(self) -> tuple[list[int], Array] | None:
+        """The session of each row from 0 up, and its place there; None where nothing tells."""
+        if not self.one_of([self.kind.session]):
+            return None
+        numbers = dict[Any, int]()
+        named = [numbers.setdefault(name, len(numbers)) for name in self.columns[self.kind.session]]
+        turns = self.numbers(self.kind.turn)
+        if turns is not None and not np.isfinite(turns).all():
+            raise BadInput(f"trace column {self.kind.turn}: every row needs a number", field=self.kind.turn)
+        return named, np.arange(len(named), dtype=float) if turns is None else turns
+
+    def waits(self, times: Array, *, waits: bool) -> tuple[Ints, Array]:
+        """The row whose answer each row waits for (-1: none), and seconds after it; `waits`: all turns do.
+
+        A turn waits where it has `think_s`. Raises MissingField for a row with neither that nor a time.
+        """
+        count, think, told = len(times), self.numbers(self.kind.think), self.sessions()
+        before, think = np.full(count, -1), np.full(count, math.nan) if think is None else think
+        if told is not None:
+            sessions, turns = told
+            last = dict[int, int]()
+            for row in np.lexsort((np.arange(count), turns)).tolist():
+                earlier = last.get(sessions[row], -1)
+                if earlier >= 0 and turns[row] == turns[earlier]:
+                    twice = f"row {row + 1}: turn {turns[row]:g} of its session comes twice"
+                    raise BadInput(twice, field=self.kind.turn)
+                if earlier >= 0 and (waits or math.isfinite(think[row])):
+                    before[row] = earlier
+                last[sessions[row]] = row
+        if (late := np.flatnonzero((before < 0) & ~np.isfinite(times))).size:
+            raise MissingField(f"row {late[0] + 1}: has no time to arrive at, and no answer to wait for", field="trace")
+        return before, np.where((before >= 0) & np.isfinite(think), think, 0.0)
+
+    def shared(self, prompt: Ints, answer: Ints, order: Ints, block_tokens: int) -> SharedTokens | None:
+        """Which tokens the requests share, by sessions and common prefixes or by hashes; None where nothing tells."""
+        rows, told, prefix = order.tolist(), self.sessions(), self.numbers(self.kind.prefix)
+        prefix = np.zeros(len(prompt)) if prefix is None else np.nan_to_num(prefix)
+        if (prefix < 0).any():
+            raise BadInput(f"trace column {self.kind.prefix}: must be from 0", field=self.kind.prefix)
+        if told is not None or prefix.any():
+            sessions, turns = told or (list(range(len(prompt))), np.zeros(len(prompt)))
+            kept = set(rows)
+            walked = [row for row in np.lexsort((turns, np.asarray(sessions))).tolist() if row in kept]
+            lengths = list(zip(prompt[walked].tolist(), answer[walked].tolist(), strict=True))
+            prefixes = prefix[walked].astype(int).tolist()
+            tree = of_sessions([sessions[row] for row in walked], lengths, prefixes, [row + 1 for row in walked])
+            place = {row: at for at, row in enumerate(walked)}
+            at = [place[row] for row in rows]
+            return replace(tree, paths=tuple(tree.paths[i] for i in at), known=tuple(tree.known[i] for i in at))
+        column = self.one_of([self.kind.hashes])
+        listed = self.columns[column] if column else []
+        if not any(isinstance(row, list) for row in listed):
+            return None
+        hashes = [listed[row] if isinstance(listed[row], list) else [] for row in rows]
+        return of_hashes(hashes, prompt[order], answer[order], block_tokens)
 
 
 def _dates(name: str, values: list[Any]) -> Array:
@@ -232,77 +308,3 @@ def _dates(name: str, values: list[Any]) -> Array:
     except ValueError as problem:
         raise BadInput(f"trace column {name}: must hold seconds or dates ({problem})", field=name) from problem
     return np.asarray((stamps - stamps.min()) / np.timedelta64(1, "s"), float)
-
-
-def _sessions(columns: Columns, kind: ArrivalKind) -> tuple[list[int], Array] | None:
-    """The session of each row from 0 up, and its place there; None where nothing tells."""
-    if not kind.session or kind.session not in columns:
-        return None
-    numbers = dict[Any, int]()
-    named = [numbers.setdefault(name, len(numbers)) for name in columns[kind.session]]
-    turns = np.arange(len(named), dtype=float)
-    if kind.turn and kind.turn in columns:
-        turns = _optional(columns, kind.turn)
-        if not np.isfinite(turns).all():
-            raise BadInput(f"trace column {kind.turn}: every row needs a number", field=kind.turn)
-    return named, turns
-
-
-def _waits(columns: Columns, kind: ArrivalKind, times: Array, *, waits: bool) -> tuple[Ints, Array]:
-    """The row whose answer each row waits for (-1: none), and seconds after it; `waits`: all turns do.
-
-    A turn waits where it has `think_s`. Raises MissingField for a row with neither that nor a time.
-    """
-    count = len(times)
-    before, think = np.full(count, -1), np.full(count, math.nan)
-    if kind.think and kind.think in columns:
-        think = _optional(columns, kind.think)
-    told = _sessions(columns, kind)
-    if told is not None:
-        sessions, turns = told
-        last = dict[int, int]()
-        for row in np.lexsort((np.arange(count), turns)).tolist():
-            earlier = last.get(sessions[row], -1)
-            if earlier >= 0 and turns[row] == turns[earlier]:
-                raise BadInput(f"row {row + 1}: turn {turns[row]:g} of its session comes twice", field=kind.turn)
-            if earlier >= 0 and (waits or math.isfinite(think[row])):
-                before[row] = earlier
-            last[sessions[row]] = row
-    if (late := np.flatnonzero((before < 0) & ~np.isfinite(times))).size:
-        raise MissingField(f"row {late[0] + 1}: has no time to arrive at, and no answer to wait for", field="trace")
-    return before, np.where((before >= 0) & np.isfinite(think), think, 0.0)
-
-
-def _first_turns(before: Ints) -> tuple[Ints, Ints]:
-    """The row that begins the session of each, of those that wait for answers, and how many answers lie between."""
-    root, depth = np.arange(len(before)), np.zeros(len(before), np.int64)
-    while (waiting := before[root] >= 0).any():
-        depth += waiting
-        root = np.where(waiting, before[root], root)
-    return root, depth
-
-
-def _shared(
-    columns: Columns, kind: ArrivalKind, prompt: Ints, answer: Ints, order: Ints, block_tokens: int
-) -> SharedTokens | None:
-    """Which tokens the requests share, by sessions and common prefixes or by hashes; None where nothing tells."""
-    rows, told, prefix = order.tolist(), _sessions(columns, kind), np.zeros(len(prompt))
-    if kind.prefix and kind.prefix in columns:
-        prefix = np.nan_to_num(_optional(columns, kind.prefix))
-        if (prefix < 0).any():
-            raise BadInput(f"trace column {kind.prefix}: must be from 0", field=kind.prefix)
-    if told is not None or prefix.any():
-        sessions, turns = told or (list(range(len(prompt))), np.zeros(len(prompt)))
-        kept = set(rows)
-        walked = [row for row in np.lexsort((turns, np.asarray(sessions))).tolist() if row in kept]
-        lengths = list(zip(prompt[walked].tolist(), answer[walked].tolist(), strict=True))
-        prefixes = prefix[walked].astype(int).tolist()
-        tree = of_sessions([sessions[row] for row in walked], lengths, prefixes, [row + 1 for row in walked])
-        place = {row: at for at, row in enumerate(walked)}
-        at = [place[row] for row in rows]
-        return replace(tree, paths=tuple(tree.paths[i] for i in at), known=tuple(tree.known[i] for i in at))
-    listed = columns.get(kind.hashes) if kind.hashes else None
-    if listed is None or not any(isinstance(row, list) for row in listed):
-        return None
-    hashes = [listed[row] if isinstance(listed[row], list) else [] for row in rows]
-    return of_hashes(hashes, prompt[order], answer[order], block_tokens)
