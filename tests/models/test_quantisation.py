@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipewave.errors import UnsupportedModel
+from pipewave.errors import BadInput, UnsupportedModel
 from pipewave.models.config import parse
 from pipewave.models.shard import ALONE, weight_bytes
 
@@ -144,6 +144,20 @@ def test_four_bit_experts_beside_eight_bit_maps() -> None:
 )
 def test_what_is_not_modelled_is_named(section: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedModel, match=r"not modelled|only 4 and 8"):
+        of(section)
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        compressed(4, group_size="nan"),
+        {"quant_method": "awq", "bits": 4, "group_size": "128"},
+        {"quant_method": "w4afp8", "group_size": 1e3},
+        {"quant_method": "gptq", "bits": 4, "dynamic": {"a": {"bits": 8, "group_size": [64]}}},
+    ],
+)
+def test_a_group_of_weights_is_a_whole_number(section: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match="group_size"):
         of(section)
 
 

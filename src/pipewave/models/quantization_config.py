@@ -46,16 +46,16 @@ TORCHAO: Mapping[str, Callable[[Mapping[str, Any]], Precision]] = {
 
 def weight_only(section: Mapping[str, Any]) -> Quantisation:
     """AWQ, GPTQ and AutoRound: integers with a scale and a zero point a group, some modules with bits of their own."""
-    bits, group = section.get("bits", section.get("w_bit")), section.get("group_size", section.get("q_group_size", 128))
+    bits, group = section.get("bits", section.get("w_bit")), _group(section, _group(section, 128, "q_group_size"))
     named = str(section.get("data_type", "int"))
     floats = next((kind for (word, wide), kind in FLOATS.items() if named.startswith(word) and wide == bits), None)
-    if floats is None and (bits not in (4, 8) or not isinstance(group, int)):
+    if floats is None and bits not in (4, 8):
         raise UnsupportedModel(f"quantization_config.bits = {bits!r}: only 4 and 8 are modelled", field="bits")
     own = list(_rules(section))
     skipped = [name for name, rule, off in own if off or rule.get("bits") in (16, 32)]
     kept = section.get("modules_to_not_convert") or []
     notes = (WIDENED,) if floats is None and bits == 8 else ()
-    groups = [(Names.of([name]), integers(rule["bits"], rule.get("group_size", group)))
+    groups = [(Names.of([name]), integers(rule["bits"], _group(rule, group)))
               for name, rule, off in own if not off and rule.get("bits") in (4, 8)]  # fmt: skip
     return Quantisation(
         floats or integers(bits, group), ignored({"ignore": [*kept, *skipped]}, "ignore"),
@@ -163,9 +163,14 @@ def fp_quant(section: Mapping[str, Any]) -> Quantisation:
     return Quantisation(known[kind], ignored(section, "modules_to_not_convert"))
 
 
-def _group(config: Mapping[str, Any], otherwise: int) -> int:
-    found = config.get("group_size")
-    return found if isinstance(found, int) else otherwise
+def _group(config: Mapping[str, Any], otherwise: int, name: str = "group_size") -> int:
+    """Weights that share a scale; -1: those of a row."""
+    found = config.get(name)
+    if found is None:
+        return otherwise
+    if not isinstance(found, int):
+        raise BadInput(f"{name} = {found!r}: must be a whole number, or -1 for a row", field=name)
+    return found
 
 
 # ModelOpt's `quant_algo`.
@@ -295,13 +300,13 @@ def _compressed(section: Mapping[str, Any]) -> Quantisation:
 
 def _compressed_precision(weights: Mapping[str, Any], inputs: Any) -> Precision:
     bits, kind, strategy = weights.get("num_bits"), weights.get("type"), weights.get("strategy")
-    group, zeros = weights.get("group_size") or -1, not weights.get("symmetric", True)
+    group, zeros = _group(weights, -1), not weights.get("symmetric", True)
     if kind == "float" and bits == 8:
         return MXFP8 if group == 32 else FP8_BLOCK if strategy == "block" else FP8
     if kind == "float" and bits == 4:
         return MXFP4 if group == 32 else NVFP4
     if kind == "int" and bits in (4, 8):
-        return INT8 if inputs and bits == 8 else integers(bits, int(group), zeros=zeros)
+        return INT8 if inputs and bits == 8 else integers(bits, group, zeros=zeros)
     raise UnsupportedModel(f"config_groups weights of {bits} bits, type {kind!r}: not modelled", field="config_groups")
 
 
@@ -312,7 +317,7 @@ def _whole(precision: Precision, experts_only: bool = False) -> Callable[[Mappin
 
 def _w4afp8(section: Mapping[str, Any]) -> Quantisation:
     """4-bit routed experts, 8-bit products and all else in FP8 blocks."""
-    experts = integers(4, int(section.get("group_size", 128)), zeros=False)
+    experts = integers(4, _group(section, 128), zeros=False)
     return Quantisation(
         _blocks(section.get("weight_block_size") or [128, 128]), ignored(section, *KEPT), experts=experts
     )
