@@ -33,9 +33,7 @@ def shared_prefixes(requests: int, blocks: int = 4, families: int = 20) -> Traff
     listed = tuple((*(1000 * int(f) + b for b in range(blocks - 1)), 10**6 + i) for i, f in enumerate(family))
     sizes = np.full(requests, 512 * blocks)
     outputs = rng.integers(64, 192, requests)
-    return Traffic(
-        0.04 * np.arange(requests, dtype=np.float64), sizes, outputs, shared=of_hashes(listed, sizes, outputs)
-    )
+    return Traffic(np.arange(requests) / 25, sizes, outputs, shared=of_hashes(listed, sizes, outputs))
 
 
 def serve_s() -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import subprocess
 import sys
@@ -34,8 +35,7 @@ MODELS = ("Llama-3.1-8B", "Llama-3.1-70B", "Qwen3-30B-A3B", "DeepSeek-V3", "Mixt
 
 def size(pick: random.Random, low: int, high: int, step: int = 1) -> int:
     """A size that is uniform in its logarithm."""
-    times: float = (high / low) ** pick.random()
-    return max(low, round(low * times / step) * step)
+    return max(low, round(low * math.pow(high / low, pick.random()) / step) * step)
 
 
 def gemm(pick: random.Random) -> dict[str, Any]:

@@ -238,8 +238,7 @@ def _maker(pick: random.Random, name: str) -> tuple[Case, Maker]:
 
 def _size(pick: random.Random, low: int, high: int, step: int = 1) -> int:
     """Uniform in its logarithm."""
-    times: float = (high / low) ** pick.random()
-    return max(low, round(low * times / step) * step)
+    return max(low, round(low * math.pow(high / low, pick.random()) / step) * step)
 
 
 def _gemm(pick: random.Random) -> Case:

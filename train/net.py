@@ -122,8 +122,7 @@ def analyses(
                 if isinstance(name, str)}  # fmt: skip
         options = tuple((name, said.get(name, usual.get(name))) for name in names)
         part = frame.iloc[index]
-        gpu, dtype, protocol, stack, impl = (said[name] for name in keys[:5])
-        ctx = Context(find(gpu), dtype, protocol, stack, impl, options)
+        ctx = Context(find(said["gpu"]), said["dtype"], said["protocol"], said["stack"], said["impl"], options)
         columns = {name: _column(part, name, usual.get(name) or 0) for name in numeric_fields(family)}
         requests = [_requests(part)] if family.ragged else []
         yield index, ctx, analyse(columns, ctx) if analyse else family.analyse(columns, ctx, *requests)

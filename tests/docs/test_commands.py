@@ -15,7 +15,9 @@ ROOT = Path(__file__).parents[2]
 ROOMS = ("bench", "corpus", "docs/tools", "examples", "facts", "lab", "paper", "qa", "studies", "train")
 PAGES = (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "train/README.md", ROOT / "Makefile", ROOT / ".ci/run")
 SOURCES = [path for room in (*ROOMS, "src") for path in sorted((ROOT / room).rglob("*.py"))]
-RULES = sorted((ROOT / "src").rglob("*.json"))  # which say where their numbers come from
+RULES = [
+    path for kind in ("json", "yaml") for path in sorted((ROOT / "src").rglob(f"*.{kind}"))
+]  # which say where their numbers come from
 COMMAND = re.compile(rf"python\)? -m ((?:{'|'.join(room.split('/')[0] for room in ROOMS)})\b[\w.]*\w)([^`\n|;&\"]*)")
 
 
@@ -42,6 +44,14 @@ COMMANDS = sorted(commands())
 
 def test_every_command_that_a_text_names_is_there() -> None:
     assert sorted(NAMED.keys() - set(COMMANDS)) == []
+
+
+def test_every_target_that_a_page_names_is_there() -> None:
+    targets = set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    texts = [path.read_text(encoding="utf-8") for path in PAGES]
+    assert {
+        name for text in texts for words in re.findall(r"`make ([a-z0-9 -]+)", text) for name in words.split()
+    } <= targets
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a module that another one imported before is run anew
