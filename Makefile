@@ -136,6 +136,8 @@ train: $(VENV)/.train
 	$(BIN)/python -m train all
 	$(BIN)/python -m train refresh $(addprefix --net ,$(IN_ORDER))
 	$(BIN)/python -m train.cold
+	$(BIN)/python -m pipewave.files.manifest --write
+	$(BIN)/python -m train.another_day --write
 	$(BIN)/python -m train.amd
 	$(BIN)/python -m docs.tools.training_tables
 

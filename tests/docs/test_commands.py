@@ -15,9 +15,8 @@ ROOT = Path(__file__).parents[2]
 ROOMS = ("bench", "corpus", "docs/tools", "examples", "facts", "lab", "paper", "qa", "studies", "train")
 PAGES = (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "train/README.md", ROOT / "Makefile", ROOT / ".ci/run")
 SOURCES = [path for room in (*ROOMS, "src") for path in sorted((ROOT / room).rglob("*.py"))]
-RULES = [
-    path for kind in ("json", "yaml") for path in sorted((ROOT / "src").rglob(f"*.{kind}"))
-]  # which say where their numbers come from
+# Rules say which command their numbers come from.
+RULES = [path for kind in ("json", "yaml") for path in sorted((ROOT / "src").rglob(f"*.{kind}"))]
 COMMAND = re.compile(rf"python\)? -m ((?:{'|'.join(room.split('/')[0] for room in ROOMS)})\b[\w.]*\w)([^`\n|;&\"]*)")
 
 
