@@ -193,11 +193,7 @@ def answer(case: Case, front: Front | None = None, pace: Pace = AS_PREDICTED) ->
     traffic, uncertain = deployed.traffic, deployed.engines.uncertain
     record = deployed.run()
     window = deployed.window(record, steady=case.steady)
-
-    def means(run: Record) -> dict[str, float]:
-        return _batch(run, traffic) if case.mode == "estimate" else _means(deployed.figures(run, window))
-
-    seen = means(record)
+    seen = _batch(record, traffic) if case.mode == "estimate" else _means(deployed.figures(record, window))
     tried = uncertain.tried(traffic.concurrency) if case.mode == "serve" else ()
     others = _tried(deployed, seen, tried, steady=case.steady)
     intervals = interval_ends({name: seen[name] for name in METRICS if name in seen}, uncertain, *others)
