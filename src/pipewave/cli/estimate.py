@@ -81,7 +81,6 @@ def step_command(
     from pipewave.step.predict import detail
 
     spec, parallel = load(model, ignore=tuple(ignore)), Parallel(**asdict(split))
-    parallel.check(spec)
     runner = Runner.of(Deployment(spec, parallel, cache_type(kv_cache_dtype)), find(gpu), find_engine(engine))
     runner = runner.hosted(host_of(host)) if host else runner
     batch = runner.batch(integers(q_lens), integers(kv_lens))

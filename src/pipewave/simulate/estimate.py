@@ -251,7 +251,6 @@ def _energy(
 @lru_cache(maxsize=256)
 def _served(model: ModelSpec, gpu: GPU, setup: Setup, host: Host | None) -> Runner:
     """The deployment of a set-up. Raises CannotShard, BadInput."""
-    setup.parallel.check(model)
     runner = Runner.of(Deployment(model, setup.parallel, setup.kv_dtype), gpu, setup.program())
     return runner.hosted(host) if host else runner
 

@@ -90,7 +90,6 @@ def worked_out(
         setup = replace(setup, replicas=setup.replicas * setup.dp, dp=1)
     drafts = setup.speculative.by(spec) if setup.speculative else None
     setup = replace(setup, speculative=drafts, front=setup.front_end)
-    setup.parallel.check(spec)
     runner = Runner.of(Deployment(spec, setup.parallel, setup.kv_dtype, lora=setup.lora), gpu, setup.program())
     memory = with_drafter(budget(runner.deployment, runner.gpu, runner.engine), runner, setup.speculative)
     memory = with_adapters(memory, runner)

@@ -91,8 +91,6 @@ def step_time(
 
     Source: the step as in docs/how-it-works.md: its kernels one by one, and the engine's gaps.
     """
-    spec, parallel = load(model), Parallel(tp, pp, ep)
-    parallel.check(spec)
     known = find_engine(engine)
-    deployment = Deployment(spec, parallel, cache_type(kv_dtype), known.memory.page_size)
+    deployment = Deployment(load(model), Parallel(tp, pp, ep), cache_type(kv_dtype), known.memory.page_size)
     return StepTime(Runner.of(deployment, find(gpu), known), quantum)

@@ -94,7 +94,7 @@ class Runner:
 
     @classmethod
     def of(cls, deployment: Deployment, gpu: GPU, engine: Engine) -> Runner:
-        """Resolve the engine's rules here, and the hosts a tensor group spans from the GPU."""
+        """Resolve the engine's rules here, and the hosts a tensor group spans. Raises CannotShard, BadInput."""
         return _runner(deployment, gpu, engine)
 
     def hosted(self, host: Host) -> Runner:
@@ -245,6 +245,7 @@ class Runner:
 
 @lru_cache(maxsize=256)
 def _runner(deployment: Deployment, gpu: GPU, engine: Engine) -> Runner:
+    deployment.parallel.check(deployment.model)
     engine = engine.on(deployment.facts(gpu))
     engine.check_vendor()
     engine.check_backend()
