@@ -161,6 +161,13 @@ def test_a_group_of_weights_is_a_whole_number(section: dict[str, Any]) -> None:
         of(section)
 
 
+def test_targets_are_a_list() -> None:
+    section = compressed(4, group_size=128)
+    section["config_groups"]["group_0"]["targets"] = 1e-300
+    with pytest.raises(BadInput, match="targets"):
+        of(section)
+
+
 def test_a_method_in_capitals_is_the_same_method() -> None:
     lower, upper = (of({"quant_method": name, "activation_scheme": "dynamic"}) for name in ("fp8", "FP8"))
     assert upper.layers == lower.layers

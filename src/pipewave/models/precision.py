@@ -220,13 +220,15 @@ class Quantisation:
 
 def ignored(section: Mapping[str, Any], *names: str) -> Names:
     """The modules that lists of a section leave in 16 bits."""
-    found: list[str] = []
-    for name in names:
-        entries = section.get(name) or []
-        if not isinstance(entries, Sequence) or isinstance(entries, str):
-            raise BadInput(f"quantization_config.{name}: must be a list of module names", field=name)
-        found += [str(entry) for entry in entries]
-    return Names.of(found)
+    return Names.of([module for name in names for module in modules(section, name)])
+
+
+def modules(section: Mapping[str, Any], name: str) -> list[str]:
+    """The names in a list of a section; none where it has no such list."""
+    entries = section.get(name) or []
+    if not isinstance(entries, Sequence) or isinstance(entries, str):
+        raise BadInput(f"quantization_config.{name}: must be a list of module names", field=name)
+    return [str(entry) for entry in entries]
 
 
 def kv_type(algorithm: Any) -> str | None:

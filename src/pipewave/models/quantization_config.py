@@ -24,6 +24,7 @@ from pipewave.models.precision import (
     ignored,
     integers,
     kv_type,
+    modules,
 )
 
 WIDENED = "8-bit weights of 16-bit products: answered as int8 products, which long prompts run up to twice as fast"
@@ -290,7 +291,7 @@ def _compressed(section: Mapping[str, Any]) -> Quantisation:
         if not isinstance(group, Mapping) or not isinstance(group.get("weights") or {}, Mapping):
             raise BadInput("config_groups: each group must be an object with weights", field="config_groups")
         precision = _compressed_precision(group.get("weights") or {}, group.get("input_activations"))
-        targets = [str(target) for target in group.get("targets") or ["Linear"]]
+        targets = modules(group, "targets") or ["Linear"]
         if any(target in ("Linear", "LinearBase", "FusedMoE", "MoE") for target in targets):
             common = precision
         else:
