@@ -26,7 +26,7 @@ from pipewave.tune.compiled_chooser import (
 )
 from pipewave.tune.law.anchors import Floats, Ints
 from pipewave.tune.law.model import Model
-from pipewave.tune.law.wave import design
+from pipewave.tune.law.wave import law_us
 from pipewave.tune.source.formula import Formula, values_of
 from pipewave.tune.user_kernels.aside import ASIDE
 from pipewave.tune.user_kernels.launch_formulas import LaunchFormulas, Sizes, drawn
@@ -155,16 +155,29 @@ class Chooser:
         if len(index) == 1:
             return int(index[0])
         numbers = dict(zip(self.inputs, key, strict=True))
-        found = [each.one(*values_of(each.inputs, numbers)) for each in map(self._formula, index.tolist())]
-        if None in found:
+        groups = self.formulas.group[index].tolist()  # configurations that count alike
+        counted = {group: self._counted(group, numbers) for group in set(groups)}
+        if None in counted.values():
             return self.best_of(key, self.usable)
-        terms = design(np.array([found], float), self.model.peaks.sms, self.model.resident[index])[0]
-        return int(index[(factors * np.sum(terms * self.model.law[index], axis=1)).argmin()])
+        sms, laws, places = self.model.peaks.sms, self.model.law[index].tolist(), self.model.resident[index].tolist()
+        found = zip(map(counted.get, groups), places, laws, strict=True)
+        us = [law_us(counts, sms, resident, law) for counts, resident, law in found if counts]
+        return int(index[(factors * us).argmin()])
+
+    def _counted(self, group: int, numbers: Mapping[str, Any]) -> tuple[Any, ...] | None:
+        """Counts of a launch under the configurations of a group; None where its turns were not read."""
+        formula = self.formulas.formulas[group][0]
+        return formula.one(*values_of(formula.inputs, numbers))
 
     def best_of(self, key: Key, some: Ints) -> int:
         """The best of some configurations by the whole model, as for a launch that nobody foresaw."""
         ranked, _ = self._judged(self.counts(key)[None], self._logs(key), self._columns(key))
         return int(some[ranked[0, some].argmin()])
+
+    def blocks(self, key: Key, index: int) -> float:
+        """Thread blocks of a launch under one configuration."""
+        found = self._counted(int(self.formulas.group[index]), dict(zip(self.inputs, key, strict=True)))
+        return float(found[0] if found else self.counts(key)[index, 0])
 
     def counts(self, key: Key) -> Floats:
         """Counts [c, 6] of a launch."""

@@ -87,4 +87,4 @@ def _waves(found: Any, shape: Shape, config: Any) -> float:
     """Thread blocks of a launch over the places its residency gives."""
     chooser, key = found.key(shape)
     index = found.configs.index(config)
-    return float(chooser.counts(key)[index, 0]) / float(chooser.model.peaks.sms * chooser.model.resident[index])
+    return float(chooser.blocks(key, index)) / float(chooser.model.peaks.sms * chooser.model.resident[index])

@@ -12,6 +12,7 @@ T(µs) = Σ θ_i · term_i with θ ≥ 0, fitted to relative error. Beyond the b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import mul
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,6 +68,14 @@ def work(counts: Floats) -> LaunchCounts:
     blocks, trips, longest, least_bytes, moved_bytes = (counts[..., i] for i in range(5))
     idle = counts[..., COUNTS] if counts.shape[-1] > COUNTS else 0.0
     return LaunchCounts(np.maximum(blocks, 1.0), trips, np.maximum(longest, trips), least_bytes, moved_bytes, idle)
+
+
+def law_us(counts: Sequence[float], sms: int, resident: int, law: Sequence[float]) -> float:
+    """The law of one launch under one configuration; arrays of a few numbers would take twenty times as long."""
+    blocks, trips, longest, least_bytes, moved_bytes, *_ = counts
+    idle = counts[COUNTS] if len(counts) > COUNTS else 0.0
+    found = LaunchCounts(max(blocks, 1.0), trips, max(longest, trips), least_bytes, moved_bytes, idle)
+    return float(sum(map(mul, terms(found, sms, resident), law)))
 
 
 def design(counts: Floats, sms: int, resident: Ints) -> Floats:
