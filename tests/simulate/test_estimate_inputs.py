@@ -36,6 +36,12 @@ def test_an_embedding_runs_no_head_and_generates_nothing() -> None:
     assert (pooled.tpot_ms, pooled.output_tokens_per_s) == (0.0, 0.0)
 
 
+@pytest.mark.parametrize("wrong", [{"tp": [1, 2]}, {"ep": {}}, {"kv_dtype": [1]}, {"moe_backend": {}}, {"host": [1]}])
+def test_what_cannot_be_looked_up_is_refused_by_name(wrong: dict[str, object]) -> None:
+    with pytest.raises(BadInput, match=next(iter(wrong))):
+        estimate("Qwen3-8B", "H100", **SIZES, output_len=8, **wrong)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("engine", [[], {"a": 1}, None])
 def test_what_is_no_engine_is_refused(engine: object) -> None:
     with pytest.raises(BadInput, match=r"engine = .*must be one of vllm"):

@@ -200,7 +200,7 @@ class ReadyBatch:
         spec, drafting = for_output(model, batch.output_len), setup.speculative
         if drafting or setup.max_num_batched_tokens:
             setup = replace(setup, max_num_batched_tokens=None, speculative=drafting.by(spec) if drafting else None)
-        runner = _served(spec, gpu, setup, host)
+        runner = _served(Deployment(spec, setup.parallel, setup.kv_dtype), gpu, setup, host)
         prompt, step_tokens = batch.input_len + image_tokens(spec, setup.images), batch.budget
         memory = _budget(runner.deployment, runner.gpu, runner.engine, max_batched_tokens=step_tokens)
         memory = with_drafter(memory, runner, setup.speculative) if setup.speculative else memory
@@ -249,9 +249,9 @@ def _energy(
 
 
 @lru_cache(maxsize=256)
-def _served(model: ModelSpec, gpu: GPU, setup: Setup, host: Host | None) -> Runner:
+def _served(deployment: Deployment, gpu: GPU, setup: Setup, host: Host | None) -> Runner:
     """The deployment of a set-up. Raises CannotShard, BadInput."""
-    runner = Runner.of(Deployment(model, setup.parallel, setup.kv_dtype), gpu, setup.program())
+    runner = Runner.of(deployment, gpu, setup.program())
     return runner.hosted(host) if host else runner
 
 

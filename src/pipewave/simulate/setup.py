@@ -19,6 +19,7 @@ from pipewave.software.front import Front
 from pipewave.software.front import of as front_of
 from pipewave.step import Engine, find_engine
 
+WORDS = ("kv_dtype", "moe_backend", "gemm_backend", "delta_backend", "exchange", "sampler")
 # Of requests at once: a table of steps is made for as many, and a call takes no longer list than 65,536.
 MOST = {"replicas": 1 << 20, "max_num_batched_tokens": 1 << 20, "max_num_seqs": 1 << 15}
 
@@ -86,6 +87,9 @@ class Setup:
         for name, most in MOST.items():
             if getattr(self, name) is not None:
                 check_whole(name, getattr(self, name), high=most)
+        for name in WORDS:
+            if not isinstance(getattr(self, name), str | None):
+                raise BadInput(f"{name} = {getattr(self, name)!r}: must be a word", field=name)
         share = self.gpu_memory_utilization
         if share is not None and not 0 < share <= 1:
             name = "gpu_memory_utilization"

@@ -76,6 +76,8 @@ def host_of(text: str | Host) -> Host:
     """From `cores=16,speed=0.8,api_servers=2`. Raises BadInput."""
     if isinstance(text, Host):
         return text
+    if not isinstance(text, str):
+        raise _bad(text)
     said = dict(part.partition("=")[::2] for part in text.split(",") if part.strip())
     try:
         speed, servers = float(said.get("speed", 1.0)), int(said.get("api_servers", 1))
