@@ -30,7 +30,7 @@ from pipewave.software.front import Front
 DIGITS = 4
 ENERGY = ("power_w", "energy_j")  # figures with six digits of their own
 MOST_ROUNDS = 1_000_000  # steps that a closed loop of engines side by side is simulated for
-MOST_TRIED = 20_000  # requests of a run with steps at an end of their interval; 60,000 move ends by 0.3 %
+MOST_TRIED = 20_000  # requests of a run with steps at an end of their interval
 AFFORDED = 0.7  # of the most steps of a run, for those in which engines decode; prompts and requests take others
 
 

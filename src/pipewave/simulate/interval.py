@@ -43,10 +43,8 @@ class Uncertainty:
 
     def server(self, metric: str) -> float:
         """Half-width due to host, front end and settings; for an engine without published runs, the widest of all."""
-        widths, older = (
-            packaged.shared(FILE)["servers"],
-            {_old(name): one for name, one in packaged.shared(FILE)["older"].items()},
-        )
+        table = packaged.shared(FILE)
+        widths, older = table["servers"], {_old(name): one for name, one in table["older"].items()}
         known, name = {**widths, **older}, AS.get(metric, metric)
         return float(known[self.engine][name] if self.engine in known else max(one[name] for one in widths.values()))
 

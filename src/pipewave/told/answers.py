@@ -302,14 +302,14 @@ class ServeAnswer(Shown, Mapping[str, Any]):
 
     def to_dict(self) -> dict[str, Any]:
         """The answer of the contract, less its id."""
-        return self._answer | {"notes": list(self.notes)}
-
-    @cached_property
-    def _answer(self) -> dict[str, Any]:
-        """The same, as it is read: worked out once."""
         told = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("notes", "more")}
         said = {name: value for name, value in told.items() if value is not None}
         return said | dict(self.more) | {"notes": list(self.notes)}
+
+    @cached_property
+    def _answer(self) -> dict[str, Any]:
+        """The same for those who read it by name, worked out once."""
+        return self.to_dict()
 
     def __getitem__(self, name: str) -> Any:
         return self._answer[name]

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pipewave.physics.arith import ARRAY, SCALAR, Arith
 from pipewave.tune.law.anchors import Floats, Ints
 
 TERMS = (
@@ -63,19 +64,17 @@ def terms(work: LaunchCounts, sms: int, resident: Any) -> tuple[Any, ...]:
             idle / sms, uneven, crowded, (busiest > resident) * longest)  # fmt: skip
 
 
-def work(counts: Floats) -> LaunchCounts:
-    """Counts [..., 6] as the launches that laws are made of."""
-    blocks, trips, longest, least_bytes, moved_bytes = (counts[..., i] for i in range(5))
-    idle = counts[..., COUNTS] if counts.shape[-1] > COUNTS else 0.0
-    return LaunchCounts(np.maximum(blocks, 1.0), trips, np.maximum(longest, trips), least_bytes, moved_bytes, idle)
+def work(counts: Any, xp: Arith = ARRAY) -> LaunchCounts:
+    """Counts [..., 6] as the launches that laws are made of; with `SCALAR`, those of one launch as numbers."""
+    columns = counts if xp is SCALAR else np.moveaxis(counts, -1, 0)
+    blocks, trips, longest, least_bytes, moved_bytes = columns[:5]
+    idle = columns[COUNTS] if len(columns) > COUNTS else 0.0
+    return LaunchCounts(xp.maximum(blocks, 1.0), trips, xp.maximum(longest, trips), least_bytes, moved_bytes, idle)
 
 
 def law_us(counts: Sequence[float], sms: int, resident: int, law: Sequence[float]) -> float:
-    """The law of one launch under one configuration; arrays of a few numbers would take twenty times as long."""
-    blocks, trips, longest, least_bytes, moved_bytes, *_ = counts
-    idle = counts[COUNTS] if len(counts) > COUNTS else 0.0
-    found = LaunchCounts(max(blocks, 1.0), trips, max(longest, trips), least_bytes, moved_bytes, idle)
-    return float(sum(map(mul, terms(found, sms, resident), law)))
+    """The law of one launch under one configuration, in plain numbers: arrays of a few take longer."""
+    return float(sum(map(mul, terms(work(counts, SCALAR), sms, resident), law)))
 
 
 def design(counts: Floats, sms: int, resident: Ints) -> Floats:
