@@ -105,6 +105,7 @@ test-web: $(VENV)/.web
 # The page is committed as built, so that nobody who installs or tests pipewave needs node; after a change of web/: make web
 web:
 	cd web && npm ci && npm run build
+	$(BIN)/python -m pipewave.files.manifest --write
 
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

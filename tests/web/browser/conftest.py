@@ -16,6 +16,7 @@ from docs.tools.browser import BROWSERS, browser_path, flags, served
 WATCH_CSP = (
     "addEventListener('securitypolicyviolation', e => console.error(`CSP: ${e.violatedDirective} ${e.blockedURI}`))"
 )
+PATIENCE_S = 60  # for what a slow machine takes long over: a plan is a quarter of that on two busy cores
 REPORT = pytest.StashKey[list[str]]()
 
 
@@ -70,7 +71,7 @@ def page(browser: Any, site: str, request: pytest.FixtureRequest) -> Iterator[An
     context.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
     context.on("weberror", lambda error: troubles.append(str(error.error)))
     page = context.new_page()
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(1e3 * PATIENCE_S)
     yield page
     context.close()
     expected = r"status of 4\d\d" if request.node.get_closest_marker("refused") else r"(?!)"
@@ -82,7 +83,7 @@ def until(page: Any) -> Callable[..., None]:
     """Wait until an expression is true. (The browser's own waiting needs eval, which the page's policy forbids.)"""
 
     def wait(expression: str, arg: Any = None) -> None:
-        ends = time.monotonic() + 20
+        ends = time.monotonic() + PATIENCE_S
         while not page.evaluate(expression, arg):
             assert time.monotonic() < ends, f"never true: {expression}"
             page.wait_for_timeout(30)

@@ -1,7 +1,7 @@
 /** Files of one's own, kept by this page until it is closed; each question sends along those that it names. Those of
  * models and GPUs also stand in the fragment of the address where they are short enough, so that a link holds them. */
 
-import { useEffect, useState } from "preact/hooks";
+import { useLayoutEffect, useState } from "preact/hooks";
 
 import { ask } from "./api";
 import { digits } from "./format";
@@ -106,7 +106,7 @@ export interface Own {
 /** Names of the open files, and another picture whenever one is opened. */
 export function useOwn(): Own {
   const [, again] = useState(0);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const listener = (): void => again((count) => count + 1);
     heard.add(listener);
     return () => void heard.delete(listener);

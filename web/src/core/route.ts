@@ -1,7 +1,7 @@
 /** Where we are: the path names the view, the query string holds every input, so a URL is a result. Its fragment holds
  * files of one's own (core/own.ts) and goes from view to view; browsers never send it to a server. */
 
-import { useEffect, useState } from "preact/hooks";
+import { useLayoutEffect, useState } from "preact/hooks";
 
 export interface Place {
   path: string;
@@ -26,7 +26,8 @@ function announce(): void {
 
 export function usePlace(): Place {
   const [place, set] = useState(here);
-  useEffect(() => {
+  // As the view is drawn, not after the next frame: the browser may go back once more in between.
+  useLayoutEffect(() => {
     listeners.add(set);
     addEventListener("popstate", announce);
     return () => {
