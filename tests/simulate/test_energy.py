@@ -15,7 +15,7 @@ from pipewave.physics.energy import limited, watts
 from pipewave.physics.power import MOST_OVER, board_of
 from pipewave.published.answers import answer, deploy
 from pipewave.published.cases import Case, from_dict
-from pipewave.simulate.power import MOST_KEPT, Stretch, StretchLog
+from pipewave.simulate.power import MOST_KEPT, StretchLog
 from pipewave.step import Runner, find_engine
 
 LLAMA: dict[str, object] = {"model": "Llama-3.1-8B", "gpu": "H200", "engine": "vllm", "isl": 256, "osl": 64}
@@ -91,9 +91,9 @@ def test_limits_that_no_board_holds_are_refused() -> None:
 def test_a_long_run_is_told_from_a_bounded_sample_of_it() -> None:
     log, drawn = StretchLog(), np.random.default_rng(0)
     for start in range(50_000):
-        log.add(Stretch(0, float(start), 1.0, 1, int(drawn.integers(1, 9)), 8.0, ()))
+        log.add(0, float(start), 1.0, 1, int(drawn.integers(1, 9)), 8.0, ())
     for start in range(1_000):
-        log.add(Stretch(0, float(start), 5.0, 1, 1, 8.0, ((0, 64, 0),)))
+        log.add(0, float(start), 5.0, 1, 1, 8.0, ((0, 64, 0),))
     sample = log.samples[0, False]
     assert len(sample.kept) <= MOST_KEPT < 2 * len(sample.kept) + 2 and sample.busy_s == 50_000.0
     assert np.mean([one.decoding for _, one in sample.kept]) == pytest.approx(4.5, rel=0.05)

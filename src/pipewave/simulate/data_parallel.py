@@ -131,6 +131,9 @@ class DataParallelGroup:
             now = ends[-1]
         return ends
 
+    def decode_step(self, now: float) -> None:
+        """None: such a step is not run apart from others, as `Replica` does."""
+
     def _holds(self) -> bool:
         """Whether prompts wait for ranks that have none."""
         with_prompts = [bool(rank.waiting) for rank in self.ranks]

@@ -9,7 +9,7 @@ ever, and thousands of short chats wait here and not for the GPU.
 
 from __future__ import annotations
 
-import math
+import sys
 from collections import deque
 
 import numpy as np
@@ -94,9 +94,13 @@ class RequestInbox:
         return found
 
     @property
-    def unseen_steps(self) -> float:
+    def unseen_steps(self) -> int:
         """Decode steps that no new request can join: all of them while there is none."""
-        return max(self.interval - self.since, 0) if self.requests else math.inf
+        return max(self.interval - self.since, 0) if self.requests else sys.maxsize
+
+    def none_joins(self, before_s: float) -> bool:
+        """Whether no new request can join the decode step that comes now, before which one began at `before_s`."""
+        return self.unseen_steps > 0 or (self.overlaps and self.requests[0][0] > before_s)
 
     def skipped(self, steps: int) -> None:
         """So many decode steps were run, none of which a new request joined."""

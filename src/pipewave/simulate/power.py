@@ -40,9 +40,21 @@ class StretchLog:
     def __init__(self) -> None:
         self.samples: defaultdict[tuple[int, bool], StretchSample] = defaultdict(StretchSample)
 
-    def add(self, stretch: Stretch) -> None:
-        """One more."""
-        self.samples[stretch.side, bool(stretch.pieces)].add(stretch)
+    def add(
+        self,
+        side: int,
+        start_s: float,
+        seconds: float,
+        steps: int,
+        decoding: int,
+        cached: float,
+        pieces: Sequence[tuple[int, int, int]],
+    ) -> None:
+        """One more, as `Stretch`, which most are never made into."""
+        sample = self.samples[side, bool(pieces)]
+        if sample.next_s < sample.busy_s + seconds:
+            sample.keep(Stretch(side, start_s, seconds, steps, decoding, cached, pieces))
+        sample.busy_s += seconds
 
 
 class StretchSample:
@@ -52,14 +64,13 @@ class StretchSample:
         self.kept: list[tuple[float, Stretch]] = []  # moment, and the stretch that ran
         self.busy_s, self.apart_s, self.next_s = 0.0, FIRST_APART_S, 0.0
 
-    def add(self, stretch: Stretch) -> None:
-        """One more."""
+    def keep(self, stretch: Stretch) -> None:
+        """Keep one that runs at the next moments."""
         while self.next_s < self.busy_s + stretch.seconds:
             self.kept.append((stretch.start_s + self.next_s - self.busy_s, stretch))
             if len(self.kept) >= MOST_KEPT:
                 self.kept, self.apart_s = self.kept[::2], 2 * self.apart_s
             self.next_s = len(self.kept) * self.apart_s
-        self.busy_s += stretch.seconds
 
     def before(self, boards: Boards, edges: Array) -> tuple[Array, Array]:
         """Seconds that stretches of the kind took before each moment, and joules of a GPU in them, [edge] each."""

@@ -130,8 +130,9 @@ class Replica:
         if self.cache:
             step.seconds += self.cache.loaded() * self.kv.host_load_s
         if decodes:
-            self._advance(step)
-        self._begin(step)
+            step.done += self._advance()
+        if step.pieces or step.first:
+            self._begin(step)
         self.ended, self.last_s = now + step.seconds, step.seconds
         return step
 
@@ -161,27 +162,39 @@ class Replica:
         while they end by `until`; returns when each ends.
         """
         ends: list[float] = []
-        count, begin = self.decoding, now
-        if not (count and self.decoder) or self._prompts_due():
+        count, begin, tick = self.decoding, now, self.tick
+        if not (count and self.decoder) or tick + 1 in self.finish or self._prompts_due():
             return ends
         read = self.decoder(count)
-        seconds, jitter, few = read.at, self.jitter, min(most, FEW)
-        while len(ends) < few and self.tick + 1 not in self.finish:
-            opens = self.opening
-            now += seconds(self.cached + count) * jitter[self.steps % len(jitter)]
-            if now > until or opens > self.free:
+        seconds, jitter, draws, opens, page = read.at, self.jitter, len(self.jitter), self.opens, self.kv.page_size
+        for step in range(self.steps, self.steps + min(most, FEW)):
+            now += seconds(self.cached + count) * jitter[step % draws]
+            if now > until or opens[tick % page] > self.free:
                 break
             ends.append(now)
-            self.free -= opens
-            self.tick += 1
-            self.steps += 1
+            self.free -= opens[tick % page]
             self.cached += count
-        if len(ends) == FEW:
+            tick += 1
+            if tick + 1 in self.finish:
+                break
+        self.steps, self.tick = self.steps + len(ends), tick
+        if len(ends) == FEW and tick + 1 not in self.finish:
             ends += self._stretch(read.each, now, until, most - FEW)
         self.owed -= count * len(ends)
         if ends:
             self.ended, self.last_s = ends[-1], ends[-1] - (ends[-2] if len(ends) > 1 else begin)
         return ends
+
+    def decode_step(self, now: float) -> Step | None:
+        """Run the step that starts now where it decodes alone, whoever ends with it; None where it does not."""
+        count, opens = self.decoding, self.opening
+        if not (count and self.decoder) or opens > self.free or self._prompts_due():
+            return None
+        cached, waiting, pages = self.cached + count, len(self.waiting), self.kv.pages - self.free
+        seconds = self.decoder(count).at(cached) * self.jitter[self.steps % len(self.jitter)]
+        self.steps += 1
+        self.ended, self.last_s = now + seconds, seconds
+        return Step(now, seconds, count, [], [], self._advance(), 0, cached, waiting, pages)
 
     def _stretch(self, seconds: Callable[[Array], Array], now: float, until: float, most: int) -> list[float]:
         """The same steps, many at once."""
@@ -317,16 +330,17 @@ class Replica:
         """Decode steps a request needs after its prompt has given one token."""
         return self.output[request] - 1 - self.made.get(request, 0)
 
-    def _advance(self, step: Step) -> None:
-        """Every decoding request gets a token."""
+    def _advance(self) -> list[int]:
+        """Every decoding request gets a token; returns those that are done with it."""
         self.free -= self.opening
         self.tick += 1
         self.cached += self.decoding
         self.owed -= self.decoding
-        for request in self.finish.pop(self.tick, ()):
+        done = self.finish.pop(self.tick, [])
+        for request in done:
             self._leave(request)
-            self.running -= 1
-            step.done.append(request)
+        self.running -= len(done)
+        return done
 
     def _begin(self, step: Step) -> None:
         """Requests whose prompt is complete join those that decode, or are done with their first token."""

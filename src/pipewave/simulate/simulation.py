@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import math
-import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,7 @@ from pipewave.simulate.engine_step import Step
 from pipewave.simulate.frontend_queue import FrontendQueue, RequestInbox, lognormal_factors
 from pipewave.simulate.kv_budget import KvBudget
 from pipewave.simulate.policies import SchedulingPolicy
-from pipewave.simulate.power import Stretch, StretchLog
+from pipewave.simulate.power import StretchLog
 from pipewave.simulate.replica import Replica
 from pipewave.simulate.traffic import Traffic
 from pipewave.software.front import INSIDE, Front
@@ -63,14 +62,22 @@ class StepLog:
         self.engine, self.start_s, self.seconds = array("i"), array("d"), array("d")
         self.decoding, self.preempted = array("i"), array("i")
 
-    def add(self, which: int, begin: float, ends: Sequence[float], decoding: int, preempted: int = 0) -> None:
+    def add(self, which: int, begin: float, ends: Sequence[float], decoding: int) -> None:
         """Alike steps of an engine that follow each other from `begin` on and end so."""
         count, starts = len(ends), [begin, *ends[:-1]]
         self.engine.extend([which] * count)
         self.start_s.extend(starts)
         self.seconds.extend(map(sub, ends, starts))
         self.decoding.extend([decoding] * count)
-        self.preempted.extend([preempted] * count)
+        self.preempted.extend([0] * count)
+
+    def add_one(self, which: int, begin: float, seconds: float, decoding: int, preempted: int = 0) -> None:
+        """One step."""
+        self.engine.append(which)
+        self.start_s.append(begin)
+        self.seconds.append(seconds)
+        self.decoding.append(decoding)
+        self.preempted.append(preempted)
 
     def within(self, begin: float = -math.inf, end: float = math.inf) -> Mapping[str, Array]:
         """The columns of steps that began in a window."""
@@ -96,7 +103,6 @@ class Record:
     stretches: StretchLog = field(default_factory=StretchLog)  # what engines ran, a sample
 
 
-MOST = sys.maxsize  # steps of one stretch
 LAST = 1 << 62  # serial of events that come after all others of their instant
 # Work of a run at most, in engine steps (20 to 60 µs each). A request costs about as much as a step; a step in which
 # nothing begins or ends, run in a stretch of such, a sixteenth. The largest published run takes 221,543.
@@ -231,18 +237,22 @@ class Simulation:
         """The next step of an engine, after the decode steps that come before anything else."""
         engine, inbox = self.engines[which], self.inboxes[which]
         now = self._decode_until(now, which)
-        engine.waiting.extend(inbox.take(now, self.began_s[which], idle=engine.idle))
-        step = engine.step(now)
+        step = engine.decode_step(now) if inbox.none_joins(self.began_s[which]) else None
+        if step:
+            inbox.skipped(1)
+        else:
+            engine.waiting.extend(inbox.take(now, self.began_s[which], idle=engine.idle))
+            step = engine.step(now)
+            inbox.ran(prompts=bool(step.pieces))
+            for request, _, before in step.pieces:
+                if self.found[request] != self.found[request]:  # not a number yet
+                    self.found[request] = before
         self._spend(1.0)
-        inbox.ran(prompts=bool(step.pieces))
         self.began_s[which] = now
-        for request, _, before in step.pieces:
-            if self.found[request] != self.found[request]:  # not a number yet
-                self.found[request] = before
         if step.seconds:
             side = int(which >= len(self.front))
-            self.stretches.add(Stretch(side, now, step.seconds, 1, step.decoding, step.cached, step.pieces))
-            self.log.add(which, now, [now + step.seconds], step.decoding, step.preempted)
+            self.stretches.add(side, now, step.seconds, 1, step.decoding, step.cached, step.pieces)
+            self.log.add_one(which, now, step.seconds, step.decoding, step.preempted)
             if self.keep_steps:
                 self.steps.append((which, step))
         return step
@@ -264,14 +274,14 @@ class Simulation:
             return now
         until = self.events[0][0] if self.events else math.inf
         count = engine.decoding
-        ends = engine.decode_until(now, until, int(min(inbox.unseen_steps, MOST)))
+        ends = engine.decode_until(now, until, inbox.unseen_steps)
         if not ends:
             return now
         if self.keep_steps and isinstance(engine, Replica):
             self.steps.extend((which, step) for step in engine.decoded(now, ends))
         self._spend(len(ends) * (1.0 if self.keep_steps else STRETCHED))
         side, middle = int(which >= len(self.front)), engine.cached - 0.5 * count * len(ends)
-        self.stretches.add(Stretch(side, now, ends[-1] - now, len(ends), count, middle, ()))
+        self.stretches.add(side, now, ends[-1] - now, len(ends), count, middle, ())
         self.log.add(which, now, ends, count)
         self.frontend.stream(ends, count)
         inbox.skipped(len(ends))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain, product, takewhile
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from pipewave.step import Runner
 
 Points = Sequence[float]
 Shares = Sequence[tuple[int, float]]
+PromptShares = Sequence[tuple[tuple[int, int, int], float]]  # of points (pieces, tokens of each, tokens before each)
 Pieces = Sequence[tuple[int, int]]  # (tokens, tokens before them) of each prompt
 RankBatch = tuple[int, int, Pieces]  # decoding requests of a rank, tokens they hold together, prompt pieces
 UsesOf = Callable[[Batch, int], list[Use]]
@@ -112,7 +114,7 @@ class Place(NamedTuple):
     heads: int
     decoding: int
     held: Shares  # of cache lengths of the decoding requests
-    prompts: Sequence[tuple[tuple[int, int, int], float]]  # shares of points of the prompts
+    prompts: PromptShares
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +125,8 @@ class Axes:
     heads: Sequence[int]  # rows of the head: one a request
     counts: Sequence[int]  # decoding requests
     caches: Sequence[float]  # their mean cache length
-    chunks: Sequence[int]  # tokens of a prompt piece
-    prefixes: Sequence[int]  # tokens before it
+    chunks: tuple[int, ...]  # tokens of a prompt piece
+    prefixes: tuple[int, ...]  # tokens before it
     prompts: Sequence[tuple[int, int, int]]  # pieces, tokens of each, tokens before each
     verify: int = 1  # tokens that a decoding request brings
     # Tokens of the prompt beside which decodes are priced again; 0: they have a kernel of their own.
@@ -145,7 +147,7 @@ class Axes:
             points = upto(most, POWERS), upto(heads, (1, 64, 256)), upto(requests, (1, 8, *POWERS[5:11]))
         pieces = PIECES[:1] if prompt else PIECES
         prompts = [(k, q, p) for k in pieces for q in chunks for p in prefixes if k * q <= 2 * budget]
-        return cls(*points, caches, chunks, prefixes, prompts, verify, budget if mixed else 0)
+        return cls(*points, caches, tuple(chunks), tuple(prefixes), prompts, verify, budget if mixed else 0)
 
     def batches(self, runner: Runner) -> list[tuple[UsesOf, list[Batch]]]:
         """For each grid, which kernels and the batches that stand for its points.
@@ -174,24 +176,32 @@ class Axes:
         held = shares(self.caches, cached / decoding) if decoding else ()
         return Place(rows, heads, decoding, held, self._prompts(pieces) if pieces else ())
 
-    def _prompts(self, pieces: Pieces) -> list[tuple[tuple[int, int, int], float]]:
+    def _prompts(self, pieces: Pieces) -> PromptShares:
         """Shares of points for pieces of the mean size, behind the mean prefix of a token."""
-        count, tokens = len(pieces), sum(size for size, _ in pieces)
-        before = sum(size * prefix for size, prefix in pieces) / tokens
-        counts = shares(PIECES, count) if count <= PIECES[-1] else ((len(PIECES) - 1, count / PIECES[-1]),)
-        sizes, prefixes = shares(self.chunks, tokens / count), shares(self.prefixes, before)
-        return [
-            ((PIECES[k], self.chunks[q], self.prefixes[p]), of_k * of_q * of_p)
-            for k, of_k in counts
-            for q, of_q in sizes
-            for p, of_p in prefixes
-        ]
+        count, tokens = len(pieces), sum([size for size, _ in pieces])
+        before = sum([size * prefix for size, prefix in pieces]) / tokens
+        return _prompt_shares(self.chunks, self.prefixes, count, tokens / count, before)
 
     def mixed(self) -> list[Batch]:
         """A prompt alone, and with every point of the decode grid before it in the same step."""
         grid = [(count, int(cache)) for count in self.counts for cache in self.caches]
         alone = Batch((self.mixed_prompt,), (self.mixed_prompt,))
         return [alone, *(Batch((1,) * n + alone.q_lens, (cache,) * n + alone.kv_lens) for n, cache in grid)]
+
+
+@lru_cache(maxsize=1 << 14)
+def _prompt_shares(
+    chunks: tuple[int, ...], prefixes: tuple[int, ...], count: int, tokens: float, before: float
+) -> PromptShares:
+    """Shares of points for so many pieces of so many tokens each."""
+    counts = shares(PIECES, count) if count <= PIECES[-1] else ((len(PIECES) - 1, count / PIECES[-1]),)
+    sizes, behind = shares(chunks, tokens), shares(prefixes, before)
+    return tuple(
+        ((PIECES[k], chunks[q], prefixes[p]), of_k * of_q * of_p)
+        for k, of_k in counts
+        for q, of_q in sizes
+        for p, of_p in behind
+    )
 
 
 class GridSums:

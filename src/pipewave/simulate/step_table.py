@@ -113,8 +113,10 @@ class StepTable:
         captured graphs meanwhile, and the GPU waits for none of it (`studies.sessions`). Larger prompts, whose kernels
         are launched one by one, keep the host busy until then.
         """
+        if not self.engine.scheduler.overlaps:
+            return 0.0
         rows = decoding * self.verify + sum(tokens for tokens, _ in pieces)
-        if not self.engine.scheduler.overlaps or rows > self.engine.graphs.piecewise_limit:
+        if rows > self.engine.graphs.piecewise_limit:
             return 0.0
         return float(self.factor * self.pieces.after_us)
 
@@ -143,7 +145,8 @@ class StepTable:
         place = self.axes.place(rows, heads, decoding, cached, pieces)
         kernels, heat = self.time.at(place), self.heat.at(place)
         requests, pace = decoding + len(pieces), self.pace.prompt if pieces else self.pace.decode
-        return self.law(self.regime(rows, graph=graph), pace * kernels, pace * heat, requests, fresh(pieces))
+        images = fresh(pieces) if self.prompt_us else 0
+        return self.law(self.regime(rows, graph=graph), pace * kernels, pace * heat, requests, images)
 
     def regime(self, rows: int, *, graph: bool) -> StepGaps:
         """How a step of so many rows is launched, as one CUDA graph or not."""
