@@ -157,7 +157,7 @@ class ScalarNet:
             hidden = hidden.reshape(bias.shape)
         elif bias.ndim == 3:
             hidden = hidden.reshape(len(hidden), len(bias), -1).swapaxes(0, 1)
-        hidden = hidden + bias
+        hidden += bias
         units = hidden
         for weight, bias in self.later:
             units = active(hidden)
@@ -165,8 +165,8 @@ class ScalarNet:
             hidden += bias
         return units, hidden
 
-    def members(self, inputs: Floats) -> tuple[list[list[float]], list[list[float]], Floats]:
-        """Of each call, every member's mean and logarithm of the scale; and the last hidden units."""
+    def members(self, inputs: Floats) -> tuple[list[list[float]], Floats]:
+        """Of each call, every member's mean, then the logarithms of their scales; and the last hidden units."""
         units, out = self(inputs)
-        out = out.reshape(-1, len(inputs), out.shape[-1])
-        return out[..., 0].T.tolist(), out[..., 1].T.tolist(), units
+        size = len(inputs)
+        return out.reshape(-1, size, out.shape[-1]).transpose(1, 2, 0).reshape(size, -1).tolist(), units

@@ -89,15 +89,17 @@ def requests_for(in_flight: float) -> int:
 
 
 def serve(model: ModelSpec, split: Split, question: Question, rate: float, requests: int, replicas: int = 1) -> Point:
-    """A design under Poisson arrivals. Raises what a deployment that cannot be raises."""
+    """A design under Poisson arrivals; one that misses its limits is not run at the ends of its intervals, too. Raises
+    what a deployment that cannot be raises.
+    """
     ready = deploy(stated(model, split, question, replicas), question.traffic(requests, rate))
     record = ready.run()
     window = ready.window(record, steady=True)
     figures, overloaded = ready.figures(record, window), steadiness(record, ready.traffic).overloaded
     energy = ready.energy(record, figures, window)
     uncertain = ready.engines.uncertain
-    others = [ready.steady_figures(scale) for scale in uncertain.tried(None)]
     above = OVERLOADED if overloaded else over(figures, question.limits)
+    others = [ready.steady_figures(scale) for scale in uncertain.tried(None) if above <= 0]
     figures |= {**interval_ends(figures, uncertain, *(found for found, _ in others)), **energy}
     late = overloaded or (bool(question.limits) and any(late for _, late in others))
     high = OVERLOADED if late else over(figures, question.limits, "_high")

@@ -257,4 +257,4 @@ def serve_slower(model: ModelSpec, design: Design, question: Question, share: fl
         slower = serve(model, design.split, question, point.rate * share, requests)
     except PipewaveError:
         return None
-    return Fleet(1, design.fleet.capacity, slower)
+    return Fleet(1, design.fleet.capacity, slower) if slower.over <= 0 else None

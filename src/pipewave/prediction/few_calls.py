@@ -61,14 +61,14 @@ class Nets:
     def __call__(self, rows: Sequence[Physics]) -> list[list[float]]:
         """Of each call: means, log scales and ceilings of the members, then the log of a calibration's factor."""
         seen = np.array([row[1] for row in rows], np.float32)
-        means, logs, units = self.residual.members(seen)
-        many = self.members
+        answers, units = self.residual.members(seen)
+        many, every = self.members, len(answers[0]) // 2
         if self.ceiling:
             plain = np.array([row[2] for row in rows], np.float32) if rows[0][2] else seen
             ceilings = self.ceiling.members(plain)[0]
-            answers = [[*mean, *log, *top] for mean, log, top in zip(means, logs, ceilings, strict=True)]
+            answers = [[*one, *top[: len(top) // 2]] for one, top in zip(answers, ceilings, strict=True)]
         else:
-            answers = [[*m[:many], *log[:many], *m[many:]] for m, log in zip(means, logs, strict=True)]
+            answers = [[*one[:many], *one[every : every + many], *one[many:every]] for one in answers]
         if self.correction:
             units = units.reshape(-1, len(rows), units.shape[-1])
             factors = self.correction.log_factor(len(rows), [row[3] for row in rows], units).tolist()
