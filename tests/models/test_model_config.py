@@ -14,7 +14,7 @@ from model_families import LLAMA
 from pipewave.errors import BadFile, BadInput, MissingField, PipewaveError, UnknownModel, UnsupportedModel
 from pipewave.models import Mla, Moe, load
 from pipewave.models.config import parse
-from pipewave.models.load import config_name
+from pipewave.models.load import cached, config_name
 from pipewave.models.shard import ALONE, parameters, weight_bytes
 from tests.sampled import examples
 
@@ -174,6 +174,11 @@ def test_a_repository_of_the_local_hub_cache(tmp_path: Path, monkeypatch: pytest
     assert load("vendor/Some-Model").name == "vendor/Some-Model"
     with pytest.raises(UnknownModel):
         load("../models--vendor--Some-Model")
+    for other in ("zero", "another"):  # of several, the first by name, in whatever order folders are listed
+        (tmp_path / f"models--{other}--Some-Model").symlink_to(tmp_path / "models--vendor--Some-Model")
+    glob = Path.glob
+    monkeypatch.setattr(Path, "glob", lambda path, pattern: sorted(glob(path, pattern), reverse=True))
+    assert cached("Some-Model") == tmp_path / "models--another--Some-Model" / "snapshots" / "new" / "config.json"
 
 
 @pytest.mark.parametrize(

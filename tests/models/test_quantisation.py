@@ -85,6 +85,7 @@ BYTES = {
         {"quant_method": "hqq", "quant_config": {"weight_quant_params": {"nbits": 4, "group_size": 64}}},
         packed(WIDE, INTER, 4, 64, zero_bits=16),
     ),
+    "hqq, a scale a row": ({"quant_method": "hqq", "nbits": 8, "group_size": -1}, packed(WIDE, INTER, 8, -1)),
     "eetq": ({"quant_method": "eetq"}, packed(WIDE, INTER, 8, -1)),
     "modelopt, 8-bit weights alone": ({"quant_algo": "W8A16"}, packed(WIDE, INTER, 8, -1)),
     "modelopt mxfp8": (

@@ -71,14 +71,16 @@ def test_one_answer_that_is_no_number_is_an_error_of_that_call_alone(monkeypatch
 
     def spoiled(*asked: Any, **options: Any) -> Any:
         found = answer(*asked, **options)
-        found.seconds[0, 1] = np.nan
+        found.seconds[0, 1], found.seconds[0, 2] = np.nan, LONGEST_S
         return found
 
     monkeypatch.setattr(jsonl, "answer", spoiled)
     cases = [{"id": i, "kernel": "gemm", "m": 8, "n": 512, "k": 512, "gpu": "H200"} for i in range(3)]
     lines = list(map(json.dumps, cases))
-    texts = list(jsonl.answer_lines(lines, None, jsonl.Counts()))
-    assert ["not_finite" in text for text in texts] == [False, True, False]
+    counts = jsonl.Counts()
+    texts = list(jsonl.answer_lines(lines, None, counts))
+    assert ["not_finite" in text for text in texts] == [False, True, True]
+    assert (counts.answered, counts.failed) == (1, 2)
     monkeypatch.setattr(api, "answer", spoiled)
     with pytest.raises(NotFinite, match=r"calls\[1\]"):
         pw.predict([pw.gemm(8, 512, 512 * n) for n in range(1, 40)], "H200")

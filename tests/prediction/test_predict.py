@@ -171,6 +171,12 @@ def test_rows_of_several_gpus_and_protocols_come_back_in_order() -> None:
         assert found.joules[i] > 0
 
 
+@pytest.mark.parametrize("column", [{"protocol": ["graph", 5]}, {"gpu": ["H200", []]}])
+def test_a_row_that_names_no_place_is_refused(column: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match="must be a name"):
+        pw.predict({"kernel": "gemm", "m": [1, 2], "n": 64, "k": 64, **column}, "H200")
+
+
 def test_a_frame_keeps_its_index_and_its_other_columns() -> None:
     frame = pd.DataFrame(
         {"kernel": "gemm", "m": [1, 64], "n": 512, "k": 512, "layer": ["a", "b"], "latency_us": [3.0, 4.0]}

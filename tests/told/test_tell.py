@@ -134,6 +134,9 @@ def test_a_queue_of_all_requests_is_offline(tmp_path: Path) -> None:
     info = TRTLLM["request_info"] | {"avg_num_concurrent_requests": 500.0}
     (run,) = read(written(tmp_path, json.dumps(TRTLLM | {"request_info": info}))).runs
     assert (run["mode"], run["concurrency"]) == ("offline", None)
+    again = tmp_path / "kept"
+    again.write_text(json.dumps([run]))
+    assert read(again).runs == (run,)
 
 
 @pytest.mark.parametrize(
@@ -144,6 +147,9 @@ def test_a_queue_of_all_requests_is_offline(tmp_path: Path) -> None:
         (json.dumps(VLLM | {"max_concurrency": None}), MissingField, "concurrency or rate"),
         (json.dumps({**VLLM, "completed": 0}), MissingField, r"isl \(mean prompt tokens\), osl"),
         (json.dumps([LOAD]), MissingField, "no measured mean"),
+        ("5", BadFile, "no result of a known tool"),
+        (json.dumps({"benchmarks": 3}), BadFile, "no result of a known tool"),
+        ("[" * 100_000, BadFile, "no result of a known tool"),
     ],
 )
 def test_what_is_missing_is_named(text: str, error: type[BadInput], says: str, tmp_path: Path) -> None:

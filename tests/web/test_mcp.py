@@ -51,7 +51,14 @@ def test_a_tool_answers_as_query_does() -> None:
 
 @pytest.mark.parametrize(
     ("message", "code"),
-    [("{", -32700), ("[]", -32602), (asked("tools/call", name="rm"), -32602), (asked("resources/list"), -32601)],
+    [
+        ("{", -32700),
+        ("[]", -32602),
+        (asked("tools/call", name="rm"), -32602),
+        (asked("tools/call", name=[]), -32602),
+        ("[" * 100_000, -32700),
+        (asked("resources/list"), -32601),
+    ],
 )
 def test_what_is_no_request_is_an_error(message: Any, code: int) -> None:
     assert said(message)[0]["error"]["code"] == code

@@ -29,7 +29,7 @@ def cached(name: str) -> Path | None:
     folder = Path(os.environ.get("HF_HUB_CACHE") or Path(home).expanduser() / "hub")
     pattern = f"models--{name.replace('/', '--')}" if "/" in name else f"models--*--{name}"
     try:
-        found = [path for each in folder.glob(pattern) if (path := _config(each))]
+        found = [path for each in sorted(folder.glob(pattern)) if (path := _config(each))]
     except OSError:
         return None
     return found[0] if found else None

@@ -152,7 +152,8 @@ def hqq(section: Mapping[str, Any]) -> Quantisation:
     bits, group = params.get("nbits", params.get("bits")), _group(params, 64)
     if bits not in (4, 8):
         raise UnsupportedModel(f"quantization_config: hqq of {bits!r} bits: only 4 and 8 are modelled", field=FIELD)
-    return Quantisation(Precision(f"int{bits}", bits / 8 + 4 / group), ignored(section, "skip_modules"))
+    scales = 4 / group if group > 0 else 0.0
+    return Quantisation(Precision(f"int{bits}", bits / 8 + scales), ignored(section, "skip_modules"))
 
 
 def fp_quant(section: Mapping[str, Any]) -> Quantisation:

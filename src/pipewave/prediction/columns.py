@@ -121,7 +121,7 @@ def calls_of(table: Mapping[str, Any]) -> list[Call]:
 
 def _call(row: int, case: Mapping[str, Any]) -> Call:
     try:
-        return from_dict({name: value for name, value in case.items() if not _absent(value)})
+        return from_dict({name: value for name, value in case.items() if not absent(value)})
     except BadInput as error:
         raise type(error)(f"row {row}: {error.message}", field=error.field) from error
 
@@ -139,8 +139,9 @@ def _one(name: str, column: Any) -> Any:
     return tuple(column) if name in LISTS and flat else column
 
 
-def _absent(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and value != value)
+def absent(value: Any) -> bool:
+    """Whether a row of a column holds nothing: None, NaN, or the NA of pandas."""
+    return value is None or (isinstance(value, float) and value != value) or type(value).__name__ == "NAType"
 
 
 @dataclass(frozen=True, slots=True)

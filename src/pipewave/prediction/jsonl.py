@@ -221,8 +221,7 @@ def _answer_group(chunk: _Chunk, place: _Place, key: tuple[Any, ...], members: l
         for i in valid:
             chunk.fail(i, error)
         return
-    if not np.isfinite(answers.seconds).all():
-        chunk.failed += int((~np.isfinite(answers.seconds).all(axis=0)).sum())
+    chunk.failed += int((~usable(answers.seconds)).sum())
     for i, text in zip(valid, texts(answers, [case.get("id") for case in cases]), strict=True):
         chunk.texts[i] = text
 

@@ -14,7 +14,7 @@ from pipewave.calls.families import CLASSES, Call, from_dict
 from pipewave.calls.fields import rules
 from pipewave.errors import BadInput, MissingField, PipewaveError, UnknownField, did_you_mean
 from pipewave.gpus import GPU, find
-from pipewave.prediction.columns import values_of
+from pipewave.prediction.columns import absent, values_of
 from pipewave.software import stacks
 
 ENVELOPE = ("id", "kernel", "gpu", "protocol")
@@ -123,7 +123,10 @@ def _spread(named: Any, otherwise: Any, size: int) -> list[Any]:
     values = named if isinstance(named, list) else [named] * size
     if len(values) != size:
         raise BadInput(f"column 'gpu' or 'protocol' has {len(values)} rows, the other {size}", field="gpu")
-    return [value if isinstance(value, str | GPU) else otherwise for value in values]
+    wrong = [value for value in values if not (absent(value) or isinstance(value, str | GPU))]
+    if wrong:
+        raise BadInput(f"column 'gpu' or 'protocol' holds {wrong[0]!r:.80}: must be a name", field="gpu")
+    return [otherwise if absent(value) else value for value in values]
 
 
 def _taken(column: Any, rows: Sequence[int]) -> Any:

@@ -63,18 +63,17 @@ def _objects(text: str) -> Iterator[Mapping[str, Any]]:
     """Every object that may be a result: of JSON, of JSON lines, of a CSV of metrics, of Prometheus text."""
     try:
         documents = [json.loads(text)]
-    except ValueError:
+    except (ValueError, RecursionError):
         documents = _lines(text) or [_csv(text)] if text.startswith(("{", "Metric,")) else [_metrics(text)]
     for document in documents:
-        for one in document if isinstance(document, list) else document.get("benchmarks") or [document]:
-            if isinstance(one, Mapping):
-                yield one
+        inner = document.get("benchmarks") if isinstance(document, Mapping) else document
+        yield from (one for one in (inner if isinstance(inner, list) else [document]) if isinstance(one, Mapping))
 
 
 def _lines(text: str) -> list[Any]:
     try:
         return [json.loads(line) for line in text.splitlines() if line.strip()]
-    except ValueError:
+    except (ValueError, RecursionError):
         return []
 
 
@@ -117,7 +116,7 @@ def _run(where: str, form: Mapping[str, Any], held: Mapping[str, Any], also: Map
         if value is not None:
             said[name] = max(round(value), 1) if name in WHOLE and isinstance(value, float) else value
     said |= also
-    if said.get("concurrency", 0) > said.get("max_num_seqs", math.inf):  # all were queued at once
+    if (said.get("concurrency") or 0) > (said.get("max_num_seqs") or math.inf):  # all were queued at once
         said |= {"mode": "offline", "concurrency": None}
     missing = [f"{name} ({what})" for name, what in NEEDED.items() if said.get(name) is None]
     if not any(said.get(name) for name in ("concurrency", "rate", "arrivals")) and said.get("mode") != "offline":

@@ -31,7 +31,7 @@ def replied(line: str) -> dict[str, Any] | None:
     """The reply to a message, None to a notification."""
     try:
         message = json.loads(line)
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         return _failed(None, NO_JSON, f"not JSON: {problem}")
     if not isinstance(message, dict) or "method" not in message:
         return _failed(None, INVALID, "a message is an object with a method")
@@ -51,7 +51,7 @@ def replied(line: str) -> dict[str, Any] | None:
             tools = [{"name": name, "description": WORDS["views"][name], "inputSchema": view.form.model_json_schema(),
                       "annotations": hint} for name, view in VIEWS.items()]  # fmt: skip
             result = {"tools": tools}
-        case "tools/call" if given.get("name") in VIEWS:
+        case "tools/call" if given.get("name") in [*VIEWS]:
             result = _called(given)
         case "tools/call":
             return _failed(number, INVALID, f"name = {given.get('name')!r}: must be {', '.join(VIEWS)}")
