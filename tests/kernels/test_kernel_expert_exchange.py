@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pipewave as pw
+from pipewave.calls.families import from_dict
 from pipewave.errors import BadInput
 from pipewave.kernels.operators import copies
 
@@ -46,6 +47,17 @@ def test_the_floor_is_the_link_with_one_copy_a_rank() -> None:
     sent = 8 * (1 - (7 / 8) ** 8) * 7 / 8 * 65_536 * 7168 * 2
     floor = pw.predict(asked(tokens=65_536), "H100").floor_us
     assert floor == pytest.approx(sent / (H100.link_gbps * 1e9) * 1e6, rel=1e-6)
+
+
+def test_counts_of_a_mega_moe_are_of_its_experts() -> None:
+    case = {"kernel": "mega_moe", "tokens": 16, "experts": 8, "topk": 2, "hidden": 2048, "inter": 768, "ep": 2}
+    balanced = pw.predict(from_dict(case), "B200").latency_us
+    for counts in ([8] * 8, [8] * 4):
+        assert pw.predict(from_dict(case | {"routing": counts}), "B200").latency_us == pytest.approx(balanced, rel=0.01)
+    assert pw.predict(from_dict(case | {"routing": [64, *[0] * 7]}), "B200").latency_us > balanced
+    for wrong in ([1, 2, 3], [9] * 8):
+        with pytest.raises(BadInput, match="routing"):
+            from_dict(case | {"routing": wrong})
 
 
 def test_a_mega_moe_waits_for_its_busiest_rank() -> None:

@@ -101,6 +101,9 @@ def test_lines_are_counted_as_answers_or_failures() -> None:
     assert ["error" in json.loads(text) for text in texts] == [False, True, True, True]
     (nowhere,) = answer_lines([json.dumps(GEMM)], None, counts)
     assert json.loads(nowhere)["error"]["field"] == "gpu"
+    for field in ("gpu", "protocol"):  # an empty name is no name left out
+        (unnamed,) = answer_lines([json.dumps(GEMM | {field: ""})], "H200", counts)
+        assert json.loads(unnamed)["error"]["field"] == field
 
 
 @pytest.mark.parametrize(

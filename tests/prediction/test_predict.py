@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pipewave as pw
-from pipewave.calls.families import CLASSES, Call
+from pipewave.calls.families import CLASSES, Call, from_dict
 from pipewave.calls.operators import (
     AttentionModule,
     BatchedGemm,
@@ -97,6 +97,18 @@ def test_many_at_once_are_the_same_as_one_by_one(calls: list[Call], gpu: str, pr
         assert dataclasses.replace(alone, notes=()) == pytest.approx(
             dataclasses.replace(answer, notes=())
         ) or np.isclose(alone.latency_us, answer.latency_us, rtol=1e-3)  # nets sum in single precision
+
+
+MAMBA = {"kernel": "mamba2", "q_lens": [2048, 100], "heads": 64, "head_dim": 64, "state_dim": 128, "groups": 8}
+ROUTED = {"kernel": "fused_moe", "tokens": 16, "hidden": 2048, "inter": 768, "topk": 2, "experts": 8}
+SHARED = [MAMBA | {"chunk": size} for size in (64, 256, 128)], [
+    ROUTED | {"routing": [9, 1, 1, 1, 5, 5, 5, 5], "ep": ranks} for ranks in (1, 4, 2)]  # fmt: skip
+
+
+@pytest.mark.parametrize("cases", SHARED)
+def test_calls_of_one_batch_keep_sizes_of_their_own(cases: list[dict[str, Any]]) -> None:
+    together = pw.predict(cases, "H200").latency_us
+    assert together == pytest.approx([pw.predict(from_dict(case), "H200").latency_us for case in cases], rel=1e-5)
 
 
 @given(

@@ -9,6 +9,8 @@ import pytest
 
 from lab.own_kernels.measured import undisturbed
 from lab.own_kernels.shapes import draw
+from pipewave.gpus import find
+from pipewave.physics.cache import l2_bytes
 from pipewave.tune.law import wave
 from pipewave.tune.law.anchors import peaks_of
 from pipewave.tune.law.smooth import alike, smoother
@@ -135,7 +137,9 @@ def test_left_out_residuals_are_those_of_refitting_without_the_shape() -> None:
 
 def test_occupancy_is_limited_by_each_resource() -> None:
     built = [Built(smem, registers) for smem, registers in ((100_000, 32), (1_000, 255), (1_000, 16))]
-    assert measuring.resident(built, np.array([4, 4, 8]), peaks_of("NVIDIA H200")).tolist() == [2, 2, 8]
+    peaks = peaks_of("NVIDIA H200")
+    assert measuring.resident(built, np.array([4, 4, 8]), peaks).tolist() == [2, 2, 8]
+    assert peaks.l2_bytes == l2_bytes(find("H200"))
 
 
 def test_a_disturbed_half_is_dropped() -> None:

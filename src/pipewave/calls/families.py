@@ -40,6 +40,8 @@ from pipewave.calls.operators import (
 from pipewave.calls.streaming import Elementwise, RmsNorm, SiluAndMul, elementwise, rmsnorm, silu_and_mul
 from pipewave.errors import UnknownKernel, did_you_mean
 
+ENVELOPE = frozenset({"id", "kernel", "gpu", "protocol"})  # what a case says beside the fields of its call
+
 __all__ = [
     "BUILT_IN", "CLASSES", "DTYPES", "KV_DTYPES", "AllGather", "AllReduce", "AllToAll", "Attention",
     "AttentionModule", "BatchedGemm", "Call", "CausalConv1d", "Collective", "DeltaNet", "Elementwise", "FusedMoe",
@@ -83,6 +85,6 @@ def class_of(kernel: Any) -> type[Call]:
 def from_dict(case: Mapping[str, Any]) -> Call:
     """Build a call from a case of the contract; `id`, `gpu` and `protocol` are ignored here."""
     cls = class_of(case.get("kernel"))
-    given = {k: v for k, v in case.items() if k not in ("id", "kernel", "gpu", "protocol")}
+    given = {k: v for k, v in case.items() if k not in ENVELOPE}
     check_names(cls, tuple(given))
     return cls(**given)

@@ -38,21 +38,7 @@ class FusedMoe(Call):
         check_divides("tp", self.tp, "inter", self.inter)
         check_divides("ep", self.ep, "experts", self.experts)
         check_topk(self.topk, self.experts)
-        if isinstance(self.routing, tuple):
-            self._check_routing(self.routing)
-
-    def _check_routing(self, counts: tuple[int, ...]) -> None:
-        """Every token goes to `topk` experts; of those of one rank no more is known than that they get no more."""
-        if len(counts) not in (self.experts, self.experts // self.ep):
-            raise BadInput(
-                f"routing has {len(counts)} entries: must hold one count per expert ({self.experts}) "
-                f"or per local expert ({self.experts // self.ep})",
-                field="routing",
-            )
-        pairs, found = self.tokens * self.topk, sum(counts)
-        if found > pairs or (len(counts) == self.experts and found != pairs):
-            bound = "add up to" if len(counts) == self.experts else "add up to at most"
-            raise BadInput(f"routing adds up to {found:,}: must {bound} tokens × topk = {pairs:,}", field="routing")
+        check_routing(self.routing, self.experts, self.ep, self.tokens * self.topk)
 
 
 @documented
@@ -236,13 +222,14 @@ class MegaMoe(Call):
     inter: int = of("int", high=1 << 20)
     ep: int = of("int", low=2, high=65_536)
     nodes: int = of("int", 1, high=65_536)
-    routing: str | tuple[int, ...] = of("routing", "balanced")
+    routing: str | tuple[int, ...] = of("routing", "balanced", low=0)
     dtype: str = of("str", "mxfp4", choices=DTYPES)
 
     def check(self) -> None:
         """Raise BadInput where sizes do not fit together."""
         check_divides("nodes", self.nodes, "ep", self.ep)
         check_topk(self.topk, self.experts)
+        check_routing(self.routing, self.experts, self.ep, self.ep * self.tokens * self.topk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +241,23 @@ class BatchedGemm(Call):
     m: int = of("int")
     n: int = of("int")
     k: int = of("int")
+
+
+def check_routing(routing: str | tuple[int, ...], experts: int, ep: int, pairs: int) -> None:
+    """Raise BadInput unless counts are of all experts or of a rank's, and add up to the pairs of tokens and experts."""
+    if isinstance(routing, str):
+        return
+    check_divides("ep", ep, "experts", experts)
+    if len(routing) not in (experts, experts // ep):
+        raise BadInput(
+            f"routing has {len(routing)} entries: must hold one count per expert ({experts}) "
+            f"or per local expert ({experts // ep})",
+            field="routing",
+        )
+    found, whole = sum(routing), len(routing) == experts
+    if found > pairs or (whole and found != pairs):  # of one rank's no more is known than that they get no more
+        bound = "add up to" if whole else "add up to at most"
+        raise BadInput(f"routing adds up to {found:,}: must {bound} tokens × topk = {pairs:,}", field="routing")
 
 
 def check_topk(topk: int, experts: int) -> None:

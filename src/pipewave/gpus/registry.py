@@ -122,9 +122,9 @@ _UNITS = {
 }
 
 
-def summary_rows(gpus: Iterable[GPU] | None = None) -> list[dict[str, Any]]:
-    """Return one row per GPU (all shipped ones by default), keyed by SUMMARY_FIELDS; None = cannot run."""
-    return [{field: getattr(gpu, field) for field in SUMMARY_FIELDS} for gpu in (all_gpus() if gpus is None else gpus)]
+def summary_rows() -> list[dict[str, Any]]:
+    """Return one row per shipped GPU, keyed by SUMMARY_FIELDS; None = cannot run."""
+    return [{field: getattr(gpu, field) for field in SUMMARY_FIELDS} for gpu in all_gpus()]
 
 
 def field_rows(gpu: str | GPU) -> list[dict[str, Any]]:

@@ -42,9 +42,9 @@ class Sequences:
         return features_of("sequences", ctx, **{name: getattr(self, name) for name in self.__slots__})
 
 
-def sequences(requests: Requests, chunk: float) -> Sequences:
-    """Counts of a batch that is cut into chunks of `chunk` tokens."""
-    chunks = np.ceil(requests.q / chunk)
+def sequences(requests: Requests, chunk: float | Array) -> Sequences:
+    """Counts of a batch that is cut into chunks of `chunk` tokens, of each call or of all."""
+    chunks = np.ceil(requests.q / requests.spread(chunk))
     tokens, longest = requests.total(requests.q), requests.largest(requests.q)
     amounts = (requests.batch, tokens, longest, requests.total(chunks), requests.largest(chunks))
     return Sequences(*map(requests.column, amounts))
@@ -197,15 +197,14 @@ def analyse_conv(cols: Columns, ctx: Context, requests: Requests | None = None) 
 
 def analyse_mamba2(cols: Columns, ctx: Context, requests: Requests | None = None) -> Analysis:
     """Demand and base estimate of a batch; `requests` where they are grouped already."""
-    chunk = float(cols["chunk"].max(initial=1.0))
-    seqs = sequences(requests or requests_of(cols), chunk)
+    seqs = sequences(requests or requests_of(cols), cols["chunk"])
     heads, dim, width, groups = (cols[name] for name in ("heads", "head_dim", "state_dim", "groups"))
     states = STATE_BYTES[ctx.option("state_dtype", "fp32")] * heads * dim * width
     x = ACTIVATION_BYTES * seqs.tokens * heads * dim  # and y, which is as large
     shared = 2.0 * ACTIVATION_BYTES * seqs.tokens * groups * width  # B and C
     read = x + shared + ACTIVATION_BYTES * seqs.tokens * heads  # and the time steps
     if scanned(ctx):
-        parts = _chunks(cols, ctx, seqs, chunk, (x, shared, read - x), states)
+        parts = _chunks(cols, ctx, seqs, (x, shared, read - x), states)
         border = Stream(0.0 * x, read, x + seqs.batch * states)
         least = 4.0 * seqs.tokens * heads * dim * width * np.minimum(seqs.longest / (2.0 * width), 1.0)
     else:
@@ -218,13 +217,13 @@ def analyse_mamba2(cols: Columns, ctx: Context, requests: Requests | None = None
 
 
 def _chunks(
-    cols: Columns, ctx: Context, seqs: Sequences, chunk: float, moved: tuple[Array, Array, Array], states: Array
+    cols: Columns, ctx: Context, seqs: Sequences, moved: tuple[Array, Array, Array], states: Array
 ) -> tuple[Stage, ...]:
     """Products inside chunks, their states, a scan over these, outputs. `moved`: bytes of x, of what the heads of a
     group share, and of that with the time steps.
     """
     x, shared, scores = moved
-    heads, dim, width, groups = (cols[name] for name in ("heads", "head_dim", "state_dim", "groups"))
+    heads, dim, width, groups, chunk = (cols[name] for name in ("heads", "head_dim", "state_dim", "groups", "chunk"))
     rows, kept = chunk * seqs.chunks, FP32 * seqs.chunks * heads * dim * width
     blocks, pairs = seqs.chunks * heads, FP32 * rows * chunk * groups
     inside, carried = 2.0 * rows * chunk * groups * width, 2.0 * rows * heads * dim * width

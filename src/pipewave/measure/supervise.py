@@ -54,8 +54,12 @@ class Options(Limits):
                 jobs.sort(key=lambda job: parts.index(part[job.key]))
         else:
             jobs = [job for job in from_file(self.plan, self.protocol) if not families or job.family in families]
-        index, count = (int(part) for part in self.shard.split("/"))
-        jobs = jobs[index::count]
+        index, _, count = self.shard.partition("/")
+        if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+            raise BadInput(f"shard = {self.shard!r}: must be i/n, i from 0 to n - 1", field="shard")
+        if self.limit < 0:
+            raise BadInput(f"limit = {self.limit}: must be at least 0", field="limit")
+        jobs = jobs[int(index) :: int(count)]
         return jobs[:: max(1, len(jobs) // self.limit)][: self.limit] if self.limit else jobs
 
     def words(self) -> Iterator[str]:

@@ -71,6 +71,11 @@ def walked(gpu: GPU) -> Misses:
     return MISSES["one_piece" if gpu.traits.l2_partitions == 1 else "halves"]
 
 
+def measured_protocol(protocol: str) -> str:
+    """The protocol whose rows answer for it: calls inside a step are predicted as cold ones."""
+    return COLD if protocol == SERVING else protocol
+
+
 def l2_bytes(gpu: GPU) -> float:
     """L2 capacity in bytes."""
     return gpu.l2_mb * 2.0**20

@@ -18,7 +18,6 @@ from pipewave.simulate.traffic import Ints, Traffic
 
 MONTH_H = 730.0  # hours of a month: 8,760 of a year over 12
 BIN_S, BINS = 300.0, 24  # of a curve of rates; at least so many bins
-MOST_REPLICAS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

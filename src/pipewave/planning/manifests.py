@@ -52,7 +52,7 @@ NVIDIA = Platform()
 def platform_of(gpu: str, engine: str) -> Platform:
     """The platform of a GPU under an engine. Raises BadInput for an engine that does not run there."""
     known = packaged.shared(PLATFORMS)
-    card = known["cards"].get(str(find(gpu).compute_capability).replace(".", ""))
+    card = known["cards"].get(str(find(gpu).compute_capability))
     if card is None:
         return NVIDIA
     found = known["amd"].get(engine)

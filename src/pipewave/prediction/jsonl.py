@@ -13,17 +13,17 @@ from uuid import uuid4
 import numpy as np
 
 from pipewave.calls.dtypes import SPELLINGS
-from pipewave.calls.families import class_of, from_dict
+from pipewave.calls.families import ENVELOPE, class_of, from_dict
 from pipewave.calls.fields import SHARED, required, rules
-from pipewave.errors import BadInput, MissingField, PipewaveError
-from pipewave.gpus import GPU, find
+from pipewave.errors import BadInput, PipewaveError
+from pipewave.gpus import GPU
 from pipewave.kernels import family_of
 from pipewave.kernels.base import Family
 from pipewave.physics.demand import PIPES
 from pipewave.prediction.answers import no_latency, usable
 from pipewave.prediction.columns import columns, group_key, numeric_fields
 from pipewave.prediction.kernel_latency import LATENCY, US, Answers, answer
-from pipewave.prediction.requests import check_protocol
+from pipewave.prediction.requests import where
 
 CHUNK_LINES = 32_768
 CHUNK_CHARACTERS = 8_000_000  # of text at a time: a parsed list of lengths takes ten times its text
@@ -31,7 +31,6 @@ LONGEST_LINE = 4_000_000
 TYPES = ("dtype", "kv_dtype")
 MARK = uuid4().hex  # that no file of cases can know
 BETWEEN = f',"{MARK}",'
-ENVELOPE = frozenset({"id", "kernel", "gpu", "protocol"})
 
 Case = dict[str, Any]
 
@@ -156,10 +155,7 @@ def _place(chunk: _Chunk, case: Case) -> tuple[int, _Place]:
         return chunk.places[said]
     except (KeyError, TypeError):  # new, or of no type that names anything
         family = family_of(class_of(said[0]).kernel)
-    where = said[1] or chunk.gpu
-    if where is None:
-        raise MissingField("missing field 'gpu': name a GPU in the case or with --gpu", field="gpu")
-    place = _Place(family, find(where), check_protocol(said[2] or "cold"))
+    place = _Place(family, *where(chunk.gpu if said[1] is None else said[1], said[2]))
     return chunk.places.setdefault(said, (len(chunk.places), place))
 
 

@@ -32,7 +32,7 @@ from pipewave.nets.calibration.correction import moved
 from pipewave.nets.nets import UNTRAINED_SCALE, Residual
 from pipewave.nets.weights_metadata import LEVELS, Interval, half_width
 from pipewave.physics.arith import ARRAY, Arith
-from pipewave.physics.cache import COLD, SERVING
+from pipewave.physics.cache import COLD, SERVING, l2_bytes
 from pipewave.physics.demand import PIPES, Array, busiest, floor_s
 from pipewave.physics.energy import joules
 from pipewave.physics.power import Draw
@@ -276,6 +276,6 @@ def write_back_s(busy: Any, dram_bytes: Any, family: Family, gpu: GPU, xp: Arith
     if waiting is None:
         return 0.0 * busy
     none, all_ = waiting
-    dirty = xp.minimum(dirt["per_byte"] * dram_bytes, dirt["of_l2"] * gpu.l2_mb * 2.0**20)
+    dirty = xp.minimum(dirt["per_byte"] * dram_bytes, dirt["of_l2"] * l2_bytes(gpu))
     share = xp.minimum(xp.maximum((busy - none) / (all_ - none), 0.0), 1.0)
     return share * dirty / (1e9 * gpu.dram_peak_gbps)

@@ -10,14 +10,13 @@ from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 
-from pipewave.calls.families import CLASSES, Call, from_dict
+from pipewave.calls.families import CLASSES, ENVELOPE, Call, from_dict
 from pipewave.calls.fields import rules
 from pipewave.errors import BadInput, MissingField, PipewaveError, UnknownField, did_you_mean
 from pipewave.gpus import GPU, find
 from pipewave.prediction.columns import absent, values_of
 from pipewave.software import stacks
 
-ENVELOPE = ("id", "kernel", "gpu", "protocol")
 USUAL_PROTOCOL = "cold"
 
 
@@ -47,7 +46,7 @@ class Part(NamedTuple):
 def where(gpu: Any, protocol: Any) -> tuple[GPU, str]:
     """A GPU and a protocol by name. Raises MissingField without a GPU, UnknownGPU, BadInput."""
     if gpu is None:
-        raise MissingField("missing field 'gpu': name a GPU in the case or as the second argument", field="gpu")
+        raise MissingField("missing field 'gpu': name a GPU in the case, or one for all cases", field="gpu")
     return find(gpu), check_protocol(USUAL_PROTOCOL if protocol is None else protocol)
 
 
@@ -155,7 +154,7 @@ def fields_of(table: Table) -> list[str]:
     names = _names_of(table)
     if isinstance(table, Mapping):
         return names
-    known = {name for cls in CLASSES.values() for name in rules(cls)} | set(ENVELOPE)
+    known = {name for cls in CLASSES.values() for name in rules(cls)} | ENVELOPE
     for name in names:
         if name not in known and (hint := did_you_mean(name, known, 0.8)):
             raise UnknownField(f"unknown column {name!r};{hint}", field=name)

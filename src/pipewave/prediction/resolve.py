@@ -19,7 +19,7 @@ from pipewave.nets.calibration import corrections
 from pipewave.nets.calibration.correction import Correction, SoftwareCorrection
 from pipewave.nets.nets import Ceiling, Trained, trained
 from pipewave.nets.weights_metadata import LEVELS, Interval, WeightsMetadata, alike, intervals_of, kind_of
-from pipewave.physics.cache import SERVING
+from pipewave.physics.cache import SERVING, measured_protocol
 from pipewave.physics.power import Draw, draw_of
 from pipewave.prediction.columns import options_of
 from pipewave.prediction.fallback import Candidate, Query, choose
@@ -159,11 +159,6 @@ def plain_context(ctx: Context, net: str) -> Context:
     stack, impl = known.plain(measured_protocol(ctx.protocol), ctx.gpu.compute_capability, ctx.dtype)
     options = tuple((name, None if name in REVEALING else value) for name, value in ctx.options)
     return replace(ctx, stack=stack, impl=impl, options=options, requested="")
-
-
-def measured_protocol(protocol: str) -> str:
-    """The protocol whose rows answer for it: calls inside a step are predicted as cold ones."""
-    return "cold" if protocol == SERVING else protocol
 
 
 def codes_of(ctx: Context, net: str) -> Mapping[str, str]:

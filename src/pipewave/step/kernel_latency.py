@@ -13,7 +13,7 @@ from pipewave.calls.families import Attention, Call, Collective, Elementwise, Fu
 from pipewave.calls.operators import AttentionModule, DeltaNet, Mamba2
 from pipewave.gpus import GPU
 from pipewave.models.expert_parallel import FEW_TOKENS, HIGH_THROUGHPUT, LOW_LATENCY, NARROW
-from pipewave.physics.cache import SERVING
+from pipewave.physics.cache import SERVING, l2_bytes
 from pipewave.physics.demand import Array
 from pipewave.physics.energy import delivered_us
 from pipewave.prediction.answers import Predictions
@@ -22,7 +22,7 @@ from pipewave.prediction.notes import Note
 from pipewave.software.engine import Engine
 from pipewave.software.engine_parts import GroupedGemmTime, KernelRule
 from pipewave.software.rules import constant
-from pipewave.step.overlap import MIB, with_fused_norms
+from pipewave.step.overlap import with_fused_norms
 
 COLLECTIVE_SHARE = 0.8  # of what the board can deliver, drawn while a collective copies and spins
 MOE_LAUNCHES = 10
@@ -136,7 +136,7 @@ def _as_run(call: Call, rule: KernelRule | None, gpu: GPU, engine: Engine) -> Ca
     if not isinstance(call, Gemm):
         return call
     # A product pays for quantising its rows, which come in 16 bits, by a kernel, or by reading more than the L2 holds.
-    twice = rule.norm_reads_twice and ACTIVATION_BYTES * call.m * call.k > MIB * gpu.l2_mb
+    twice = rule.norm_reads_twice and ACTIVATION_BYTES * call.m * call.k > l2_bytes(gpu)
     return replace(call, quantize=call.quantize and (rule.quantize_kernel or twice))
 
 

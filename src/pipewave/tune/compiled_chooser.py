@@ -24,7 +24,14 @@ from pipewave.tune.source.emitted import Known, Native, identifier, plain, with_
 from pipewave.tune.source.formula import Formula
 from pipewave.tune.source.traced import Trace
 
-COUNTED = ("blocks", "trips", "longest", "least", "moved", "idle")  # of a launch, in the order of `formula.OUTPUTS`
+COUNTED = (
+    "blocks",
+    "trips",
+    "longest",
+    "least",
+    "moved",
+    "idle",
+)  # `formula.OUTPUTS`, but idle blocks in the last place
 IDLE = 6  # place of idle blocks among the outputs of a formula, where it has them
 CELL_BITS = 7  # of a size in a cell
 NEAREST = 3  # launches of a short list that its factors are taken from, by how near they are in size

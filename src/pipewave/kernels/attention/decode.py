@@ -70,7 +70,7 @@ def _evened(tiles: Amount, requests: AnyRequests, most: float) -> Amount:
     """Tiles of requests drawn towards the mean of their call until the largest is `most` times it; the sum is kept.
 
     A net knows no batches less even than its rows. Beyond them the SMs that are done take what is left, so that time
-    follows the sum, as skewed batches of PipeWeave's on eight GPUs do (`tests/test_kernel_attention_uneven.py`).
+    follows the sum, as skewed batches on eight GPUs do (`tests/kernels/test_kernel_attention_uneven.py`).
     """
     if isinstance(requests, Alike):
         return tiles

@@ -201,12 +201,12 @@ def _tilt(cols: Any, drawn: Array, mean: Array) -> Array:
 def _given(cols: Any, counts: Array) -> Routing:
     """One list for all calls: per expert of the model (the busiest rank is taken) or per local expert."""
     local = cols["experts"] / cols["ep"]
-    groups = counts.reshape(-1, int(local[0])) if len(counts) > local[0] else counts[None]
-    mine = np.sort(groups[groups.sum(axis=1).argmax()])
-    loads = np.broadcast_to(mine, (len(local), len(mine)))
-    weight = np.full(len(mine), 1.0 / len(mine))
-    pairs = np.full(len(local), max(float(mine.sum()), 1.0))
-    return _exact(cols, loads, np.full(len(local), float((mine > 0).sum())), pairs, weight)
+    sizes, of = np.unique(local.astype(int), return_inverse=True)  # experts of a rank, all of which divide the list
+    nodes = int(np.lcm.reduce(sizes))
+    ranks = (counts.reshape(-1, size) for size in sizes)
+    loads = np.array([np.sort(each[each.sum(axis=1).argmax()]).repeat(nodes // each.shape[1]) for each in ranks])[of]
+    active, pairs = (each.sum(axis=1) * (local / nodes) for each in (loads > 0.0, loads))
+    return _exact(cols, loads, active, np.maximum(pairs, 1.0), np.full(nodes, 1.0 / nodes))
 
 
 # A fused-MoE call on one rank, as numbers its formulas share: routing, products, and bytes that enter and leave.
@@ -291,9 +291,9 @@ def layer(cols: Columns, ctx: Context) -> Layer:
 DRAWS, WIDEST = 16, 1000.0  # draws to average over; the largest weight over the smallest
 
 
-def steady_weights(power: float, experts: int, draws: int = DRAWS) -> list[Array]:
+def steady_weights(power: float, experts: int) -> list[Array]:
     """Weights of experts from a density x^-power on [1, 1000], in no order; seeded."""
     rng = np.random.default_rng(0)
     rest = 1.0 - power if abs(power - 1.0) > 1e-3 else 1e-3
     top = WIDEST**rest
-    return [np.asarray((1.0 + (top - 1.0) * rng.random(experts)) ** (1.0 / rest)) for _ in range(draws)]
+    return [np.asarray((1.0 + (top - 1.0) * rng.random(experts)) ** (1.0 / rest)) for _ in range(DRAWS)]

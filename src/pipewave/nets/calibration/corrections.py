@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pipewave.errors import BadFile, BadInput
 from pipewave.nets.calibration.correction import Correction, Frame, Scales
 from pipewave.nets.nets import trained
+from pipewave.physics.cache import measured_protocol
 from pipewave.physics.demand import Array
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class InForce:
 
     def of(self, ctx: Context, net: str) -> Correction | None:
         """The correction for calls of that context, or None; rows of other software say nothing about it."""
-        found = self.known.get((net, "cold" if ctx.protocol == "serving" else ctx.protocol))
+        found = self.known.get((net, measured_protocol(ctx.protocol)))
         return found if found and (ctx.stack, ctx.impl) in found.settings else None
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pipewave.errors import PipewaveError
 from pipewave.gpus import find
+from pipewave.physics.cache import l2_bytes
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -80,4 +81,4 @@ def peaks_of(name: str, sms: int | None = None) -> Peaks:
     flops = spec.peak_flops("bf16" if spec.bf16_tflops else "fp16", "boost")
     return Peaks(name, sms or spec.sms, flops / spec.sms * 1e-6, spec.l2_peak_gbps / spec.sms * 1e3,
                  spec.dram_peak_gbps * 1e3, int(spec.smem_kb_per_sm * 1024), spec.registers_per_sm,
-                 spec.max_threads_per_sm, spec.l2_mb * 1e6)  # fmt: skip
+                 spec.max_threads_per_sm, l2_bytes(spec))  # fmt: skip
