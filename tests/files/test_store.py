@@ -116,7 +116,7 @@ def test_a_full_disk_is_an_error_not_a_silent_loss() -> None:
 def test_a_missing_file_is_empty_and_failed_rows_can_be_retried(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "rows"
     assert store.read(path) == store.Contents((), 0)
-    with store.Store(path, fsync=True) as out:
+    with store.Store(path) as out:
         out.append({"t": "row", "key": "a", "status": "ok"})
         out.append({"t": "row", "key": "b", "status": "failed"})
         out.append({"t": "env", "id": "e"})

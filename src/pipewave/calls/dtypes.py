@@ -1,4 +1,4 @@
-"""Bytes per element of each operand type, scales included."""
+"""Operand types: bytes per element, scales included, and what frameworks call them."""
 
 from __future__ import annotations
 

@@ -34,8 +34,6 @@ class Run:
     batch: Annotated[int | None, Option(help="Jobs set up, profiled and stored together.")] = None
     budget_s: Annotated[float | None, Option(help="Stop starting work after so many seconds.")] = None
     hang_s: Annotated[float | None, Option(help="Seconds a job may take before it counts as hung.")] = None
-    most_failed: Annotated[float | None, Option(help="Stop when more than this share of rows fails.")] = None
-    fsync: Annotated[bool, Option("--fsync", help="Survive power loss too.")] = False
     quiet: Annotated[bool, Option("--quiet", help="No progress, the summary only.")] = False
     device: Annotated[str, Option(hidden=True)] = "cuda"
 

@@ -1,1 +1,1 @@
-"""Files that survive a kill: append-only records."""
+"""Files: written whole or record by record, sealed, packaged; formulas and JSON text."""

@@ -42,10 +42,10 @@ def decode(line: bytes) -> Record | None:
 class Store:
     """A file open for appending. `append` returns once the operating system holds the record."""
 
-    def __init__(self, path: str | os.PathLike[str], *, fsync: bool = False) -> None:
-        """Open or create `path`, or BadFile; `fsync=True` also survives power loss, at some milliseconds a record."""
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Open or create `path`, or BadFile."""
         self.path = Path(path)
-        self._fsync, self._fd = fsync, -1
+        self._fd = -1
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -61,8 +61,6 @@ class Store:
         data = b"".join(map(encode, records))
         try:
             written = os.write(self._fd, data) if data else 0
-            if self._fsync:
-                os.fsync(self._fd)
         except OSError as error:
             raise self._full(str(error.strerror)) from error
         if written != len(data):

@@ -110,7 +110,7 @@ class GPU:
         max_ctas_per_sm: thread blocks resident on an SM.
         fma_per_clk_per_sm: fused multiply-adds a clock, two FLOP each.
         xu_per_clk_per_sm: special functions a clock.
-        link: `nvlink` or `pcie`.
+        link: `nvlink`, `xgmi` or `pcie`.
         link_gbps: bandwidth to other GPUs, one direction, GB/s.
         pcie_gbps: bandwidth to the host, one direction, GB/s.
         tdp_w: power limit, W.

@@ -47,7 +47,7 @@ _ABOUT = ("name", "base", "sources", "traits")
 def load(path: Path) -> GPU:
     """Return the GPU that a file describes: `name`, numbers by field, optional `base` and `sources`.
 
-    Without `base` the file needs `complete.REQUIRED` and one 16-bit peak; the rest is derived. With it, every number
+    Without `base` the file needs `shipped.REQUIRED` and one 16-bit peak; the rest is derived. With it, every number
     not given is the base's, and what depends on a changed one follows as in `GPU.what_if`. `sources` maps a field to a
     note, or to {kind, note, date}; numbers without one are marked unverified.
 

@@ -21,17 +21,17 @@ from pipewave.measure.protocol import SPIN_CLOCKS, DeviceLostError
 
 EXIT_LOST, EXIT_HUNG = 70, 71
 SETUP_S = 180.0
+ENOUGH, MOST_FAILED = 300, 0.5  # jobs tried, and the share of failures beyond which the rest would fail, too
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`budget_s` ends the run between batches, `hang_s` a job (plus a set-up allowance) the process, more failures than
-    `most_failed` of some hundred rows the run; `batch` jobs are set up, profiled by one profiler and stored together.
+    """`budget_s` ends the run between batches, `hang_s` a job (plus a set-up allowance) the process; `batch` jobs are
+    set up, profiled by one profiler and stored together.
     """
 
     budget_s: float = float("inf")
     hang_s: float = 10.0
-    most_failed: float = 0.5
     retry_failed: bool = False
     batch: int = BATCH
 
@@ -77,11 +77,11 @@ class Summary:
 class Runner:
     """Measures jobs on a device into a store, resuming after whatever ended the last run."""
 
-    def __init__(self, device: Device, path: str | os.PathLike[str], limits: Limits, *, fsync: bool = False) -> None:
+    def __init__(self, device: Device, path: str | os.PathLike[str], limits: Limits) -> None:
         self._device = device
         self._limits = limits
         contents = records.read(path)
-        self._writer = RowWriter(path, contents, device.environment(), fsync=fsync)
+        self._writer = RowWriter(path, contents, device.environment())
         self._done = records.done_keys(contents, retry_failed=limits.retry_failed)
         self._begun: dict[str, list[int]] = {}  # by unfinished job, the sizes of the batches it was begun in
         for record in contents.of("begin"):
@@ -105,7 +105,7 @@ class Runner:
         others = [job for job in todo if job.key not in self._begun]
         for batch in (*batches(others, self._limits.batch, in_order=in_order), *suspects):
             tried, failed = self.summary.statuses.total(), self.summary.statuses["failed"]
-            hopeless = tried >= 300 and failed > self._limits.most_failed * tried
+            hopeless = tried >= ENOUGH and failed > MOST_FAILED * tried
             if hopeless or time.monotonic() - started > self._limits.budget_s:
                 break
             for row in self._measured(batch):
@@ -164,10 +164,8 @@ class RowWriter:
         path: str | os.PathLike[str],
         contents: records.Contents,
         environment: Mapping[str, Any],
-        *,
-        fsync: bool = False,
     ) -> None:
-        self._store = records.Store(path, fsync=fsync)
+        self._store = records.Store(path)
         self._names = {record["id"] for record in contents.of("name")}
         self._environment = dict(environment)
         self._env = digest(self._environment)

@@ -36,7 +36,6 @@ class Options(Limits):
     limit: int = 0
     in_order: bool = False
     burst: int = BURST
-    fsync: bool = False
     quiet: bool = False
     device: str = "cuda"
 
@@ -96,7 +95,7 @@ def measure(options: Options) -> int:
     except (DeviceLostError, ImportError) as error:
         sys.stderr.write(f"no GPU to measure on: {error}\n")
         return 2
-    runner = Runner(device, options.store, options, fsync=options.fsync)
+    runner = Runner(device, options.store, options)
     try:
         runner.run(options.jobs(), Progress(quiet=options.quiet), in_order=options.in_order)
     except DeviceLostError as error:

@@ -103,7 +103,7 @@ def config_name(config: Mapping[str, Any], file: str) -> str:
 
 def _tuned(name: str) -> str:
     """The built-in file of a model by the name of a tuned release, unless that is a checkpoint of its own."""
-    checkpoint = _key(name.rsplit("/", 1)[-1]) in map(_key, packaged.shared(OTHER_NAMES)["checkpoints"])
+    checkpoint = key_of(name.rsplit("/", 1)[-1]) in map(key_of, packaged.shared(OTHER_NAMES)["checkpoints"])
     stem = None if checkpoint else _stem(RELEASE.sub("", name))
     if stem is None:
         raise UnknownModel(
@@ -134,7 +134,7 @@ def _stem(name: str) -> str | None:
     short = name.rsplit("/", 1)[-1]
     known = _catalogue()
     return next(
-        (known[key] for each in (name, short, short.removeprefix("Meta-")) if (key := _key(each)) in known), None
+        (known[key] for each in (name, short, short.removeprefix("Meta-")) if (key := key_of(each)) in known), None
     )
 
 
@@ -148,11 +148,12 @@ def _built_in_file(stem: str, online: str | None) -> ModelSpec:
 def _catalogue() -> dict[str, str]:
     """Every spelling that is known, and the built-in name it stands for."""
     stems = [*(path.stem for path in FOLDER.glob("*.json")), *packaged.shared(OTHER_NAMES)["releases"]]
-    short = {_key(name): stem for name, stem in packaged.shared(OTHER_NAMES)["short"].items()}
-    return short | {_key(stem): stem for stem in stems}
+    short = {key_of(name): stem for name, stem in packaged.shared(OTHER_NAMES)["short"].items()}
+    return short | {key_of(stem): stem for stem in stems}
 
 
-def _key(name: str) -> str:
+def key_of(name: str) -> str:
+    """A name without case and punctuation: what spellings of one model share."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 

@@ -43,14 +43,9 @@ Line = tuple[str, str, int, str, str, int, float, str]  # parameters and bytes a
 
 def rows(model: ModelSpec, parallel: Parallel = ALONE) -> list[dict[str, Any]]:
     """One row a part: where, how often, its shape on one rank, precision, parameters in all, GiB on one rank of all."""
-    return [
-        dict(
-            zip(
-                HEADINGS, (where, part, count, *kind, params * count, round(size * count / GIB, 4), detail), strict=True
-            )
-        )
-        for where, part, count, *kind, params, size, detail in _lines(model, parallel)
-    ]
+    cells = ((where, part, count, *kind, params * count, round(size * count / GIB, 4), detail)
+             for where, part, count, *kind, params, size, detail in _lines(model, parallel))  # fmt: skip
+    return [dict(zip(HEADINGS, each, strict=True)) for each in cells]
 
 
 def _matrix(where: str, linear: Linear, count: int, tp: int) -> Line:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -99,7 +98,7 @@ def silu(x: Floats) -> Floats:
     return np.divide(x, falling, out=x)
 
 
-ACTIVATIONS: Mapping[str, Callable[[Floats], Floats]] = MappingProxyType({"relu": relu, "silu": silu})
+ACTIVATIONS: Mapping[str, Callable[[Floats], Floats]] = {"relu": relu, "silu": silu}
 
 
 @dataclass(frozen=True, slots=True)

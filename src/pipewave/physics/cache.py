@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from pipewave.gpus import GPU
@@ -30,21 +29,19 @@ class Misses:
 
 
 # Rows of the one law below. Fitted rows differ by what is walked; `python -m studies.gemm_base` repeats the first fits.
-MISSES: Mapping[str, Misses] = MappingProxyType(
-    {
-        "least": Misses("a cyclic walk keeps at most the L2, whatever is replaced"),
-        "halves": Misses("robust fit of cyclic products on A100, H100, B200: a half keeps what both read", 0.3, 1.02),
-        "one_piece": Misses("robust fit of cyclic products and copies on L40S, RTX PRO 6000", 0.85, 1.1),
-        "expert_weights": Misses("robust fit of graph-replayed MoE rows of all GPUs", half=0.7, steepness=4.0),
-        "between_kernels": Misses("robust fit of MoE rows of all GPUs", half=2.0),
-    }
-)  # fmt: skip
+MISSES: Mapping[str, Misses] = {
+    "least": Misses("a cyclic walk keeps at most the L2, whatever is replaced"),
+    "halves": Misses("robust fit of cyclic products on A100, H100, B200: a half keeps what both read", 0.3, 1.02),
+    "one_piece": Misses("robust fit of cyclic products and copies on L40S, RTX PRO 6000", 0.85, 1.1),
+    "expert_weights": Misses("robust fit of graph-replayed MoE rows of all GPUs", half=0.7, steepness=4.0),
+    "between_kernels": Misses("robust fit of MoE rows of all GPUs", half=2.0),
+}  # fmt: skip
 
 
 # How often one read of an operand tile serves, by tensor instruction: clusters share what one SM loads (TMA multicast),
 # and `tcgen05` pairs SMs into one product. Robust fit of GEMM rows of five architectures (`python -m
 # studies.gemm_base`).
-MULTICAST: Mapping[str, float] = MappingProxyType({"mma": 1.0, "wgmma": 1.45, "tcgen05": 2.1})
+MULTICAST: Mapping[str, float] = {"mma": 1.0, "wgmma": 1.45, "tcgen05": 2.1}
 
 
 # Share of the datasheet's DRAM bandwidth that kernels sustain, by how they read. On an H200 a copy reaches 0.89, reads

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,17 +34,15 @@ class Draw:
 
 # Two rows of one law. A product measured alone is over before the board has averaged its power, so that the fit of its
 # time to the slack that is left gives other joules than a board at its limit.
-DRAWS: Mapping[str, Draw] = MappingProxyType(
-    {
-        # Bytes from DRAM through L2 into an SM. Idle: 110 of 700 W.
-        "sustained": Draw("decode steps of dense models on an H200 at 500 to 690 W; microbench.json", 0.16, 60e-12),
-        # 1.2 × 0.8 TDP / peak of the first large part of each: A100, H100, B200. Bytes from DRAM alone.
-        "product": Draw(
-            "robust fit of GEMM rows of five architectures (python -m studies.gemm_base)", 0.2, 6e-12,
-            MappingProxyType({"mma": 1.25e-12, "wgmma": 0.68e-12, "tcgen05": 0.43e-12}),
-        ),
-    }
-)  # fmt: skip
+DRAWS: Mapping[str, Draw] = {
+    # Bytes from DRAM through L2 into an SM. Idle: 110 of 700 W.
+    "sustained": Draw("decode steps of dense models on an H200 at 500 to 690 W; microbench.json", 0.16, 60e-12),
+    # 1.2 × 0.8 TDP / peak of the first large part of each: A100, H100, B200. Bytes from DRAM alone.
+    "product": Draw(
+        "robust fit of GEMM rows of five architectures (python -m studies.gemm_base)", 0.2, 6e-12,
+        {"mma": 1.25e-12, "wgmma": 0.68e-12, "tcgen05": 0.43e-12},
+    ),
+}  # fmt: skip
 SHARPNESS = 20  # of the bend from the sum of kernels to the power limit
 # Dynamic power goes with clock and voltage squared, and voltage about with the clock above its lowest: between 2 and 3.
 CLOCK_EXPONENT = 2.4

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from types import MappingProxyType
 from typing import Any
 
 from pipewave.gpus import GPU
@@ -32,16 +31,12 @@ class Launch:
 
 # A kernel in a stream of kernels costs a fixed time and a number of SM cycles. Kinds differ by how soon their blocks
 # have work: products are waited for least, rows of norms need their parameters first.
-LAUNCHES: Mapping[str, Launch] = MappingProxyType(
-    {
-        "stream": Launch(1.2e-6, 2500.0, "empty and small kernels of the public rows, all GPUs"),
-        "product": Launch(
-            0.95e-6, 1250.0, "robust fit of GEMM rows of five architectures (python -m studies.gemm_base)"
-        ),
-        "grouped": Launch(1.0e-6, 1500.0, "robust fit of MoE rows of Ampere, Ada and Hopper"),
-        "copy": Launch(0.8e-6, 1500.0, "static fp8 quantisation of six GPUs, fused norms of two"),
-    }
-)
+LAUNCHES: Mapping[str, Launch] = {
+    "stream": Launch(1.2e-6, 2500.0, "empty and small kernels of the public rows, all GPUs"),
+    "product": Launch(0.95e-6, 1250.0, "robust fit of GEMM rows of five architectures (python -m studies.gemm_base)"),
+    "grouped": Launch(1.0e-6, 1500.0, "robust fit of MoE rows of Ampere, Ada and Hopper"),
+    "copy": Launch(0.8e-6, 1500.0, "static fp8 quantisation of six GPUs, fused norms of two"),
+}
 
 
 def launch_s(gpu: GPU, kind: str = "stream") -> float:

@@ -149,14 +149,14 @@ class Predictions(Sequence[Prediction]):
     high_us: Array
     floor_us: Array
     ceiling_us: Array
-    bound: NDArray[np.intp]  # index into PIPES
-    group: NDArray[np.intp]  # index into `sources`
+    bound: NDArray[np.intp]
+    group: NDArray[np.intp]
     sources: tuple[Source, ...]
-    joules: Array  # heat that lengthens a step at the power limit
-    work_j: Array  # of FLOPs and bytes, as watts are counted
-    draws: tuple[Draw, ...]  # of each group
-    carried: Mapping[str, Any] = field(default_factory=dict)  # columns of a DataFrame that are no fields
-    index: Any = None  # of a DataFrame
+    joules: Array
+    work_j: Array
+    draws: tuple[Draw, ...]
+    carried: Mapping[str, Any] = field(default_factory=dict)
+    index: Any = None
 
     def __len__(self) -> int:
         return len(self.latency_us)
@@ -245,7 +245,7 @@ class Predictions(Sequence[Prediction]):
 
 
 def usable(seconds: Array) -> NDArray[np.bool_]:
-    """Of answers [row, call] in seconds, which are numbers that a kernel call can take: finite, above 0, no age."""
+    """Of answers [row, call] in seconds, which are times that a kernel call can take: above 0, below LONGEST_S."""
     return np.asarray(((seconds > 0.0) & (seconds < LONGEST_S)).all(axis=0))
 
 

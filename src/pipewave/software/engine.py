@@ -22,7 +22,7 @@ from pipewave.software.engine_parts import PART_OF, PARTS, DeploymentFacts, Kern
 from pipewave.software.recorded_models import unread
 
 FILE = Path(__file__).with_name("times.json")  # fitted times of each engine's host
-LARGE = DeploymentFacts()  # a GPU of 140 GiB and a dense model
+USUAL = DeploymentFacts()  # a GPU of 140 GiB and a dense model
 VERSION = re.compile(r"\d+\.\d+[\w.\-]*")
 LATEST = re.compile(r"[:=@ -](latest|newest)$", re.IGNORECASE)  # the last release whose source was read
 Chosen = tuple[tuple[str, Any], ...]
@@ -195,7 +195,7 @@ def _changed(engine: Engine, changes: Mapping[str, Any]) -> Engine:
 
 
 @cache
-def resolve(name: str, version: str, facts: DeploymentFacts = LARGE, chosen: Chosen = ()) -> Engine:
+def resolve(name: str, version: str, facts: DeploymentFacts = USUAL, chosen: Chosen = ()) -> Engine:
     """A version of an engine in a deployment: fitted times, then rules, then what was chosen, then what follows."""
     ruled = engine_rules.fields(name, version, facts)
     values: dict[str, Any] = {**packaged.shared(FILE)[name], **ruled}

@@ -115,8 +115,7 @@ def document(pieces: Iterable[bytes], source: str, keep: Callable[[Any], Any], m
             if (kept := keep(scanner.value())) is not None:
                 found.append(kept)
             if len(found) > most_events:
-                many = f"more than {most_events:,} events of kernels, launches and operators"
-                raise bad(source, f"{many}")
+                raise bad(source, f"more than {most_events:,} events of kernels, launches and operators")
         return found
 
     if scanner.peek() == "\ufeff":

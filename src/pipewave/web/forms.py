@@ -22,7 +22,7 @@ from pipewave.files import packaged
 from pipewave.gpus import GPU, find, userfile
 from pipewave.gpus.shipped import stem_of
 from pipewave.models import ModelSpec, load, names
-from pipewave.models.load import config_name, suggestion
+from pipewave.models.load import config_name, key_of, suggestion
 from pipewave.web.limits import GPU_CHARACTERS
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -97,8 +97,8 @@ def model_of(model: Model) -> ModelSpec:
 
 def name_of(model: str) -> str:
     """The built-in model that is meant. Raises UnknownModel, also for a path."""
-    known = {_key(name): name for name in names()}
-    found = known.get(_key(model)) or known.get(_key(model.rsplit("/", 1)[-1]))
+    known = {key_of(name): name for name in names()}
+    found = known.get(key_of(model)) or known.get(key_of(model.rsplit("/", 1)[-1]))
     if found is None:
         close = suggestion(model) or " see `pipewave model`;"
         raise UnknownModel(f"unknown model {model!r}:{close} or pass the content of its config.json", field="model")
@@ -115,10 +115,6 @@ def _config(given: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise BadFile(f"{name}: must hold a JSON object", field="model")
     return config | {"_name_or_path": config_name(config, Path(name).stem)}
-
-
-def _key(name: str) -> str:
-    return "".join(letter for letter in name.lower() if letter.isascii() and letter.isalnum())
 
 
 def query_command(view: str, form: Form) -> str:

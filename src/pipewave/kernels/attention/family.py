@@ -155,7 +155,7 @@ def analyse_mla(cols: Columns, ctx: Context, requests: Requests | None = None) -
         float(ctx.option("kv_lora_rank")),
     )
     cached = kv_bytes(ctx.option("kv_dtype"), ctx.dtype)
-    latent = Heads(heads, heads / heads, None, rank + rope, rank, cached, ACTIVATION_BYTES, latent=True)
+    latent = Heads(heads, 1.0, None, rank + rope, rank, cached, ACTIVATION_BYTES, latent=True)
     if ctx.option("phase") == "generation":
         found = sketch_shape(shape_of(requests, latent), ctx, GENERATION, attention_decode.estimate)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -96,8 +97,7 @@ def scaled(stage: Stage, runs: Flags) -> Stage:
     """A stage that runs in some calls only."""
     on = runs.astype(float)
     names = ("flops", "fresh", "read", "written", "chain_s", "gathered", "launches", "cycles", "tile_flops")
-    amounts = {name: getattr(stage, name) * on for name in names}
-    return Stage(stage.name, dtype=stage.dtype, blocks=stage.blocks, **amounts)
+    return replace(stage, **{name: getattr(stage, name) * on for name in names})
 
 
 def _least(cores: Cores, part: str) -> tuple[Stream, Array]:

@@ -22,9 +22,10 @@ from typing import Any
 from pipewave.files import packaged
 from pipewave.gpus import GPU
 from pipewave.physics.arith import ARRAY, Arith
+from pipewave.physics.cache import MISSES, l2_bytes, missing_share
 
 CHUNK = 1024  # values
-HELD = 0.4  # of the L2: logits and what they are made of
+HELD = 0.4e6 / 2**20  # of the L2: logits and what they are made of
 VALUE_BYTES, INDEX_BYTES = 4, 8  # logits are compared as float32, places are int64
 
 # The greatest of each row, as PyTorch's reduction kernel finds it: few threads look at many values one by one.
@@ -56,7 +57,7 @@ def argmax_seconds(read: Any, written: Any, gpu: GPU, xp: Arith = ARRAY) -> Any:
     values = read / VALUE_BYTES / rows
     shared = blocks_of_a_row(rows, values, gpu.sms, xp)
     waves = xp.ceil(rows * shared / (BLOCKS_PER_SM * gpu.sms))
-    missing = xp.maximum(0.0, 1.0 - HELD * 1e6 * gpu.l2_mb / xp.maximum(read, 1.0))
+    missing = missing_share(MISSES["least"], HELD * l2_bytes(gpu), read, xp)
     cycles = CYCLES_A_VALUE + MISSED_CYCLES * missing
     looking = waves * values / (THREADS * shared) * cycles / (1e6 * gpu.sustained_clock_mhz)
     start = START_S + xp.where(shared > 1, SHARED_START_S, 0.0)
@@ -92,7 +93,7 @@ def seconds(op: str, read: Any, rounds: Any, gpu: GPU, xp: Arith = ARRAY) -> Any
     each = values / gpu.sms / CHUNK if law.spread else xp.maximum(rounds, 1.0)
     blocks = values / (CHUNK * xp.maximum(rounds, 1.0))
     turns = 1.0 if law.spread else xp.maximum(xp.ceil(blocks / gpu.sms) / law.resident, 1.0)
-    missing = xp.maximum(0.0, 1.0 - HELD * 1e6 * gpu.l2_mb / xp.maximum(read, 1.0))
+    missing = missing_share(MISSES["least"], HELD * l2_bytes(gpu), read, xp)
     looking = turns * each * (law.cycles + law.more_cycles * missing) / (1e6 * gpu.sustained_clock_mhz)
     moving = law.passes * read * missing / (1e9 * gpu.dram_gbps)
     return 1e-6 * law.start_us + xp.maximum(looking, moving)

@@ -29,7 +29,6 @@ LINEAR = (0.0, 0.05, 0.15)
 SMOOTH = (0.0, 0.06, 0.12, 0.25, 0.5)
 REACH = (0.4, 0.7, 1.2)  # in standard deviations of a coordinate
 NOISE = (0.02, 0.04, 0.08, 0.15)
-KINDS = 3  # of codes: stack, implementation, type
 SEARCHED_ROWS = 200  # scales are settled on these many rows
 
 
@@ -85,7 +84,7 @@ class Between:
         distance = (a**2).sum(1)[:, None] + (b**2).sum(1) - 2.0 * inner
         first = a.shape[1] - codes
         ran, other = (points[:, first:] > 0.0 for points in (a, b))
-        alike = ran.astype(float) @ other.T.astype(float) / KINDS
+        alike = ran.astype(float) @ other.T.astype(float) / len(CODES)
         return cls(inner / width, np.sqrt(np.maximum(distance, 0.0) * (3.0 / width)), alike)
 
 
@@ -111,7 +110,7 @@ class WeightedCovariance:
         width, own = max(points.shape[1], 1), points.shape[1] - len(shared)
         slope = scales.linear**2 / width * (weights @ points)
         codes = points.shape[1] - scales.codes
-        alike = (points[:, codes:] > 0.0) @ (shared[len(shared) - scales.codes :] > 0.0).astype(float) / KINDS
+        alike = (points[:, codes:] > 0.0) @ (shared[len(shared) - scales.codes :] > 0.0).astype(float) / len(CODES)
         level = weights @ (CONSTANT**2 + scales.software**2 * alike) + slope[own:] @ shared
         root = np.sqrt(3.0 / width) / scales.reach
         near = root * points[:, :own]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from pipewave.errors import BadFile, BadInput
-from pipewave.tune import store as store
+from pipewave.tune import store
 from pipewave.tune.source.formula import inputs_of
 from pipewave.tune.source.inspect import arguments, expression_grid, tuned
 from pipewave.tune.store import KindTable

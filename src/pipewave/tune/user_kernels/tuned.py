@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipewave.errors import BadInput
-from pipewave.tune import store as store
-from pipewave.tune.chooser import Chooser
+from pipewave.tune import store
+from pipewave.tune.chooser import Chooser, Memo
 from pipewave.tune.law.anchors import Floats, Peaks
 from pipewave.tune.source.formula import GRID, inputs_of
 from pipewave.tune.store import Measured
@@ -76,7 +76,7 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
         self.kinds: dict[Kind, KindState] = {}
         self._handed_over = False  # everything goes to upstream, for the reason
         self._sites = CallSites(self.of)
-        self._unfollowed: dict[Any, int] = {}  # choices for launches whose grids are not followed
+        self._unfollowed: Memo[int] = Memo()  # choices for launches whose grids are not followed
         self._prunes = bool(getattr(upstream, "early_config_prune", None) or getattr(upstream, "perf_model", None))
         self._lock = threading.RLock()
         self._table: Mapping[Kind, Any] = {}
@@ -207,7 +207,7 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
             if state.chooser is None:
                 self._sites.enter(None, args, kwargs, grid, index)
             elif state.chooser.is_ready:
-                self._unfollowed[kind, *numbers.items()] = index
+                self._unfollowed.keep((kind, *numbers.items()), index)
         return index
 
     def state(self, kind: Kind, grid: Any, by_name: Mapping[str, Any], numbers: Mapping[str, Any]) -> KindState:
