@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from anyio import BrokenWorkerProcess, to_process
 
 from pipewave.errors import UnknownGPU
 from pipewave.gpus import find
-from pipewave.web.app import apart, here
+from pipewave.web.app import apart, here, while_heard
 
 TRAFFIC = {"model": "Llama-3.1-8B", "gpu": "H200", "requests": 4, "input_len": 64, "output_len": 4}
 
@@ -48,6 +49,21 @@ def test_a_process_that_dies_takes_one_question_with_it() -> None:
         return await apart(lane, os.getpid)
 
     assert anyio.run(main) != os.getpid()
+
+
+def test_an_answer_that_nobody_waits_for_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipewave.web.app.LEFT_S", 0.0)
+
+    async def gone() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def main() -> tuple[int, int]:
+        lane = anyio.CapacityLimiter(1)
+        lost = await while_heard(gone, apart(lane, time.sleep, 3600))  # type: ignore[arg-type]
+        return lost.status_code, await apart(lane, os.getpid)
+
+    status, process = anyio.run(main)
+    assert status == 503 and process != os.getpid()
 
 
 def test_whose_process_died_is_told_so_and_asks_again(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,8 @@ import ipaddress
 import socket
 import sys
 import webbrowser
-from collections.abc import AsyncIterator, Callable
+from asyncio import create_task
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -22,12 +23,13 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal, TypeVar
 
 import uvicorn
-from anyio import BrokenWorkerProcess, CapacityLimiter, move_on_after, to_process, to_thread
+from anyio import BrokenWorkerProcess, CancelScope, CapacityLimiter, move_on_after, sleep, to_process, to_thread
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, Response
 from starlette.staticfiles import StaticFiles
+from starlette.types import Receive
 
 from pipewave.errors import BadInput, PipewaveError
 from pipewave.files import packaged
@@ -44,6 +46,7 @@ STATIC = Path(__file__).with_name("static")
 ADDRESSES = ("", "plan", "serve", "compare", "kernel", "trace", "model")
 LANES = ("quick", "kernel", "plan", "traffic", "trace")  # answers of a kind wait for one another
 CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
+LEFT_S = 3.0  # a process that starts anew reads its tables for about as long
 FILE_BODY = {
     "requestBody": {
         "required": True,
@@ -101,8 +104,10 @@ def _lists(app: FastAPI, lane: CapacityLimiter) -> None:
 def _view(app: FastAPI, name: str, view: View, lane: CapacityLimiter) -> None:
     """One kind of question. JSON is written where it is answered, too."""
 
-    async def endpoint(query: Any, report: Form = None) -> Response:
-        return await (apart if view.apart else here)(lane, answered, view.answer, report, query)
+    async def endpoint(query: Any, request: Request, report: Form = None) -> Response:
+        if view.apart:
+            return await while_heard(request.receive, apart(lane, answered, view.answer, report, query))
+        return await here(lane, answered, view.answer, report, query)
 
     endpoint.__annotations__["query"] = view.form
     app.post(f"/api/{name}", name=name)(endpoint)
@@ -185,9 +190,30 @@ async def here(lane: CapacityLimiter, work: Callable[..., T], *args: object) -> 
 async def apart(lane: CapacityLimiter, work: Callable[..., T], *args: object) -> T:
     """Work in another process of a lane: a function of a module, its arguments and its result are sent as pickles.
 
-    Raises what the work raises, and anyio.BrokenWorkerProcess where the process dies.
+    Raises what the work raises, and anyio.BrokenWorkerProcess where the process dies. Cancelled, the process is ended.
     """
-    return await to_process.run_sync(work, *args, limiter=lane)
+    return await to_process.run_sync(work, *args, limiter=lane, cancellable=True)
+
+
+async def while_heard(receive: Receive, work: Coroutine[Any, Any, Response]) -> Response:
+    """The answer that is worked out; given up LEFT_S after its client has gone, so that its next question need not
+    wait for it.
+    """
+    scope = CancelScope()
+
+    async def listen() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        await sleep(LEFT_S)
+        scope.cancel()
+
+    listener = create_task(listen())
+    try:
+        with scope:
+            return await work
+    finally:
+        listener.cancel()
+    return failure(503, "lost", "nobody waits for this answer any more")
 
 
 def loopback(host: str) -> str:

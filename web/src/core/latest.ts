@@ -44,6 +44,7 @@ class Desk<T> {
 
   wants(body: Record<string, unknown>): void {
     this.waiting = body;
+    this.set((old) => (old.busy ? old : { ...old, busy: true })); // what is shown answers another question from now on
     if (this.current && performance.now() - this.current.since > PATIENCE_MS) this.current.abort.abort();
     clearTimeout(this.timer);
     if (this.calm_ms > 0) this.timer = setTimeout(() => this.send(), this.calm_ms);
@@ -67,15 +68,14 @@ class Desk<T> {
     this.waiting = null;
     const abort = new AbortController();
     this.current = { abort, since: performance.now() };
-    this.set((old) => ({ ...old, busy: true }));
     ask<T>(this.path, body, abort.signal).then(
-      (answer) => this.done({ answer, error: null, busy: false }),
+      (answer) => this.done({ answer, error: null }),
       (problem: unknown) => this.failed(problem),
     );
   }
 
   private failed(problem: unknown): void {
-    if (problem instanceof ApiError) this.done({ error: problem, busy: false });
+    if (problem instanceof ApiError) this.done({ error: problem });
     else if (problem instanceof DOMException && problem.name === "AbortError") this.done({});
     else throw problem;
   }
@@ -83,7 +83,7 @@ class Desk<T> {
   private done(news: Partial<Latest<T>>): void {
     this.current = null;
     if (this.closed) return;
-    this.set((old) => ({ ...old, ...news }));
+    this.set((old) => ({ ...old, ...news, busy: this.waiting !== null }));
     this.send();
   }
 }
