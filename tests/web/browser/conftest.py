@@ -97,7 +97,9 @@ def api(site: str) -> Callable[..., Any]:
 
     def ask(path: str, body: dict[str, Any] | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        with urlopen(Request(site + path, data, {"Content-Type": "application/json"}), timeout=2 * PATIENCE_S) as answer:
+        with urlopen(
+            Request(site + path, data, {"Content-Type": "application/json"}), timeout=2 * PATIENCE_S
+        ) as answer:
             return json.load(answer)
 
     return ask
