@@ -17,6 +17,8 @@ from anyio import BrokenWorkerProcess, to_process
 from pipewave.errors import UnknownGPU
 from pipewave.gpus import find
 from pipewave.web.app import apart, here, while_heard
+from pipewave.web.catalogue import ModelQuery
+from pipewave.web.queries import KEPT, kept
 
 TRAFFIC = {"model": "Llama-3.1-8B", "gpu": "H200", "requests": 4, "input_len": 64, "output_len": 4}
 
@@ -64,6 +66,19 @@ def test_an_answer_that_nobody_waits_for_is_given_up(monkeypatch: pytest.MonkeyP
 
     status, process = anyio.run(main)
     assert status == 503 and process != os.getpid()
+
+
+def test_an_answer_is_worked_out_once() -> None:
+    asked: list[str] = []
+
+    def work(query: ModelQuery) -> dict[str, Any]:
+        asked.append(str(query.model))
+        return {"model": query.model}
+
+    names = [f"model {number}" for number in range(KEPT + 1)]
+    for name in ("a", "b", "a", *names, "a"):
+        assert kept(work, ModelQuery(model=name)) == {"model": name}
+    assert asked == ["a", "b", *names, "a"]  # the oldest makes room
 
 
 def test_whose_process_died_is_told_so_and_asks_again(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:

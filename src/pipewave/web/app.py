@@ -39,7 +39,7 @@ from pipewave.web import catalogue
 from pipewave.web.forms import page_words, worded
 from pipewave.web.guard import LINGER_S, UPLOADS, Guard, failure, form_failure, reply
 from pipewave.web.limits import TRACE_BYTES
-from pipewave.web.queries import VIEWS, View
+from pipewave.web.queries import VIEWS, View, kept
 from pipewave.web.traces import TraceQuery, trace_answer
 
 STATIC = Path(__file__).with_name("static")
@@ -106,7 +106,8 @@ def _view(app: FastAPI, name: str, view: View, lane: CapacityLimiter) -> None:
 
     async def endpoint(query: Any, request: Request, report: Form = None) -> Response:
         if view.apart:
-            return await while_heard(request.receive, apart(lane, answered, view.answer, report, query))
+            worked_out = apart(lane, answered, partial(kept, view.answer), report, query)
+            return await while_heard(request.receive, worked_out)
         return await here(lane, answered, view.answer, report, query)
 
     endpoint.__annotations__["query"] = view.form

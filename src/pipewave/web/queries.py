@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -35,6 +36,20 @@ VIEWS = {
     "gpu": View(GpuQuery, gpu_answer),
     "plan": View(PlanQuery, plan_answer, "plan", apart=True),
 }
+
+
+_KEPT: dict[bytes, dict[str, Any]] = {}
+KEPT = 16  # of the last answers
+
+
+def kept(work: Callable[[Any], dict[str, Any]], query: Form) -> dict[str, Any]:
+    """What `work` answers, worked out once: a report is written of an answer, and a page is opened again."""
+    key = sha256(f"{work.__qualname__} {query.model_dump_json()}".encode()).digest()
+    if key not in _KEPT:
+        while len(_KEPT) >= KEPT:
+            del _KEPT[next(iter(_KEPT))]
+        _KEPT[key] = work(query)
+    return _KEPT[key]
 
 
 def answer(view: str, question: str) -> str:
