@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 GIB = 2**30
 AMD_FROM = 900
 TITLED = ("model", "model_type")  # what the title of a model's table says
-GPUS = "dense TFLOP/s by type; DRAM in GB and GB/s, L2 in MB, link in GB/s one way"
+GPUS = "dense TFLOP/s by type; DRAM in GB and GB/s, L2 in MiB, link in GB/s one way"
 ENGINES = "defaults of a dense model on one {gpu}; rows: whose measured kernels answer"
 
 

@@ -117,7 +117,7 @@ _UNITS = {
     "gbps": "GB/s",
     "gb": "GB",
     "gib": "GiB",
-    "mb": "MB",
+    "mb": "MiB",
     "w": "W",
 }
 
