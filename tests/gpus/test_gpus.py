@@ -266,6 +266,7 @@ def test_rows_for_people() -> None:
     ("field", "unit"),
     [
         ("dram_gbps", "GB/s"),
+        ("l2_mb", "MiB"),
         ("smem_kb_per_sm", "KB/SM"),
         ("smem_bytes_per_clk_per_sm", "B/clk/SM"),
         ("bf16_tflops", "TFLOP/s"),

@@ -156,7 +156,6 @@ def test_least_bytes_from_dram_by_protocol() -> None:
     assert least_dram(gpu, "serving", 10 * mib, 40 * mib, 30 * mib) == 30 * mib
     assert least_dram(gpu, "graph", 10 * mib, 20 * mib, 1 * mib) == 0.0
     assert least_dram(gpu, "graph", 60 * mib, 40 * mib, 1 * mib) == pytest.approx(50 * mib)
-    assert least_dram(gpu, "graph", 10 * mib, 15 * mib, 1 * mib, 4.0) == pytest.approx(12.5 * mib)
 
 
 def test_logarithms_of_parts_are_negative_and_that_of_nothing_is_finite() -> None:

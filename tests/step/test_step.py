@@ -20,11 +20,21 @@ from pipewave.software.rules import constant
 from pipewave.step import Runner, StepLoad, find_engine
 from pipewave.step.kernel_latency import kernel_latencies
 from pipewave.step.memory import GIB, budget, cache_bytes
-from pipewave.step.predict import detail
+from pipewave.step.predict import detail, hosts_of
 
 
 def runner(model: str = "Llama-3.1-8B", gpu: str = "H200", engine: str = "vllm", parallel: Parallel = ALONE) -> Runner:
     return Runner.of(Deployment(load(model), parallel), find(gpu), find_engine(engine))
+
+
+@pytest.mark.parametrize(("ranks", "hosts"), [(1, 1), (4, 1), (8, 1), (9, 3), (12, 2), (16, 2), (20, 4), (72, 9)])
+def test_ranks_beyond_one_host_share_as_many_as_hold_them_evenly(ranks: int, hosts: int) -> None:
+    assert hosts_of(ranks, find("H200")) == hosts
+
+
+def test_a_group_of_a_host_and_a_half_is_answered() -> None:
+    steps = runner("Kimi-K2-Instruct", "B200", parallel=Parallel(1, ep=12, dp=12)).steps([Batch((1,) * 4, (64,) * 4)])
+    assert 0 < steps.total_us[0] < 1e6
 
 
 BATCHES = [Batch((1,) * 4, (100, 200, 300, 400)), Batch((512, 256), (512, 700)), Batch((1, 1, 64), (9, 99, 64))]

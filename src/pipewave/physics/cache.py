@@ -78,13 +78,11 @@ def l2_bytes(gpu: GPU) -> float:
     return gpu.l2_mb * 2.0**20
 
 
-def least_dram(
-    gpu: GPU, protocol: str, fresh: Any, reused: Any, written: Any, copies: Any = 1.0, xp: Arith = ARRAY
-) -> Any:
+def least_dram(gpu: GPU, protocol: str, fresh: Any, reused: Any, written: Any, xp: Arith = ARRAY) -> Any:
     """Fewest DRAM bytes a call can get away with.
 
     fresh: bytes that no kernel touched recently in serving (weights, KV); reused: activations; written: results, which
-    may stay in L2 when the kernel ends. copies: how many sets of the operands rotate under the warm protocols.
+    may stay in L2 when the kernel ends.
     """
     capacity = l2_bytes(gpu)
     spilled = xp.maximum(written - capacity, 0.0)
@@ -92,4 +90,4 @@ def least_dram(
         return fresh + reused + spilled
     if protocol == SERVING:
         return fresh + xp.maximum(reused + written - capacity, 0.0)
-    return (fresh + reused) * missing_share(MISSES["least"], capacity, copies * (fresh + reused), xp) + spilled
+    return (fresh + reused) * missing_share(MISSES["least"], capacity, fresh + reused, xp) + spilled

@@ -250,7 +250,7 @@ def _runner(deployment: Deployment, gpu: GPU, engine: Engine) -> Runner:
     engine.check_vendor()
     engine.check_backend()
     split = deployment.parallel
-    nodes, group_nodes = _hosts(split.tp, gpu), _hosts(split.group, gpu)
+    nodes, group_nodes = hosts_of(split.tp, gpu), hosts_of(split.group, gpu)
     set_up = replace(deployment, engine=engine, page_size=None, nodes=nodes, group_nodes=group_nodes)
     return Runner(set_up, gpu, engine)
 
@@ -262,9 +262,9 @@ def _usual(runner: Runner, _in_force: corrections.InForce | None, _families: int
     return steps.half(0), {name: float(share[0]) for name, share in steps.basis.items()}
 
 
-def _hosts(ranks: int, gpu: GPU) -> int:
-    """Hosts that a group of ranks spans."""
-    return max(ranks // gpu.gpus_per_node, 1)
+def hosts_of(ranks: int, gpu: GPU) -> int:
+    """Hosts that a group of ranks spans: the fewest that hold it with as many ranks on each."""
+    return next(hosts for hosts in range(-(-ranks // gpu.gpus_per_node), ranks + 1) if ranks % hosts == 0)
 
 
 def _columns(steps: Sequence[Sequence[PartSums]]) -> Array:

@@ -113,11 +113,11 @@ class _Prepared(list[Call]):
 class ColdTimer:
     """Times sequences of launches on the current stream, each after an L2 flush."""
 
-    def __init__(self, flush_mb: int = FLUSH_MB, queued: int = POOL) -> None:
+    def __init__(self, queued: int = POOL) -> None:
         import torch
 
         self._torch = torch
-        self.flush = torch.empty(flush_mb << 20, dtype=torch.int8, device="cuda")
+        self.flush = torch.empty(FLUSH_MB << 20, dtype=torch.int8, device="cuda")
         self.events = [tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)) for _ in range(queued)]
         self.lead = LEAD if queued > LEAD else FEW_LEAD
 
