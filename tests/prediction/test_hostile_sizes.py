@@ -59,8 +59,9 @@ def test_hostile_sizes_are_answered_in_numbers_or_refused(name: str) -> None:
 
 
 def test_layers_that_choose_no_keys_take_no_dimensions_of_a_choice() -> None:
-    with pytest.raises(BadInput, match="choose no keys"):
-        from_dict(POISON | {"topk": 2048})
+    for unlike in ({"topk": 2048}, {"kind": "hca", "index_heads": 64}):
+        with pytest.raises(BadInput, match="choose no keys"):
+            from_dict(POISON | unlike)
     assert 10 < pw.predict(from_dict(POISON), "H200").latency_us < 1000
     longest = from_dict(POISON | {"kv_lens": [1 << 22], "phase": "generation"})
     assert pw.predict(longest, "H200").latency_us < 1e5
