@@ -140,6 +140,8 @@ def test_rates_goals_and_prefixes() -> None:
     for wrong in ("ab -n 5", "vllm bench serve --num-prompts x", "vllm bench serve --goodput speed:3"):
         with pytest.raises(BadInput):
             client_command.read(wrong)
+    with pytest.raises(BadInput, match="client: cannot be read as a command line"):
+        client_command.read("vllm bench serve 'unclosed")
 
 
 def _served(*words: str) -> dict[str, Any]:

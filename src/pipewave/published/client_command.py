@@ -49,7 +49,7 @@ class ClientLoad:
 
 def read(command: str) -> ClientLoad:
     """The traffic of a command line, as pasted. Raises BadInput."""
-    words, table = split(command), packaged.shared(OPTIONS)
+    words, table = split(command, "client"), packaged.shared(OPTIONS)
     clients = [Client(**one) for one in table["clients"]]
     text = " ".join(word.rpartition("/")[2].removesuffix(".py") for word in words)
     client = next((one for one in clients if one.program in text), None)

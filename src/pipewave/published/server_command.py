@@ -86,12 +86,12 @@ def read(command: str, version: str | None = None) -> Pasted:
     return Pasted(engine, spec, setup, version, notes)
 
 
-def split(command: str) -> list[str]:
-    """Words of a command line, continued lines joined."""
+def split(command: str, field: str = "from_command") -> list[str]:
+    """Words of a command line, continued lines joined. Raises BadInput for `field`."""
     try:
         return shlex.split(command.replace("\\\n", " "))
     except ValueError as problem:
-        raise BadInput(f"from_command: cannot be read as a command line ({problem})", field="from_command") from problem
+        raise BadInput(f"{field}: cannot be read as a command line ({problem})", field=field) from problem
 
 
 def options(words: Sequence[str], names: Mapping[str, str]) -> Words:
