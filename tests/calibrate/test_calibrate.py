@@ -178,11 +178,10 @@ def test_a_damaged_calibration_is_named_and_can_be_turned_off(tmp_path: Path, mo
     assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == []
 
 
-def test_rows_of_the_fake_device_are_refused_unless_forced(tmp_path: Path) -> None:
+def test_rows_of_the_fake_device_are_refused(tmp_path: Path) -> None:
     rows = store_of(tmp_path / "rows", 1.5, gpu="fake")
     with pytest.raises(BadInput, match="fake device"):
         calibrate(rows, GPU)
-    assert calibrate(rows, GPU, force=True).fits
 
 
 def test_a_calibration_is_written_where_it_is_read_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

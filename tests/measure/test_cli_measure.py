@@ -79,7 +79,6 @@ def test_without_torch_or_a_gpu_the_error_says_what_to_install(
         ({"families": "gem"}, "families"),
         ({"select": "colt"}, "select"),
         ({"limit": -3}, "limit"),
-        *(({"shard": wrong}, "shard") for wrong in ("0/0", "2/2", "-1/2", "a/b", "1")),
     ],
 )
 def test_options_that_name_nothing_are_refused_before_anything_starts(

@@ -48,13 +48,12 @@ class Report:
         ]
 
 
-def calibrate(store: Path, gpu: str | GPU, *, out: Path | None = None, force: bool = False) -> Report:
+def calibrate(store: Path, gpu: str | GPU, *, out: Path | None = None) -> Report:
     """Fit corrections to the rows of `store` and save them where predictions for `gpu` find them, or to `out`.
 
-    `force` takes rows of the fake device too, which replays recorded rows and measures nothing. Errors after are
-    leave-one-group-out (leave-one-out where a net has a single group). Rows flushed otherwise than by writing are left
-    out, and collectives of which some rank was waited for. BadInput when the rows allow no correction at all, or come
-    from another GPU.
+    Errors after are leave-one-group-out (leave-one-out where a net has a single group). Rows flushed otherwise than by
+    writing are left out, and collectives of which some rank was waited for. BadInput when the rows allow no correction
+    at all, or come from another GPU or from the fake device.
     """
     spec = find(gpu)
     path = out or corrections.target(spec.name)
@@ -62,9 +61,8 @@ def calibrate(store: Path, gpu: str | GPU, *, out: Path | None = None, force: bo
     flushed = [row for row in rows_of(store) if row.get("flush", "write") == "write"]
     rows = [row for row in flushed if started_together(row)]
     environments_seen = tuple(environments(store).values())
-    if not force and any(environment.get("gpu") == FAKE_GPU for environment in environments_seen):
-        text = "the rows are of the fake device, which measures nothing: measure on the GPU itself, or pass --force"
-        raise BadInput(text, field="store")
+    if any(environment.get("gpu") == FAKE_GPU for environment in environments_seen):
+        raise BadInput("rows of the fake device, which measures nothing: measure on the GPU itself", field="store")
     _same_gpu(spec, environments_seen)
     found, skipped = samples(rows, spec)
     fits = {key: fit(sample) for key, sample in found.items() if len(sample) >= FEWEST_ROWS}

@@ -15,7 +15,6 @@ def calibrate(
     store: Annotated[Path | None, Option(help="Rows of `pipewave measure`: store, packed file or folder.")] = None,
     gpu: Annotated[str | None, Option(help="The GPU they were measured on: a name, or its spec file.")] = None,
     out: Annotated[Path | None, Option(help="Where to save; default: where predictions look for it.")] = None,
-    force: Annotated[bool, Option("--force", help="Take rows of the fake device too.")] = False,
     format: Format = "table",
 ) -> None:
     """Correct predictions for your GPU from as few as 30 rows of it.
@@ -29,7 +28,7 @@ def calibrate(
         raise MissingField(f"--{missing} is missing: pipewave calibrate --store rows --gpu H200", field=missing)
     from pipewave.calibrate.run import calibrate as run
 
-    report = run(store, gpu, out=out, force=force)
+    report = run(store, gpu, out=out)
     show(report.table(), format, title=f"Calibration of {report.gpu}", schema="calibration")
     for (net, protocol), rows in sorted(report.too_few.items()):
         say(f"{net} ({protocol}): {rows} rows are too few, left as it is")

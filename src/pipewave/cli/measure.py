@@ -20,7 +20,6 @@ class Jobs:
     families: Annotated[str, Option(help="Comma-separated kernel families; default all.")] = ""
     protocol: Annotated[str, Option(help="Protocol of a cases file.")] = "cold"
     select: Annotated[str, Option(help="Parts of a built-in plan: cold, repeat, read, graph.")] = ""
-    shard: Annotated[str, Option(help="i/n: every n-th job, starting at i.")] = ""
     limit: Annotated[int, Option(help="At most so many jobs, spread over families; 0 is all.")] = 0
     retry_failed: Annotated[bool, Option("--retry-failed", help="Measure again what failed earlier.")] = False
 
@@ -33,7 +32,6 @@ class Run:
     burst: Annotated[int | None, Option(help="Cold calls timed between two rests; 0 never rests.")] = None
     batch: Annotated[int | None, Option(help="Jobs set up, profiled and stored together.")] = None
     budget_s: Annotated[float | None, Option(help="Stop starting work after so many seconds.")] = None
-    hang_s: Annotated[float | None, Option(help="Seconds a job may take before it counts as hung.")] = None
     quiet: Annotated[bool, Option("--quiet", help="No progress, the summary only.")] = False
     device: Annotated[str, Option(hidden=True)] = "cuda"
 

@@ -20,18 +20,15 @@ from pipewave.measure.plan import BATCH, Job, batches
 from pipewave.measure.protocol import SPIN_CLOCKS, DeviceLostError
 
 EXIT_LOST, EXIT_HUNG = 70, 71
-SETUP_S = 180.0
+SETUP_S, HANG_S = 180.0, 10.0  # that setting a batch up may take, and each of its jobs, before it counts as hung
 ENOUGH, MOST_FAILED = 300, 0.5  # jobs tried, and the share of failures beyond which the rest would fail, too
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`budget_s` ends the run between batches, `hang_s` a job (plus a set-up allowance) the process; `batch` jobs are
-    set up, profiled by one profiler and stored together.
-    """
+    """`budget_s` ends the run between batches; `batch` jobs are set up, profiled by one profiler, stored together."""
 
     budget_s: float = float("inf")
-    hang_s: float = 10.0
     retry_failed: bool = False
     batch: int = BATCH
 
@@ -131,7 +128,7 @@ class Runner:
     @contextmanager
     def _watched(self, batch: list[Job]) -> Iterator[None]:
         """End the process when a batch outlasts its limit: a hung kernel cannot be interrupted from within."""
-        limit = SETUP_S + self._limits.hang_s * len(batch)
+        limit = SETUP_S + HANG_S * len(batch)
 
         def give_up() -> None:
             if len(batch) == 1:
@@ -160,10 +157,7 @@ class RowWriter:
     """Appends rows to a store that was read as `contents`; kernel names run to a kilobyte, so rows hold their hash."""
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        contents: records.Contents,
-        environment: Mapping[str, Any],
+        self, path: str | os.PathLike[str], contents: records.Contents, environment: Mapping[str, Any]
     ) -> None:
         self._store = records.Store(path)
         self._names = {record["id"] for record in contents.of("name")}

@@ -32,7 +32,6 @@ class Options(Limits):
     families: str = ""
     protocol: str = "cold"
     select: str = ",".join(SELECTIONS)
-    shard: str = "0/1"
     limit: int = 0
     in_order: bool = False
     burst: int = BURST
@@ -53,12 +52,8 @@ class Options(Limits):
                 jobs.sort(key=lambda job: parts.index(part[job.key]))
         else:
             jobs = [job for job in from_file(self.plan, self.protocol) if not families or job.family in families]
-        index, _, count = self.shard.partition("/")
-        if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
-            raise BadInput(f"shard = {self.shard!r}: must be i/n, i from 0 to n - 1", field="shard")
         if self.limit < 0:
             raise BadInput(f"limit = {self.limit}: must be at least 0", field="limit")
-        jobs = jobs[int(index) :: int(count)]
         return jobs[:: max(1, len(jobs) // self.limit)][: self.limit] if self.limit else jobs
 
     def words(self) -> Iterator[str]:

@@ -18,23 +18,15 @@ def linear(case: Case, pools: Pools) -> Prepared:
     return Prepared(lambda: call(x, w))
 
 
-def scaled_mm(case: Case, pools: Pools, *, rowwise: bool = False) -> Prepared:
-    """`torch._scaled_mm` with fast accumulation, bf16 out: one scale a tensor, or one a token and output channel."""
+def scaled_mm(case: Case, pools: Pools) -> Prepared:
+    """`torch._scaled_mm` with fast accumulation, bf16 out, one scale a tensor."""
     import torch
 
     m, n, k = case["m"], case["n"], case["k"]
     x = pools.take("activation", "fp8", m, k)
     w = pools.take("weight", "fp8", n, k).t()
-    scale_a = torch.ones((m, 1) if rowwise else (), device=pools.device)
-    scale_b = torch.ones((1, n) if rowwise else (), device=pools.device)
-
-    def call() -> object:
-        return torch._scaled_mm(x, w, scale_a, scale_b, out_dtype=torch.bfloat16, use_fast_accum=True)
-
-    return Prepared(call)
-
-
-scaled_mm_rowwise = partial(scaled_mm, rowwise=True)
+    one = torch.ones((), device=pools.device)
+    return Prepared(lambda: torch._scaled_mm(x, w, one, one, out_dtype=torch.bfloat16, use_fast_accum=True))
 
 
 def sdpa(case: Case, pools: Pools, *, backend: str) -> Prepared:
