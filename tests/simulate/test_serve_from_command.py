@@ -270,6 +270,29 @@ def test_weights_in_32_bits_and_second_nodes_are_refused() -> None:
             server_command.read(f"vllm serve Qwen3-0.6B {wrong}")
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--tp", "4"], "--tp: say it in the command line of --from-command"),
+        (["--engine", "sglang"], "--engine sglang: --from-command starts vllm"),
+        (["--client", "vllm bench serve", "--isl", "9"], "--isl: say it in the command line of --client"),
+        (["--client", "vllm bench serve", "--find-rate"], "not --client's"),
+        (["--find-rate", "--rate", "5"], "leave out --rate"),
+        (["--trace", "requests.csv", "--isl", "9"], "--isl: the file of --trace says"),
+    ],
+)
+def test_what_is_said_twice_is_refused(words: list[str], says: str) -> None:
+    line = ["serve", "--gpu", "H200", "--from-command", "vllm serve Qwen3-0.6B -tp 2", *words]
+    done = CliRunner().invoke(build(), line)
+    assert done.exit_code == 2 and says in str(done.exception)
+
+
+def test_a_pasted_model_that_is_not_known_may_be_given() -> None:
+    found = _served("--gpu", "H200", "--model", "Qwen3-0.6B", "--from-command", "vllm serve org/Private -tp 2",
+                    "--concurrency", "4", "--requests", "8", "--isl", "100", "--osl", "20")  # fmt: skip
+    assert (found["model"], found["gpus"]) == ("Qwen3-0.6B", 2)
+
+
 @pytest.mark.parametrize("wrong", ["--max-concurency 4", "--num-promts 3", "--random-inputlen 100"])
 def test_a_misspelt_option_of_a_client_is_refused_and_the_right_one_named(wrong: str) -> None:
     with pytest.raises(BadInput, match="did you mean --"):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,7 +29,16 @@ MEMORY = ("--gpu-memory-utilization", "--mem-fraction-static")
 ALL_TO_ALL = ("--all2all-backend", "--moe-a2a-backend")
 OVERLAP = ("--enable-two-batch-overlap", "--enable-dbo")
 PREFIX_CACHE = ("--enable-prefix-caching/--no-enable-prefix-caching", " /--disable-radix-cache")
+BESIDE = ("engine", "host", "power_limit", "steady")  # options that a pasted line leaves to us
+BESIDE_TRACE = ("trace", "rate", "concurrency", "requests", "block_tokens", "prefix_share", "steady", "seed")
 NO_HOST = "none"  # nothing stands before the engine
+
+
+def unsaid(group: Any, why: str, but: Collection[str]) -> None:
+    """Raises BadInput where an option of a group is given that would be passed over."""
+    for one in fields(group):
+        if one.name not in but and getattr(group, one.name) != one.default:
+            raise BadInput(f"--{one.name.replace('_', '-')}: {why}", field=one.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +48,23 @@ class CommandLines:
     from_command: Annotated[Text, Option("--from-command", help="A server's own command line, quoted.")] = None
     client: Annotated[Text, Option("--client", help="A benchmark's own, quoted: vllm bench serve ...")] = None
 
-    def read(self, engine: str | None) -> tuple[Pasted | None, ClientLoad | None]:
-        """The server's deployment, its version as `--engine name:version` says it; and the client's traffic."""
+    def read(self, model: str | None, engine: str | None) -> tuple[Pasted | None, ClientLoad | None]:
+        """The server's deployment, with the version of `--engine` and `--model`; the client's traffic. BadInput."""
         from pipewave.published import client_command, server_command
         from pipewave.software.engine import parts
 
-        version = parts(engine or "")[1] or None
-        deployed = server_command.read(self.from_command, version) if self.from_command else None
+        name, version = parts(engine or "")
+        deployed = server_command.read(self.from_command, version or None, model) if self.from_command else None
+        if deployed and name not in ("", deployed.engine):
+            raise BadInput(f"--engine {engine}: --from-command starts {deployed.engine}", field="engine")
         return deployed, client_command.read(self.client) if self.client else None
+
+    def alone(self, *, server: Iterable[Any], client: Iterable[Any]) -> None:
+        """Raises BadInput where an option says what a pasted line says: it would be passed over."""
+        for line, groups in ("--from-command", server), ("--client", client):
+            if getattr(self, line[2:].replace("-", "_")):
+                for group in groups:
+                    unsaid(group, f"say it in the command line of {line}", BESIDE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +97,7 @@ class Requests:
 
         pace: dict[str, Any] = {"rate": self.rate, "concurrency": self.concurrency}
         if self.trace:
+            unsaid(self, "the file of --trace says how long requests are and when they come", BESIDE_TRACE)
             found = read_trace(self.trace, requests=self.requests, block_tokens=self.block_tokens, **pace)
         else:
             pace |= {"rate": None if self.rate == math.inf else self.rate, "seed": self.seed}
@@ -89,8 +109,9 @@ class Requests:
 
     def at_rate(self, spec: ModelSpec, rate: float, count: int) -> Traffic:
         """So many of these requests at another rate. Raises BadInput where they come at a concurrency."""
-        if self.concurrency is not None:
-            raise BadInput("--find-rate looks for a rate: leave out --concurrency", field="concurrency")
+        for name in ("concurrency", "rate"):
+            if getattr(self, name) is not None:
+                raise BadInput(f"--find-rate looks for a rate: leave out --{name}", field=name)
         return replace(self, rate=rate, requests=count).traffic(spec)
 
     def _lengths(self, spec: ModelSpec) -> dict[str, Any]:
@@ -274,9 +295,11 @@ def serve_command(
         return files.answer(files.cases)
     from pipewave.models import load as load_model
     from pipewave.published.answers import deploy, served
+    from pipewave.published.find_rate import find_rate as largest_rate
     from pipewave.simulate.estimate import for_output
 
-    server, client = pasted.read(engine.engine)
+    pasted.alone(server=(split, engine, fleet), client=(requests,))
+    server, client = pasted.read(model, engine.engine)
     source = server.spec if server else model
     if gpu is None or source is None:
         option = "model" if gpu else "gpu"
@@ -285,7 +308,13 @@ def serve_command(
     asked = server.stated(spec, gpu) if server else fleet.stated(spec, gpu, split, engine, requests.images)
     stated = fleet.hosted(asked)
     if find_rate:
-        give(_largest_rate(stated, requests, limits.given()), as_json, verbose=verbose)
+        if client:
+            raise BadInput("--find-rate: requests are those of --isl, --osl or --trace, not --client's", field="client")
+        with waiting(f"the largest rate of {spec.name}"):
+            largest = largest_rate(
+                lambda rate, count: deploy(stated, requests.at_rate(spec, rate, count)), limits.given()
+            )
+        give(largest.to_dict(), as_json, verbose=verbose)
         return 0
     traffic = client.traffic if client else requests.traffic(spec)
     with waiting(f"{len(traffic):,} requests to {spec.name}"):
@@ -302,13 +331,3 @@ def serve_command(
         answer = corrected_run(answer, stated, found.traffic, case, runs_of(told))
     give(bill.added(answer, gpu), as_json, verbose=verbose)
     return 0
-
-
-def _largest_rate(stated: Stated, requests: Requests, limits: tuple[Limit, ...]) -> dict[str, Any]:
-    """The largest rate of such requests within limits."""
-    from pipewave.published.answers import deploy
-    from pipewave.published.find_rate import find_rate
-
-    spec = stated.model
-    with waiting(f"the largest rate of {spec.name}"):
-        return find_rate(lambda rate, count: deploy(stated, requests.at_rate(spec, rate, count)), limits).to_dict()

@@ -69,14 +69,16 @@ class Words:
     other: list[str] = field(default_factory=list)
 
 
-def read(command: str, version: str | None = None) -> Pasted:
-    """The deployment of a command line, as pasted. Raises BadInput or MissingField, and what `load` raises."""
+def read(command: str, version: str | None = None, configuration: str | None = None) -> Pasted:
+    """The deployment of a command line, as pasted; `configuration` in place of the model that it names. Raises BadInput
+    or MissingField, and what `load` raises.
+    """
     words = split(command)
     engine, rest, tag = _engine(words)
     taken = options(rest, named(_table(engine)["fields"]))
     passed = passed_over(engine, "from_command", taken, _table(engine), _recorded(engine))
     version = version or tag
-    model = taken.said.get("model") or next(iter(taken.alone), None)
+    model = configuration or taken.said.get("model") or next(iter(taken.alone), None)
     if model is None:
         raise MissingField(f"from_command: no model in {command[:80]!r}", field="from_command")
     spec, loaded = _loaded(model, taken.said.get("weights"))
