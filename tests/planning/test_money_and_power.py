@@ -10,7 +10,7 @@ import pytest
 
 import pipewave as pw
 from pipewave.cli import build
-from pipewave.errors import BadInput, MissingField, UnknownField
+from pipewave.errors import BadInput, MissingField, UnknownField, UnknownGPU
 from pipewave.gpus import find
 from pipewave.planning import Meter, Owned, Plan, Space, prices
 from tests.command_line import CliRunner
@@ -57,6 +57,7 @@ def test_energy_at_the_meter() -> None:
         ("usd=1,years=0,usd_per_kwh=0.1", BadInput, "years = 0.0"),
         ("usd=1,years=1,usd_per_kwh=0.1,pue=0.9", BadInput, "pue = 0.9"),
         ("usd=1,years=1,usd_per_kwh=0.1,utilisation=1.5", BadInput, "utilisation = 1.5"),
+        ("usd=1,years=1,usd_per_kwh=0.1,utilization=0.5", UnknownGPU, "did you mean utilisation"),
         ("usd=x,years=1,usd_per_kwh=0.1", BadInput, "must look like"),
         ("usd=1,years=nan,usd_per_kwh=0.1", BadInput, "years = nan"),
         ("H1000=1,years=1,usd_per_kwh=0.1", BadInput, "did you mean H100"),
@@ -118,6 +119,31 @@ def test_the_command_plans_as_python_does_and_serve_answers_alike(capped: Plan) 
     for name in ("power_w", "energy_j_per_output_token"):  # told from a sample of a run's steps
         assert served[name] == pytest.approx(row[name], rel=0.02)
     assert served["tpot_mean_ms"] == pytest.approx(row["tpot_ms"], abs=2e-4)
+
+
+def test_a_rent_beside_a_purchase_or_of_another_gpu_and_kilograms_for_grams_are_refused() -> None:
+    owned = Owned.of("H100=25000,years=4,usd_per_kwh=0.1")
+    for gpus in (["H100"], ["H100", "H200"]):
+        with pytest.raises(BadInput, match="leave one out"):
+            prices({"H100": 2.0}, owned, gpus)
+    with pytest.raises(BadInput, match="leave one out"):
+        pw.cost("H100", gpus=1, power_w=600, output_tokens_per_s=4000, usd_per_hour=2, owned=BOUGHT)
+    with pytest.raises(BadInput, match="grams"):
+        Meter(1.25, 0.4)
+    asked = ("plan", "--model", "Llama-3.1-8B", "--gpus", "h100", "--isl", "500", "--osl", "40", "--price", "H200=2")
+    done = CliRunner().invoke(build(), asked)
+    assert done.exit_code == 2 and "--price H200: the plan is of h100 alone" in str(done.exception)
+
+
+def test_without_limits_a_design_is_listed_once_at_a_rate() -> None:
+    rows = pw.plan("Llama-3.1-8B", "H100", **{**ASKED, "rate": None, "tpot_ms": None, "budgets": (None,)}).to_pandas()
+    assert not rows.duplicated().any()
+
+
+@pytest.mark.parametrize("wrong", [{"tps": 1}, {"engines": "vllm"}, {"gpus_most": 0}])
+def test_what_to_try_is_a_list(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadInput):
+        pw.plan("Llama-3.1-8B", "H100", **{**ASKED, **wrong})
 
 
 def test_a_rack_holds_each_board_to_its_share() -> None:

@@ -89,6 +89,13 @@ def test_users_tokens_and_budget() -> None:
     assert users.winner is not None
     fleet, row = users.fleet(users.winner), users.winner.row(QUESTION)
     assert fleet["requests_per_s"] == pytest.approx(500 / (20 + row["e2e_ms"] / 1e3), rel=0.02)
+    waiting = replace(QUESTION, tpot_ms=40.0)
+    busy = plan(
+        MODEL, waiting, space, demand=Demand(users=100)
+    )  # without a pause their rate is what waits let them ask
+    assert busy.winner is not None
+    row = busy.winner.row(waiting)
+    assert busy.fleet(busy.winner)["requests_per_s"] == pytest.approx(100 / (row["e2e_ms"] / 1e3), rel=0.06)
     assert fleet["budget"]["enough"] and fleet["budget"]["replicas"] >= fleet["replicas"]
     assert Demand(tokens_per_s=400).peak(QUESTION, 1.0) == 10
     for wrong in ({"rate": 0.0}, {"rate": 1.0, "users": 3.0}, {"think_s": -1.0}, {"budget": math.inf}):

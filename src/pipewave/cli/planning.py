@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -99,14 +100,18 @@ class Prices:
     rack_w: Annotated[Number, Option("--max-power-per-rack", help="W of the boards of a rack together.")] = None
     gpus_per_rack: Annotated[int | None, Option("--gpus-per-rack", help="Of --max-power-per-rack.")] = None
 
-    def given(self) -> dict[str, Any]:
-        """As arguments of `pw.plan`. Raises BadFile and BadInput."""
+    def given(self, gpus: Sequence[str]) -> dict[str, Any]:
+        """As arguments of `pw.plan` of some GPUs. Raises BadFile, UnknownGPU and BadInput."""
+        from pipewave.gpus import find
         from pipewave.models.load import read_json
         from pipewave.planning.prices import number
 
+        rents, asked = dict(number(word, "price") for word in self.price), {find(gpu).name for gpu in gpus}
+        if other := next((name for name in rents if find(name).name not in asked), None):
+            raise BadInput(f"--price {other}: the plan is of {', '.join(gpus)} alone", field="price")
         own = read_json(Path(self.price_file), "price_file") if self.price_file else {}
         said = {name: value for name, value in asdict(self).items() if name not in ("price", "price_file")}
-        return said | {"prices": own | dict(number(word, "price") for word in self.price)}
+        return said | {"prices": own | rents}
 
 
 def plan_command(
@@ -134,11 +139,11 @@ def plan_command(
     from pipewave.published.stream import executor as open_executor
     from pipewave.published.stream import one_a_core
 
-    given = asdict(asked) | asdict(coming) | tried.given() | bill.given()
+    where = names() if gpus == "all" else _words(gpus)
+    given = asdict(asked) | asdict(coming) | tried.given() | bill.given(where)
     if coming.arrivals:  # the file says how long requests are
         given |= dict.fromkeys(LENGTHS)
     said = {name: value for name, value in given.items() if value is not None}
-    where = names() if gpus == "all" else _words(gpus)
     with open_executor(executor or one_a_core()) as pool, bar("designs") as tell:
         found = plan(model, where, **said, ignore=ignore, executor=pool, progress=tell)
     if csv:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 
-from pipewave.errors import BadInput, MissingField, UnknownGPU
+from pipewave.errors import BadInput, MissingField, UnknownGPU, did_you_mean
 from pipewave.files import packaged
 from pipewave.gpus import find
 
@@ -71,7 +71,8 @@ class Owned:
         known = {one.name: given.pop(one.name) for one in fields(cls) if one.name in given}
         if missing := [name for name in ("years", "usd_per_kwh") if name not in known]:
             raise MissingField(f"owned: {missing[0]} is missing: years=4,usd_per_kwh=0.08", field="owned")
-        return cls(purchases={name if name == ANY else _named(name): usd for name, usd in given.items()}, **known)
+        purchases = {name if name == ANY else _named(name, "owned"): usd for name, usd in given.items()}
+        return cls(purchases=purchases, **known)
 
     def price(self, gpu: str) -> Price | None:
         """What an hour of a GPU costs its owner; None where its purchase is not known."""
@@ -90,8 +91,9 @@ class Meter:
     grid_g_per_kwh: float | None = None
 
     def __post_init__(self) -> None:
-        if self.grid_g_per_kwh is not None and not 0 <= self.grid_g_per_kwh <= 5000:
-            raise BadInput(f"grid = {self.grid_g_per_kwh!r}: must be from 0 to 5000 g of CO2 a kWh", field="grid")
+        grid = self.grid_g_per_kwh
+        if grid is not None and not (grid == 0 or 1 <= grid <= 5000):
+            raise BadInput(f"grid = {grid!r}: must be 0, or from 1 to 5000 grams of CO2 a kWh", field="grid")
 
     def per_token(self, joules: float) -> dict[str, float]:
         """Tokens a MWh, and kg of CO₂ a million tokens, where boards take so many joules for one."""
@@ -165,9 +167,11 @@ def prices(
     for name, usd in (own or {}).items():
         if not isinstance(usd, (int, float)) or not 0 < usd < 1e6:
             raise BadInput(f"price of {name} = {usd!r}: must be a positive number of USD per hour", field="price")
-        gpu = _named(name)
+        gpu = _named(name, "price")
         mine[gpu] = Price(gpu, float(usd), "yours", "", verified=True)
     known = {find(gpu).name for gpu in gpus}
+    if owned and (both := [gpu for gpu in mine if gpu in owned.purchases or known == {gpu}]):
+        raise BadInput(f"{both[0]} has a rent (price) and a purchase (owned): leave one out", field="price")
     bought = {gpu: price for gpu in known if (price := owned.price(gpu))} if owned else table()
     return {**bought, **mine}
 
@@ -181,8 +185,9 @@ def number(text: str, field: str) -> tuple[str, float]:
         raise BadInput(f"{field} = {text!r}: must look like H100=2.5", field=field) from problem
 
 
-def _named(name: str) -> str:
+def _named(name: str, field: str) -> str:
     try:
         return find(name).name
     except UnknownGPU as problem:
-        raise UnknownGPU(problem.message, field="price") from problem
+        near = did_you_mean(name, [one.name for one in fields(Owned)]) if field == "owned" else ""
+        raise UnknownGPU(f"{field} of {name!r}:{near}" if near else problem.message, field=field) from problem

@@ -33,6 +33,7 @@ ALSO = 1.6  # times the cost of the best of its GPU, up to which a design is tri
 # Logarithm, near enough to the nearest limit: of a largest rate, and where whole replicas are sought.
 NEAR = (0.03, 0.08)
 ADDED, BACK = 3, 0.04  # further runs where a long one misses a limit that short ones kept, each so much slower
+USERS = 0.95  # of the rate of a run: less than that, users who wait longer in it ask for less
 LOWER = (0.5, 0.2)  # of the largest rate: further points of the front
 CHUNK = 8  # looks of one task
 
@@ -222,7 +223,8 @@ def serve_best(model: ModelSpec, look: Screened, question: Question, demand: Dem
                 found = _served(model, look, question, demand, guess, sure=sure)
             except PipewaveError:
                 found = None
-            if found and not (out and demand.given and found.replicas == out[0].replicas):  # the same run again
+            again = found and out and found.replicas == out[0].replicas and (demand.given or found.peak == out[0].peak)
+            if found and not again:  # the same run
                 out.append(found)
     return out
 
@@ -233,20 +235,25 @@ def _served(
     """From the largest rate of a replica to as many as serve the demand's peak within the limits, by runs."""
     e2e_s = look.times_ms[2] / 1e3
     capacity = largest(model, look.split, question, guess, guess * e2e_s, sure=sure, near=NEAR[demand.given])
-    for _ in range(ADDED + 1):
+    enough = None
+    for _ in range((ADDED + 1) * (1 if demand.users is None else 2)):
         if not capacity:
-            return None
+            break
         peak = demand.peak(question, e2e_s) if demand.given else capacity
         replicas = max(math.ceil(peak / capacity - 1e-6), 1)
         run = min(replicas, MOST_REPLICAS)
         requests = requests_for(peak * e2e_s * run / replicas)
         point = serve(model, look.split, question, peak * run / replicas, requests, run)
+        if not (point.sure if sure else point.over <= 0):
+            capacity = min(capacity, peak / replicas) * (1 - BACK)
+            continue
         e2e_s = point.figures["e2e_mean_ms"] / 1e3
-        more = demand.peak(question, e2e_s) > 1.01 * peak if demand.given else False  # users who wait less ask more
-        if not more and (point.sure if sure else point.over <= 0):
-            return Fleet(replicas, capacity, point)
-        capacity = capacity if more else min(capacity, peak / replicas) * (1 - BACK)
-    return None
+        share = demand.peak(question, e2e_s) / peak if demand.given else 1.0  # users who wait less ask more
+        if share < 1.01:
+            enough = Fleet(replicas, capacity, point)
+        if USERS < share < 1.01:
+            break
+    return enough
 
 
 def serve_slower(model: ModelSpec, design: Design, question: Question, share: float) -> Fleet | None:

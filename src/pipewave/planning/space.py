@@ -183,12 +183,15 @@ class Space:
         lists = ("gpus", "tps", "pps", "dps", "kv_dtypes", "engines", "budgets", "batches", "speculative", "weights",
                  "power_limits")  # fmt: skip
         for name in lists:
-            if getattr(self, name) is not None and not getattr(self, name):
-                raise BadInput(f"{name}: must not be empty", field=name)
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, str) or not isinstance(value, Sequence) or not value):
+                raise BadInput(f"{name} = {value!r}: must be a list of what to try, not empty", field=name)
         for name in ("tps", "pps", "dps", "budgets", "batches"):
             wrong = [v for v in getattr(self, name) or () if not _whole(v)]
             if wrong:
                 raise BadInput(f"{name} = {wrong[0]!r}: must be positive integers", field=name)
+        if not _whole(self.gpus_most):
+            raise BadInput(f"max_gpus = {self.gpus_most!r}: must be a positive integer", field="max_gpus")
         if (self.rack_w is None) != (self.gpus_per_rack is None):
             raise BadInput("max_power_per_rack and gpus_per_rack go together: say both", field="gpus_per_rack")
         if self.rack_w is not None and not (0 < self.rack_w < 1e9 and _whole(self.gpus_per_rack)):
