@@ -248,14 +248,15 @@ def check_names(cls: type, given: Sequence[str] | frozenset[str], extra: frozens
         raise MissingField(f"missing field {missing[0]!r}: it has no default", field=missing[0])
 
 
-def integers(text: str) -> tuple[int, ...]:
-    """`1,2,3500*8` as integers."""
+def integers(text: str, field: str) -> tuple[int, ...]:
+    """`1,2,3500*8` as integers. Raises BadInput, naming the field."""
     try:
         parts = [(int(number), int(times or 1)) for number, _, times in (p.partition("*") for p in text.split(","))]
     except ValueError as error:
-        raise BadInput(f"{text!r}: must be integers separated by commas, such as 128,4096 or 3500*8") from error
+        wanted = "must be integers separated by commas, such as 128,4096 or 3500*8"
+        raise BadInput(f"{field} = {text!r}: {wanted}", field=field) from error
     if sum(times for _, times in parts) > LARGEST_LIST:
-        raise BadInput(f"{text!r}: must be at most {LARGEST_LIST:,} integers")
+        raise BadInput(f"{field}: must be at most {LARGEST_LIST:,} integers", field=field)
     return tuple(number for number, times in parts for _ in range(times))
 
 

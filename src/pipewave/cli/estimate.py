@@ -83,7 +83,7 @@ def step_command(
     spec, parallel = load(model, ignore=tuple(ignore)), Parallel(**asdict(split))
     runner = Runner.of(Deployment(spec, parallel, cache_type(kv_cache_dtype)), find(gpu), find_engine(engine))
     runner = runner.hosted(host_of(host)) if host else runner
-    batch = runner.batch(integers(q_lens), integers(kv_lens))
+    batch = runner.batch(integers(q_lens, "q_lens"), integers(kv_lens, "kv_lens"))
     rows = [asdict(part) for part in detail(runner, batch)]
     steps = runner.steps([batch])
     total = {f"{side}_us": float(getattr(steps, f"{side}_us")[0]) for side in ("total", "low", "high")}

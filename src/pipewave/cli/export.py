@@ -44,7 +44,7 @@ def export_command(
         raise BadInput(f"unknown simulator {simulator!r}:{meant_or_known(simulator, FOLDERS)}", field="simulator")
     export = import_module(f"pipewave.export.{simulator}").export
     with waiting(f"tables of {model} on {gpu}"):
-        written = list(export(load(model), find(gpu), Path(out or FOLDERS[simulator]), tps=integers(tp)))
+        written = list(export(load(model), find(gpu), Path(out or FOLDERS[simulator]), tps=integers(tp, "tp")))
     for path in written:
         print(path)
 

@@ -41,7 +41,7 @@ def _built(name: str, _registry: int) -> Command:
     cls = family.call
 
     def run(gpu: str, protocol: str, format: str, verbose: bool, **given: Any) -> int:
-        fields = {name: _value(rules(cls)[name], value) for name, value in given.items() if value is not None}
+        fields = {name: _value(name, rules(cls)[name], value) for name, value in given.items() if value is not None}
         return compare(cls(**fields), gpu, protocol, format, verbose=verbose)
 
     about = (cls.__doc__ or "").strip() + (f"\n\nExample: `{family.example}`" if family.example else "")
@@ -65,9 +65,9 @@ def _parameter(cls: type[Call], name: str, rule: Rule) -> Parameter:
     return Option(help=wanted, parser=parser).of(name, kind, defaults(cls)[name])
 
 
-def _value(rule: Rule, value: Any) -> Any:
+def _value(name: str, rule: Rule, value: Any) -> Any:
     if rule.kind == "ints" or (rule.kind == "routing" and value[:1].isdigit()):
-        return integers(value)
+        return integers(value, name)
     if rule.kind == "config":
         pairs = (part.partition("=") for part in value.split(","))
         return {key: _whole(number) for key, _, number in pairs}

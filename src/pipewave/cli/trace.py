@@ -53,7 +53,7 @@ def trace_command(
 
     if fail_above is not None and other is None:
         raise BadInput("--fail-above: needs a second trace to compare with", field="fail_above")
-    given = Given(integers(q_lens) if q_lens else (), integers(kv_lens) if kv_lens else ())
+    given = Given(integers(q_lens, "q_lens") if q_lens else (), integers(kv_lens, "kv_lens") if kv_lens else ())
     spec, cache = load(model) if model else None, cache_type(kv_cache_dtype)
     workload = Workload.of(spec, tp=tp, ep=ep, kv_dtype=cache, given=given, engine=engine)
     limits = Limits(unpacked_bytes=unpacked_gib << 30)

@@ -234,7 +234,7 @@ def find(engine: str | Engine) -> Engine:
     known = engine_rules.NAMES
     if name not in known:
         raise BadInput(
-            f"engine = {str(engine)!r}: must be one of {', '.join(known)}, alone or with its version "
+            f"engine = {str(engine).strip(':')!r}: must be one of {', '.join(known)}, alone or with its version "
             f"({known[0]}:{engine_rules.read(known[0])['version']});{did_you_mean(name, known)}".rstrip(";"),
             field="engine",
         )

@@ -27,7 +27,7 @@ from pipewave.tune.compiled_chooser import (
 from pipewave.tune.law.anchors import Floats, Ints
 from pipewave.tune.law.model import Model
 from pipewave.tune.law.wave import law_us
-from pipewave.tune.source.formula import Formula, values_of
+from pipewave.tune.source.formula import values_of
 from pipewave.tune.user_kernels.aside import ASIDE
 from pipewave.tune.user_kernels.launch_formulas import LaunchFormulas, Sizes, drawn
 
@@ -133,13 +133,11 @@ class Chooser:
             finally:
                 self.is_ready = True
         if self._compiled is None and "triton" in sys.modules:
-            every = [Candidate(i, self._formula(i), self.model.law[i], int(self.model.resident[i]))
+            formulas = [self.formulas.formulas[int(group)][0] for group in self.formulas.group]
+            every = [Candidate(i, formulas[i], self.model.law[i], int(self.model.resident[i]))
                      for i in self.usable.tolist()]  # fmt: skip
             cells = dict(zip(WIDTHS, self.lists, strict=True))
             self._compiled = compiled_chooser(every, self.inputs, self._size_at[:CELLED], cells, self.model.peaks.sms)
-
-    def _formula(self, index: int) -> Formula:
-        return self.formulas.formulas[int(self.formulas.group[index])][0]
 
     def listed(self, key: Key) -> Short | None:
         """The short list for a launch; None for one that was not foreseen: far beyond the sizes measured."""

@@ -79,6 +79,6 @@ def _explained(query: TraceQuery, name: str, data: bytes) -> Report:
 
 def _lens(name: str, text: str) -> tuple[int, ...]:
     """`1*32,2048` as integers."""
-    found = integers(text) if text else ()
+    found = integers(text, name) if text else ()
     limits.at_most(f"{name}: requests", len(found), limits.BATCH, name)
     return found
