@@ -276,7 +276,7 @@ def test_weights_in_32_bits_and_second_nodes_are_refused() -> None:
         (["--tp", "4"], "--tp: say it in the command line of --from-command"),
         (["--engine", "sglang"], "--engine sglang: --from-command starts vllm"),
         (["--client", "vllm bench serve", "--isl", "9"], "--isl: say it in the command line of --client"),
-        (["--client", "vllm bench serve", "--find-rate"], "not --client's"),
+        (["--client", "vllm bench serve", "--find-rate"], "leave out --client"),
         (["--find-rate", "--rate", "5"], "leave out --rate"),
         (["--trace", "requests.csv", "--isl", "9"], "--isl: the file of --trace says"),
     ],

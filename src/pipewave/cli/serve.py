@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,11 +34,11 @@ BESIDE_TRACE = ("trace", "rate", "concurrency", "requests", "block_tokens", "pre
 NO_HOST = "none"  # nothing stands before the engine
 
 
-def unsaid(group: Any, why: str, but: Collection[str]) -> None:
-    """Raises BadInput where an option of a group is given that would be passed over."""
-    for one in fields(group):
-        if one.name not in but and getattr(group, one.name) != one.default:
-            raise BadInput(f"--{one.name.replace('_', '-')}: {why}", field=one.name)
+def unsaid(why: str, but: Collection[str], *groups: Any) -> None:
+    """Raises BadInput where an option of these groups is given that would be passed over."""
+    given = (one.name for group in groups for one in fields(group) if getattr(group, one.name) != one.default)
+    if name := next((name for name in given if name not in but), ""):
+        raise BadInput(f"--{name.replace('_', '-')}: {why}", field=name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,6 @@ class CommandLines:
         if deployed and name not in ("", deployed.engine):
             raise BadInput(f"--engine {engine}: --from-command starts {deployed.engine}", field="engine")
         return deployed, client_command.read(self.client) if self.client else None
-
-    def alone(self, *, server: Iterable[Any], client: Iterable[Any]) -> None:
-        """Raises BadInput where an option says what a pasted line says: it would be passed over."""
-        for line, groups in ("--from-command", server), ("--client", client):
-            if getattr(self, line[2:].replace("-", "_")):
-                for group in groups:
-                    unsaid(group, f"say it in the command line of {line}", BESIDE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +90,7 @@ class Requests:
 
         pace: dict[str, Any] = {"rate": self.rate, "concurrency": self.concurrency}
         if self.trace:
-            unsaid(self, "the file of --trace says how long requests are and when they come", BESIDE_TRACE)
+            unsaid("the file of --trace says how long requests are and when they come", BESIDE_TRACE, self)
             found = read_trace(self.trace, requests=self.requests, block_tokens=self.block_tokens, **pace)
         else:
             pace |= {"rate": None if self.rate == math.inf else self.rate, "seed": self.seed}
@@ -106,13 +99,6 @@ class Requests:
             found = drawn_from(self.dataset, count, **pace) if self.dataset else synthetic(
                 count, **self._lengths(spec), **pace)  # fmt: skip
         return found.with_prefix(self.prefix_share) if self.prefix_share else found
-
-    def at_rate(self, spec: ModelSpec, rate: float, count: int) -> Traffic:
-        """So many of these requests at another rate. Raises BadInput where they come at a concurrency."""
-        for name in ("concurrency", "rate"):
-            if getattr(self, name) is not None:
-                raise BadInput(f"--find-rate looks for a rate: leave out --{name}", field=name)
-        return replace(self, rate=rate, requests=count).traffic(spec)
 
     def _lengths(self, spec: ModelSpec) -> dict[str, Any]:
         """Mean tokens in and out, those of images among them, and their spread."""
@@ -298,7 +284,10 @@ def serve_command(
     from pipewave.published.find_rate import find_rate as largest_rate
     from pipewave.simulate.estimate import for_output
 
-    pasted.alone(server=(split, engine, fleet), client=(requests,))
+    if pasted.from_command:
+        unsaid("say it in the command line of --from-command", BESIDE, split, engine, fleet)
+    if pasted.client:
+        unsaid("say it in the command line of --client", BESIDE, requests)
     server, client = pasted.read(model, engine.engine)
     source = server.spec if server else model
     if gpu is None or source is None:
@@ -308,11 +297,13 @@ def serve_command(
     asked = server.stated(spec, gpu) if server else fleet.stated(spec, gpu, split, engine, requests.images)
     stated = fleet.hosted(asked)
     if find_rate:
-        if client:
-            raise BadInput("--find-rate: requests are those of --isl, --osl or --trace, not --client's", field="client")
+        for said, value in ("rate", requests.rate), ("concurrency", requests.concurrency), ("client", client):
+            if value is not None:
+                raise BadInput(f"--find-rate looks for a rate of --isl and --osl: leave out --{said}", field=said)
         with waiting(f"the largest rate of {spec.name}"):
             largest = largest_rate(
-                lambda rate, count: deploy(stated, requests.at_rate(spec, rate, count)), limits.given()
+                lambda rate, count: deploy(stated, replace(requests, rate=rate, requests=count).traffic(spec)),
+                limits.given(),
             )
         give(largest.to_dict(), as_json, verbose=verbose)
         return 0

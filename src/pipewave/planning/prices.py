@@ -71,8 +71,7 @@ class Owned:
         known = {one.name: given.pop(one.name) for one in fields(cls) if one.name in given}
         if missing := [name for name in ("years", "usd_per_kwh") if name not in known]:
             raise MissingField(f"owned: {missing[0]} is missing: years=4,usd_per_kwh=0.08", field="owned")
-        purchases = {name if name == ANY else _named(name, "owned"): usd for name, usd in given.items()}
-        return cls(purchases=purchases, **known)
+        return cls(purchases={one if one == ANY else _named(one, "owned"): usd for one, usd in given.items()}, **known)
 
     def price(self, gpu: str) -> Price | None:
         """What an hour of a GPU costs its owner; None where its purchase is not known."""
@@ -91,8 +90,7 @@ class Meter:
     grid_g_per_kwh: float | None = None
 
     def __post_init__(self) -> None:
-        grid = self.grid_g_per_kwh
-        if grid is not None and not (grid == 0 or 1 <= grid <= 5000):
+        if (grid := self.grid_g_per_kwh) and not 1 <= grid <= 5000:
             raise BadInput(f"grid = {grid!r}: must be 0, or from 1 to 5000 grams of CO2 a kWh", field="grid")
 
     def per_token(self, joules: float) -> dict[str, float]:

@@ -175,7 +175,8 @@ def command_line(model: str, split: Split, question: Question, point: Point) -> 
     words = ["pipewave", "serve", "--model", model, "--gpu", split.gpu, "--engine", split.engine]
     if split.prefill:
         for name, one, each in zip(("prefill", "decode"), (split.prefill, split), split.workers, strict=True):
-            words += [f"--{name}", _pool(one, each * point.replicas)]
+            said = {"workers": each * point.replicas} | {key: getattr(one, key) for key in ("gpu", "tp", "ep", "dp")}
+            words += [f"--{name}", ",".join(f"{key}={value}" for key, value in said.items() if value != 1)]
     else:
         degrees = ((name, getattr(split, name)) for name in ("tp", "pp", "ep", "dp"))
         words += [word for name, n in degrees if n > 1 for word in (f"--{name}", str(n))]
@@ -189,8 +190,3 @@ def command_line(model: str, split: Split, question: Question, point: Point) -> 
     words += ["--prefix-share", f"{question.prefix_share:g}"] if question.prefix_share else []
     words += ["--isl", str(question.input_len), "--osl", str(question.output_len), "--spread", f"{question.spread:g}"]
     return shlex.join([*words, "--request-rate", repr(point.rate), "--requests", str(point.requests), "--steady"])
-
-
-def _pool(split: Split, workers: int) -> str:
-    said = {"workers": workers, "gpu": split.gpu, "tp": split.tp, "ep": split.ep, "dp": split.dp}
-    return ",".join(f"{name}={value}" for name, value in said.items() if value != 1)

@@ -223,8 +223,8 @@ def serve_best(model: ModelSpec, look: Screened, question: Question, demand: Dem
                 found = _served(model, look, question, demand, guess, sure=sure)
             except PipewaveError:
                 found = None
-            again = found and out and found.replicas == out[0].replicas and (demand.given or found.peak == out[0].peak)
-            if found and not again:  # the same run
+            same = [one for one in out if found and found.replicas == one.replicas]
+            if found and not any(demand.given or found.peak == one.peak for one in same):  # not the same run again
                 out.append(found)
     return out
 

@@ -19,6 +19,7 @@ from pipewave.told.tell import runs_of
 # published runs (`python -m studies.told_gate`).
 BETWEEN_RUNS = {"tpot_ms": (0.03, 0.065), RATE: (0.03, 0.065), "ttft_ms": (0.05, 0.2)}
 NEAR = 0.03  # lengths that are one load
+LOAD = ("concurrency", "rate", "mode", "tp", "pp", "ep")  # what makes two runs alike beside their lengths
 BLIND = 1.1  # a band beyond which a slow-down by 15 % may be missed
 NAMES = {"tpot_ms": "time per output token", RATE: "throughput", "ttft_ms": "time to first token"}
 Means = Mapping[str, Any]
@@ -82,7 +83,8 @@ def check(results: Sequence[str], baseline: Sequence[str], **deployment: Any) ->
     pairs: list[tuple[Means, Means]] = []
     notes = []
     for number, run in enumerate(new):
-        alike = [one for one in old if _same_load(run, one)]
+        near = [one for one in old if all(abs(math.log(run[name] / one[name])) < NEAR for name in ("isl", "osl"))]
+        alike = [one for one in near if all(run.get(name) == one.get(name) for name in LOAD)]
         if alike:
             names = [name for name in BETWEEN_RUNS if all(one.get(name) for one in alike)]
             pairs.append(({name: statistics.geometric_mean(one[name] for one in alike) for name in names}, run))
@@ -111,11 +113,6 @@ def changes_of(pairs: Sequence[tuple[Means, Means]]) -> tuple[Change, ...]:
             noise = math.sqrt(shared**2 + (own**2 + statistics.fmean(one**2 for one in open_)) / len(each))
             found.append(Change(name, len(each), math.exp(statistics.median(each)), math.exp(NORMAL * noise)))
     return tuple(found)
-
-
-def _same_load(a: Run, b: Run) -> bool:
-    lengths = all(abs(math.log(a[name] / b[name])) < NEAR for name in ("isl", "osl"))
-    return lengths and all(a.get(name) == b.get(name) for name in ("concurrency", "rate", "mode", "tp", "pp", "ep"))
 
 
 def _expected(run: Run, baseline: Sequence[Run], deployment: Mapping[str, Any]) -> Run:
