@@ -295,21 +295,19 @@ def serve_command(
         raise MissingField(f"missing option '--{option}': name one, or give --cases FILE", field=option)
     spec = for_output(load_model(source, ignore=tuple(ignore)), requests.osl)
     asked = server.stated(spec, gpu) if server else fleet.stated(spec, gpu, split, engine, requests.images)
-    stated = fleet.hosted(asked)
+    stated, goals = fleet.hosted(asked), limits.given(client)
     if find_rate:
         for said, value in ("rate", requests.rate), ("concurrency", requests.concurrency), ("client", client):
             if value is not None:
                 raise BadInput(f"--find-rate looks for a rate of --isl and --osl: leave out --{said}", field=said)
         with waiting(f"the largest rate of {spec.name}"):
-            largest = largest_rate(
-                lambda rate, count: deploy(stated, replace(requests, rate=rate, requests=count).traffic(spec)),
-                limits.given(),
-            )
+            sent = partial(replace, requests)
+            largest = largest_rate(lambda rate, n: deploy(stated, sent(rate=rate, requests=n).traffic(spec)), goals)
         give(largest.to_dict(), as_json, verbose=verbose)
         return 0
     traffic = client.traffic if client else requests.traffic(spec)
     with waiting(f"{len(traffic):,} requests to {spec.name}"):
-        deployed, goals, keep = deploy(stated, traffic), limits.given(client), bool(files.trace_out)
+        deployed, keep = deploy(stated, traffic), bool(files.trace_out)
         found = served(deployed, goals, steady=requests.steady, interval=interval, keep_steps=keep)
     files.write(found, requests.trace, model, gpu)
     read = [note for one in (server, client) if one for note in one.notes]  # out of pasted command lines

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from typing import Annotated, Any
 
 from pipewave.cli.command import Argument, Option
 from pipewave.cli.options import EngineName, Ep, KvDtype, QLens, Tp, Verbose
 from pipewave.cli.streams import put, say, waiting
 from pipewave.errors import BadInput
 from pipewave.files.json_text import dumps
-
-if TYPE_CHECKING:
-    from pipewave.traces import Report
-    from pipewave.traces.compare import Comparison
 
 TOP = 25
 
@@ -50,6 +47,7 @@ def trace_command(
     from pipewave.models import load
     from pipewave.traces import Workload, compare, explain_trace
     from pipewave.traces.reader import Limits
+    from pipewave.view import document_of, report, terminal
 
     if fail_above is not None and other is None:
         raise BadInput("--fail-above: needs a second trace to compare with", field="fail_above")
@@ -58,13 +56,14 @@ def trace_command(
     workload = Workload.of(spec, tp=tp, ep=ep, kv_dtype=cache, given=given, engine=engine)
     limits = Limits(unpacked_bytes=unpacked_gib << 30)
     with waiting(f"kernels of {file}"):
-        reports = [
-            explain_trace(path, gpu=gpu, workload=workload, protocol=protocol, stack=stack, limits=limits)
-            for path in (file, other)
-            if path is not None
-        ]
-    found: Any = compare(*reports) if len(reports) == 2 else reports[0]
-    put(_text(found, format, top, by, verbose=verbose), out, file, other)
+        read = partial(explain_trace, gpu=gpu, workload=workload, protocol=protocol, stack=stack, limits=limits)
+        found: Any = read(file) if other is None else compare(read(file), read(other))
+    answer = found.to_dict()
+    if format == "table":
+        text = terminal.write(document_of(answer | {"by": by, "top": top}), verbose=verbose)
+    else:
+        text = dumps(answer) + "\n" if format == "json" else report(answer, format)
+    put(text, out, file, other)
     if fail_above is None or found.slower <= fail_above:
         return 0
     say(f"a step of {other} takes {found.slower:.1%} longer than one of {file}: more than {fail_above:.1%}")
@@ -80,15 +79,3 @@ def _share(text: str) -> float:
     if not 0.0 <= value < math.inf:
         raise BadInput(f"--fail-above {text}: must be a share of at least 0, such as 5%", field="fail_above")
     return value
-
-
-def _text(found: Report | Comparison, form: str, top: int, by: str, *, verbose: bool) -> str:
-    """The answer as it is asked for."""
-    from pipewave.view import document_of, report, terminal
-
-    answer = found.to_dict()
-    if form == "json":
-        return dumps(answer) + "\n"
-    if form != "table":
-        return report(answer, form)
-    return terminal.write(document_of(answer | {"by": by, "top": top}), verbose=verbose)

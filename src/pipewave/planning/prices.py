@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 
-from pipewave.errors import BadInput, MissingField, UnknownGPU, did_you_mean
+from pipewave.errors import BadInput, MissingField, UnknownGPU
 from pipewave.files import packaged
 from pipewave.gpus import find
 
@@ -187,5 +187,4 @@ def _named(name: str, field: str) -> str:
     try:
         return find(name).name
     except UnknownGPU as problem:
-        near = did_you_mean(name, [one.name for one in fields(Owned)]) if field == "owned" else ""
-        raise UnknownGPU(f"{field} of {name!r}:{near}" if near else problem.message, field=field) from problem
+        raise UnknownGPU(problem.message, field=field) from problem
