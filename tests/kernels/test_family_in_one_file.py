@@ -32,6 +32,7 @@ from pipewave.prediction.jsonl import answer_stream
 from pipewave.traces.group import group, recorded_call
 from pipewave.traces.kernel_names import kind_of
 from tests.command_line import CliRunner
+from tests.registered import withdraw
 
 NAME = "void toy::prefix_scan_kernel<float>(float*)"
 
@@ -82,7 +83,7 @@ FAMILY = Family(
 @pytest.fixture
 def family() -> Iterator[Family]:
     yield register(FAMILY)
-    base.withdraw(FAMILY.name)
+    withdraw(FAMILY.name)
 
 
 def test_predictions_and_cases(family: Family) -> None:
@@ -132,7 +133,7 @@ def test_pages(family: Family) -> None:
 
 def test_a_withdrawn_family_leaves_nothing_behind() -> None:
     register(FAMILY)
-    base.withdraw(FAMILY.name)
+    withdraw(FAMILY.name)
     assert kind_of(NAME).family == "elementwise"  # a general pattern, which the family's own came before
     assert "prefix_scan" not in families()
     with pytest.raises(UnknownKernel):

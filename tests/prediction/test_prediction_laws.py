@@ -16,13 +16,14 @@ import pipewave as pw
 from pipewave.calls.families import Gemm
 from pipewave.gpus import find
 from pipewave.kernels import family_of
-from pipewave.kernels.base import Analysis, Columns, Context, Family, register, withdraw
+from pipewave.kernels.base import Analysis, Columns, Context, Family, register
 from pipewave.nets.nets import Residual
 from pipewave.nets.weights_metadata import Interval
 from pipewave.physics.arith import ARRAY, SCALAR
 from pipewave.physics.demand import demand
 from pipewave.prediction.jsonl import answer_stream
 from pipewave.prediction.kernel_latency import ceiling_s, combined, replayed, write_back_s
+from tests.registered import withdraw
 
 TIMES = st.floats(1e-6, 1e-2)
 

@@ -16,6 +16,7 @@ from pipewave.errors import BadInput, MissingField
 from pipewave.kernels.attention.metadata import Lengths
 from pipewave.kernels.profiler import Given
 from pipewave.kernels.streaming.sampling import blocks_of_a_row
+from pipewave.models import load
 from pipewave.traces import Report, Workload, compare, explain_trace
 from pipewave.traces.cache_lengths import over_steps, with_cached
 from pipewave.traces.reader import read
@@ -57,11 +58,22 @@ def test_no_call_of_the_right_model_is_said_to_be_too_fast(step: str) -> None:
     assert not any("faster than" in note for note in explained(step).notes)
 
 
-@pytest.mark.parametrize(("gpu", "told"), [("H200", False), ("L40S", True)])
-def test_a_gpu_that_cannot_have_run_it_is_doubted(gpu: str, told: bool) -> None:
+@pytest.mark.parametrize(("gpu", "told"), [("H200", False), ("L40S", True), ("B200", True)])
+def test_a_gpu_that_did_not_run_it_is_doubted_before_all_else(gpu: str, told: bool) -> None:
     step = "Llama-3.1-8B-tp1-graph-decode"
-    notes = explain_trace(path_of(step), gpu=gpu, workload=workload(step)).notes
-    assert any(f"faster than {gpu} can be" in note and "gate_up_proj" in note for note in notes) == told
+    found = explain_trace(path_of(step), gpu=gpu, workload=workload(step))
+    assert found.headline[0].startswith("recorded on NVIDIA H200") == told
+    too_fast = any(f"faster than {gpu} can be" in note and "gate_up_proj" in note for note in found.notes)
+    assert too_fast == (gpu == "L40S")
+
+
+def test_another_model_is_doubted_before_all_else() -> None:
+    step = "Llama-3.1-8B-tp1-graph-decode"
+    given = Given((), (1024,))
+    other = Workload.of(load("Llama-3.1-70B"), tp=1, ep=1, kv_dtype=None, given=given, engine="vllm")
+    found = explain_trace(path_of(step), workload=other)
+    assert "another model, split, cache or GPU ran" in found.headline[0]
+    assert not any("healthy" in line for line in found.headline)
 
 
 def test_families_of_a_trace_hold_all_its_calls() -> None:

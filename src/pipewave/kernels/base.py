@@ -287,12 +287,6 @@ def register(family: Family, *, replace: bool = False) -> Family:
     return family
 
 
-def withdraw(name: str) -> None:
-    """Take a registered family back out."""
-    del CLASSES[name], _REGISTRY.families[name]
-    _REGISTRY.revision += 1
-
-
 def family_of(name: str) -> Family:
     """The family of that name, built-in or registered. KeyError for others."""
     try:

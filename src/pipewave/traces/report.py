@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from pipewave.calls.families import Call, Collective, Elementwise
-from pipewave.gpus import GPU
+from pipewave.errors import UnknownGPU
+from pipewave.gpus import GPU, find
 from pipewave.kernels.profiler import Shaped
 from pipewave.kernels.streaming.metadata import DEPENDS
 from pipewave.kernels.streaming.sampling import ARGMAX, LAWS
@@ -61,6 +63,7 @@ class Report(Shown):
     losses: tuple[Loss, ...] = ()  # of the wall clock, largest first
     ran: tuple[Ran, ...] = ()
     notes: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()  # of the notes, those that must be read first
     _TABLE: ClassVar[str] = "calls"
     _DRAWN: ClassVar[tuple[str, ...]] = ("measured_us", "predicted_us")
 
@@ -100,14 +103,14 @@ class Report(Shown):
             remedy = "CUDA graphs record no shapes, which come from the model: name it"
             kernels = f"{ran}; what could be won back is not known: shapes of {self.shaped_share:.0%} are. {remedy}"
         if self.idle is None or not self.idle.span_us:
-            return (kernels,)
+            return (*self.doubts, kernels)
         whole, loss = f"{self.idle.span_us / 1e3:,.3f} ms, GPU idle {self.idle.share:.1%}", first(self.losses)
         if loss is not None:
             size = f" ({loss.us / 1e3:,.3f} ms, {loss.share:.1%})" if loss.us else ""
             whole += f": {loss.what}{size}. {loss.action[0].upper()}{loss.action[1:]}"
-        elif self.judged:
+        elif self.judged and not self.doubts:
             whole += f": healthy, nothing takes more than {MATTERS:.0%} in vain"
-        return whole, kernels
+        return (*self.doubts, whole, kernels)
 
     def __repr__(self) -> str:
         """One line; `to_dict` has everything."""
@@ -162,22 +165,25 @@ def report(trace: Trace, groups: Sequence[Group], shapes: Shapes, layers: Sequen
     ran = tuple(_ran(trace, one, layer, of.get(id(one))) for one, layer in zip(groups, layers, strict=True))
     entries.sort(key=lambda entry: (not entry.counted, -entry.total_recoverable_us))
     said = ((shape.call.kernel, note) for (shape, _), p in zip(alike.values(), found, strict=True) for note in p.notes)
-    notes = (*trace.notes, *_impossible(entries, trace.gpu_us, gpu), *said_of(said))
+    doubts = tuple(_doubts(trace, entries, gpu))
+    notes = (*trace.notes, *doubts, *said_of(said))
     waits, left = idle(trace), _unpredicted(bare)
     unshaped, unknown = (tuple(one for one in left if (one.family is None) is it) for it in (False, True))
     named = {kernel.step for kernel in trace.kernels if kernel.step >= 0 and trace.steps[kernel.step].requests}
     lost, whole = losses(trace, waits, entries, groups, shapes, gpu), (trace.source, gpu.name, protocol, trace.gpu_us)
-    return Report(*whole, tuple(entries), unshaped, unknown, max(1, len(named)), waits, lost, ran, notes)
+    return Report(*whole, tuple(entries), unshaped, unknown, max(1, len(named)), waits, lost, ran, notes, doubts)
 
 
-def _impossible(entries: Sequence[Entry], gpu_us: float, gpu: GPU) -> tuple[str, ...]:
-    """What is said where calls as they are understood are faster than any kernel can be."""
+def _doubts(trace: Trace, entries: Sequence[Entry], gpu: GPU) -> Iterator[str]:
+    """What is said where another GPU ran, or calls as they are understood are faster than any kernel can be."""
+    with suppress(UnknownGPU):
+        if trace.gpu and find(trace.gpu).name != gpu.name:
+            yield f"recorded on {trace.gpu}: times of {gpu.name} stand beside those of another GPU"
     below = [entry for entry in entries if entry.measured_us < IMPOSSIBLE * entry.floor_us]
-    share = sum(entry.total_measured_us for entry in below) / (gpu_us or 1.0)
-    if share < NOTED:
-        return ()
-    names = ", ".join(dict.fromkeys(entry.name for entry in below))
-    return (f"{names}: {share:.0%} of the time, faster than {gpu.name} can be; another model, split or GPU was run",)
+    share = sum(entry.total_measured_us for entry in below) / (trace.gpu_us or 1.0)
+    if share >= NOTED:
+        names = ", ".join(dict.fromkeys(entry.name for entry in below))
+        yield f"{names}: {share:.0%} of the time, faster than {gpu.name} can be; another model, split, cache or GPU ran"
 
 
 def _ran(trace: Trace, one: Group, layer: int | None, entry: Entry | None) -> Ran:
