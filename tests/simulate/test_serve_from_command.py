@@ -278,6 +278,7 @@ def test_weights_in_32_bits_and_second_nodes_are_refused() -> None:
         (["--client", "vllm bench serve", "--isl", "9"], "--isl: say it in the command line of --client"),
         (["--client", "vllm bench serve", "--find-rate"], "leave out --client"),
         (["--find-rate", "--rate", "5"], "leave out --rate"),
+        (["--find-rate", "--requests", "5"], "leave out --requests"),
         (["--trace", "requests.csv", "--isl", "9"], "--isl: the file of --trace says"),
     ],
 )

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pipewave.cli import build
+from pipewave.errors import BadInput
 from pipewave.told.check import changes_of, check
 from studies import told_gate
 from tests.command_line import CliRunner
@@ -37,6 +38,12 @@ def test_three_loads_find_what_noise_does_not_explain(by: float, status: int, tm
     assert result.exit_code == status
     assert summary.read_text().startswith("**Slower" if status else "**Not slower")
     assert f"| time per output token | 3 | {100 * (by - 1):.1f} |" in summary.read_text()
+
+
+def test_seconds_beside_milliseconds_do_not_pass_the_gate(tmp_path: Path) -> None:
+    base, new = file(tmp_path, "base.json", BEFORE), file(tmp_path, "new.json", slower(1e-3))
+    with pytest.raises(BadInput, match="are both in ms"):
+        check([new], [base])
 
 
 def test_one_load_says_what_it_may_miss_and_lower_throughput_is_slower(tmp_path: Path) -> None:

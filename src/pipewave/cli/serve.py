@@ -31,6 +31,7 @@ OVERLAP = ("--enable-two-batch-overlap", "--enable-dbo")
 PREFIX_CACHE = ("--enable-prefix-caching/--no-enable-prefix-caching", " /--disable-radix-cache")
 BESIDE = ("engine", "host", "power_limit", "steady")  # options that a pasted line leaves to us
 BESIDE_TRACE = ("trace", "rate", "concurrency", "requests", "block_tokens", "prefix_share", "steady", "seed")
+FOUND = ("rate", "concurrency", "requests")  # what --find-rate finds, or needs itself
 NO_HOST = "none"  # nothing stands before the engine
 
 
@@ -297,7 +298,7 @@ def serve_command(
     asked = server.stated(spec, gpu) if server else fleet.stated(spec, gpu, split, engine, requests.images)
     stated, goals = fleet.hosted(asked), limits.given(client)
     if find_rate:
-        for said, value in ("rate", requests.rate), ("concurrency", requests.concurrency), ("client", client):
+        for said, value in {**{name: getattr(requests, name) for name in FOUND}, "client": client}.items():
             if value is not None:
                 raise BadInput(f"--find-rate looks for a rate of --isl and --osl: leave out --{said}", field=said)
         with waiting(f"the largest rate of {spec.name}"):

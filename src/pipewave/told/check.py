@@ -19,6 +19,7 @@ from pipewave.told.tell import runs_of
 # published runs (`python -m studies.told_gate`).
 BETWEEN_RUNS = {"tpot_ms": (0.03, 0.065), RATE: (0.03, 0.065), "ttft_ms": (0.05, 0.2)}
 NEAR = 0.03  # lengths that are one load
+UNITS = 100.0  # times slower or faster than that are seconds beside milliseconds
 LOAD = ("concurrency", "rate", "mode", "tp", "pp", "ep")  # what makes two runs alike beside their lengths
 BLIND = 1.1  # a band beyond which a slow-down by 15 % may be missed
 NAMES = {"tpot_ms": "time per output token", RATE: "throughput", "ttft_ms": "time to first token"}
@@ -96,6 +97,10 @@ def check(results: Sequence[str], baseline: Sequence[str], **deployment: Any) ->
     changes = changes_of(pairs)
     if not changes:
         raise BadInput("; ".join(notes) or "baseline and results hold no figure in common", field="baseline")
+    if odd := [one for one in changes if not 1 / UNITS < one.slower < UNITS]:
+        raise BadInput(
+            f"{odd[0].figure}: {odd[0].slower:.2g} times the baseline's; are both in ms?", field=odd[0].figure
+        )
     if min(one.band for one in changes) > BLIND:
         notes.append("a slow-down by 15 % may be missed: give results of three loads")
     return Verdict(changes, tuple(notes))
