@@ -162,3 +162,8 @@ def test_turns_that_cannot_be_are_named(line: str, error: type[PipewaveError], f
     with pytest.raises(error) as caught:
         read_trace("trace", SESSIONS + line + "\n")
     assert caught.value.field == field
+
+
+def test_a_file_without_lengths_is_told_its_own_columns() -> None:
+    with pytest.raises(MissingField, match="only columns arrival_time;prompt_tokens;output_tokens: name a column"):
+        read_trace("trace", "arrival_time;prompt_tokens;output_tokens\n0;900;60\n")

@@ -86,7 +86,9 @@ def kind_of(columns: Collection[str]) -> ArrivalKind:
         if not said and names and what != "time":
             stranger = next(iter(nearest.unknown(columns)), "")
             meant = did_you_mean(stranger, names) if stranger else ""
-            raise MissingField(f"trace has no {what} length: name a column {', '.join(names)}{meant}", field="trace")
+            has = ", ".join(sorted(columns)[:9])
+            wanted = f"name a column {', '.join(names)}{meant}"
+            raise MissingField(f"trace has no {what} length, only columns {has}: {wanted}", field="trace")
     if missing := nearest.missing(columns):
         raise MissingField(f"trace looks like {nearest.name}, but has no column {missing[0]}", field="trace")
     stranger = next(iter(nearest.unknown(columns)), "")
