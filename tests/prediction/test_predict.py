@@ -189,6 +189,13 @@ def test_a_row_that_names_no_place_is_refused(column: dict[str, Any]) -> None:
         pw.predict({"kernel": "gemm", "m": [1, 2], "n": 64, "k": 64, **column}, "H200")
 
 
+def test_a_name_missing_in_a_frame_is_that_of_the_call() -> None:
+    named = {"gpu": pd.array(["H100", pd.NA], "string"), "stack": pd.array([pd.NA, pd.NA], "string")}
+    found = pw.predict(pd.DataFrame({"kernel": "gemm", "m": [64, 64], "n": 512, "k": 512} | named), "H200")
+    alone = [pw.predict(pw.gemm(64, 512, 512), gpu).latency_us for gpu in ("H100", "H200")]
+    assert found.latency_us == pytest.approx(alone, rel=1e-6)
+
+
 def test_a_frame_keeps_its_index_and_its_other_columns() -> None:
     frame = pd.DataFrame(
         {"kernel": "gemm", "m": [1, 64], "n": 512, "k": 512, "layer": ["a", "b"], "latency_us": [3.0, 4.0]}
