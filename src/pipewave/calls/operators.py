@@ -70,8 +70,6 @@ def check_steps(q_lens: tuple[int, ...], phase: str) -> None:
 PHASES = ("context", "generation", "verify")
 STATE_DTYPES = ("fp32", "bf16")
 MODULE_KINDS = ("mla", "dsa", "msa", "csa", "hca")
-# Fields of a choice that layers without one take none of; rows of DeepSeek-V4-Pro state its `topk` of `hca`, too.
-CHOICE = {"hca": ("index_heads", "index_dim", "block_size"), "mla": ("index_heads", "index_dim", "block_size", "topk")}
 MODULE_PARTS = ("module", "attention", "indexer", "topk")
 EXCHANGES = ("deepep_ht", "deepep_ll", "deepep_v2", "nvlink_one_sided", "nvlink_two_sided")
 
@@ -172,9 +170,9 @@ class AttentionModule(Call):
     def check(self) -> None:
         """Raise BadInput where sizes do not fit together."""
         check_lengths(self.q_lens, self.kv_lens, causal=True)
-        if self.part in ("indexer", "topk") and self.kind in CHOICE:
+        if self.part in ("indexer", "topk") and self.kind in ("mla", "hca"):
             raise BadInput(f"part = {self.part!r}: layers of kind {self.kind!r} choose no keys", field="part")
-        for name in CHOICE.get(self.kind, ()):
+        for name in ("index_heads", "index_dim", "topk", "block_size") if self.kind == "mla" else ():
             if (value := getattr(self, name)) is not None:
                 raise BadInput(f"{name} = {value}: layers of kind {self.kind!r} choose no keys", field=name)
 

@@ -97,6 +97,8 @@ def module(cols: Columns, ctx: Context) -> Module:
     of_heads = published["heads_a"].get(kind, {})  # what there is one of for so many heads
     usual |= {name: np.maximum(np.floor(heads / each), 1.0) for name, each in of_heads.items()}
     sizes = {name: np.where(cols[name] > 0.0, cols[name], usual.get(name, 0.0)) for name in NAMES}
+    if kind == "hca":  # a config states its indexer once; these layers have none
+        sizes |= {name: 0.0 * sizes[name] for name in ("index_heads", "index_dim", "block_size")}
     cached = kv_bytes(ctx.option("kv_dtype"), "bf16") if ctx.option("kv_dtype") else ACTIVATION_BYTES
     return Module(kind, heads, cached, sizes)
 
