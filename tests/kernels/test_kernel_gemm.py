@@ -55,6 +55,13 @@ def test_estimate_is_never_below_the_floor_by_much(m, n, k, protocol):
     assert FAMILY.analyse(cols, ctx).base_s[0] >= floor_of(cols, ctx)[0]
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "int4", "mxfp4"])
+def test_a_product_that_reads_16_bits_quantises_nothing(dtype: str) -> None:
+    sizes = {"m": [1, 9, 858], "n": [64, 256, 5760], "k": [128, 1088, 64], "kernel": "gemm", "dtype": dtype}
+    plain, more = (pw.predict(sizes | {"quantize": each}, "H200", protocol="graph") for each in (False, True))
+    assert np.array_equal(plain.latency_us, more.latency_us) and np.array_equal(plain.floor_us, more.floor_us)
+
+
 def test_in_serving_activations_beyond_the_l2_come_from_dram() -> None:
     """What the L2 cannot hold of x and y together is read or written besides the weights."""
     at = machine(context(protocol="serving"))

@@ -48,6 +48,14 @@ def test_a_card_with_one_rate_raised_is_never_slower(family: str, name: str, rat
     assert latency(case, card.what_if(**{rate: getattr(card, rate) / factor})) >= base * (1 - 1e-9)
 
 
+@pytest.mark.parametrize(("gpu", "m", "n", "k"), [("GH200", 3, 17920, 128), ("H100 PCIe", 312, 5888, 384)])
+def test_in_a_step_too_less_bandwidth_is_not_faster(gpu: str, m: int, n: int, k: int) -> None:
+    """A longer wait for DRAM would else be taken for more of the write-back that a step saves."""
+    card, call = find(gpu), pw.gemm(m, n, k)
+    cards = [card.what_if(dram_gbps=card.dram_gbps / by) for by in (1.0, 1.1, 1.25, 1.5, 2.0)]
+    assert np.all(np.diff([pw.predict(call, each, protocol="serving").latency_us for each in cards]) >= 0.0)
+
+
 @pytest.mark.slow
 def test_pairs_are_in_order() -> None:
     """A subset of what `make chaos` asks; beyond the rows of a GPU, nothing that is larger is faster."""

@@ -12,6 +12,7 @@ from pipewave.calls.fields import Call, documented, of
 class Gemm(Call):
     """y[m,n] = x[m,k] · W[n,k]ᵀ. `quantize`: the call also quantises x. `tile`, `ctas`: when known from a trace.
 
+    A product that reads x in 16 bits (bf16, fp16, int4, mxfp4) quantises nothing, whatever `quantize` says.
     `sm_clock_mhz`: the SM clock during the call where it was read; null means a GPU that was idle before the call
     (`cold`) or is busy serving (`serving`). Other protocols take no notice of it.
     """

@@ -36,7 +36,7 @@ from pipewave.physics.cache import COLD, SERVING, l2_bytes
 from pipewave.physics.demand import PIPES, Array, busiest, floor_s
 from pipewave.physics.energy import joules
 from pipewave.physics.power import Draw
-from pipewave.prediction.resolve import CEILINGS, FLOORS, TIMES, Setting, Source, setting, with_note
+from pipewave.prediction.resolve import CEILINGS, FLOORS, TIMES, Setting, Source, as_original, setting, with_note
 from pipewave.software import stacks
 from pipewave.software.rules import constant
 
@@ -257,7 +257,9 @@ def in_step(
     latency, floor = seconds[LATENCY], seconds[FLOOR]
     framework = stacks.framework(stack or stacks.DEFAULT[ctx.protocol])
     facts = {"family": family.name, "mma": ctx.gpu.traits.mma, "framework": framework, "impl": ctx.impl}
-    saved = write_back_s(floor / latency, dram_bytes, family, ctx.gpu, xp, ctx.impl)
+    # A what-if of another DRAM waits for its start as its original does.
+    rate = ctx.gpu.dram_peak_gbps / as_original(ctx).gpu.dram_peak_gbps
+    saved = write_back_s(rate * floor / latency, dram_bytes, family, ctx.gpu, xp, ctx.impl)
     saved = saved + float(constant("step_setup_saved", **facts))
     shrunk = xp.maximum(latency - saved, floor) / latency
     return tuple(xp.maximum(each * shrunk, floor) for each in seconds)

@@ -65,7 +65,7 @@ class GemmMachine:
     """Everything constant over a batch: rates in FLOP/s, bytes/s and watts, sizes in bytes, times in seconds."""
 
     def __init__(self, ctx: Context) -> None:
-        gpu, quantize = ctx.gpu, bool(ctx.option("quantize"))
+        gpu = ctx.gpu
         self.library = library = library_of(ctx.rule("gemm_library"))
         self.protocol, self.framework = ctx.protocol, ctx.framework
         self.sms = float(gpu.sms)
@@ -87,6 +87,8 @@ class GemmMachine:
         # An element of W, of x as the product reads it, and of x as the call receives it.
         self.weight_bytes = OPERAND_BYTES[ctx.dtype]
         self.operand_bytes = ACTIVATION_BYTES if ctx.dtype in WEIGHT_ONLY else self.weight_bytes
+        # What a product reads in 16 bits is not quantised.
+        quantize = bool(ctx.option("quantize")) and self.operand_bytes < ACTIVATION_BYTES
         self.entering_bytes = ACTIVATION_BYTES if quantize else self.operand_bytes
         self.copies = ctx.rule("gemm_graph_copies") if ctx.protocol == "graph" else 1.0  # sets of weights that rotate
         self.all_rotate = ctx.rule("gemm_graph_all_rotate")  # activations and results rotate too
