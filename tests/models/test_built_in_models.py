@@ -165,7 +165,7 @@ def test_names_on_the_hub_are_known(hub: str, name: str) -> None:
         "meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8",
         "nvidia/DeepSeek-V3.2-NVFP4",
         "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-FP8",
-        "Qwen/Qwen3-Next-80B-A3B-Instruct-FP8",
+        "Qwen/Qwen3-Next-80B-A3B-Thinking-FP8",
         "zai-org/GLM-4.6-FP8",
         "nvidia/GLM-5-NVFP4",
     ],

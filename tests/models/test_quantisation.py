@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pipewave.errors import BadInput, UnsupportedModel
+from pipewave.files import packaged
 from pipewave.models.config import parse
+from pipewave.models.load import CHECKPOINTS as LISTED
+from pipewave.models.load import load
 from pipewave.models.shard import ALONE, weight_bytes
 
 ROWS, WIDE, INTER = 64, 256, 512
@@ -279,3 +283,14 @@ def test_one_name_of_a_fused_map_keeps_it() -> None:
     kept = grouped(("Linear", W4), ignore=("lm_head", "re:.*linear_attn.in_proj_a$"))
     types = {linear.name: linear.precision.dtype for linear in of(kept, hybrid).layers[0].linears()}
     assert (types["in_proj_ba"], types["in_proj_qkvz"]) == ("bf16", "int4")
+
+
+def test_listed_checkpoints_are_read_by_their_names() -> None:
+    listed = packaged.shared(LISTED)
+    assert len(listed) > 15
+    for model, forms in listed.items():
+        for name, form in forms.items():
+            found, made = load(name), load(model, online=form)
+            assert found == load(name.rpartition("/")[2])
+            assert replace(found, name=name) == replace(made, name=name)  # some are built in under a name of their own
+            assert found == load(name, online="fp8")  # quantised already

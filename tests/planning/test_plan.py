@@ -16,9 +16,9 @@ from pipewave.cli import build
 from pipewave.errors import BadInput, UnknownGPU
 from pipewave.files import packaged
 from pipewave.models import load
+from pipewave.models.load import CHECKPOINTS
 from pipewave.planning import Demand, Limit, Plan, Question, Space, plan, prices
 from pipewave.planning.fleet import curve
-from pipewave.planning.space import CHECKPOINTS
 from pipewave.published.stream import executor
 from pipewave.simulate.traffic import synthetic
 from tests.command_line import CliRunner

@@ -52,13 +52,14 @@ FOLDER = Path(__file__).parent.parent / "data" / "models"
 # `releases`: built-in under a name of their own, with the file of the model whose shape and precision they share;
 # `short`: other spellings of a built-in name; `checkpoints`: what reads as a tuned release and has other weights.
 OTHER_NAMES = FOLDER.with_name("model_names.json")
+CHECKPOINTS = FOLDER.with_name("checkpoints.yaml")  # quantised ones by built-in model, each with its format
 
 
 ModelSource: TypeAlias = str | Path | Mapping[str, Any] | ModelSpec  # by name, by file, as a decoded config, as read
 
 
 def load(model: ModelSource, *, ignore: tuple[str, ...] = (), online: str | None = None) -> ModelSpec:
-    """The model of a built-in name, a path, a decoded config or a ModelSpec (returned as it is).
+    """The model of a built-in name, a listed checkpoint, a path, a decoded config or a ModelSpec (returned as it is).
 
     `ignore`: config fields the caller knows to be harmless. `online`: what an engine makes of 16-bit weights while it
     loads them (`fp8`), or another checkpoint holds in their place; quantised checkpoints stay as they are. Raises
@@ -73,6 +74,8 @@ def load(model: ModelSource, *, ignore: tuple[str, ...] = (), online: str | None
     if path is None and stem is None:
         path = cached(text)
     if path is None:
+        if found := None if stem else _checkpoints().get(key_of(text.rsplit("/", 1)[-1])):
+            return _built_in_file(*found)
         return _built_in_file(stem or _tuned(text), online)
     raw, side = read_json(path, constants=True), path.with_name("hf_quant_config.json")
     file = path.parent.resolve().name if path.name == "config.json" else path.stem
@@ -139,9 +142,18 @@ def _stem(name: str) -> str | None:
 
 
 @cache
-def _built_in_file(stem: str, online: str | None) -> ModelSpec:
+def _built_in_file(stem: str, online: str | None, name: str = "") -> ModelSpec:
     shaped = packaged.shared(OTHER_NAMES)["releases"].get(stem, stem)
-    return parse(packaged.document(FOLDER / f"{shaped}.json"), stem, online=online)
+    return parse(packaged.document(FOLDER / f"{shaped}.json"), name or stem, online=online)
+
+
+@cache
+def _checkpoints() -> dict[str, tuple[str, str, str]]:
+    """Built-in model, format and repository of each quantised checkpoint that is listed, by its spelling."""
+    listed = packaged.shared(CHECKPOINTS).items()
+    return {
+        key_of(name.rsplit("/", 1)[-1]): (stem, form, name) for stem, forms in listed for name, form in forms.items()
+    }
 
 
 @cache

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from pipewave.calls.fields import check_whole
@@ -17,6 +16,7 @@ from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
 from pipewave.kernels.collective.fabric import joined
 from pipewave.models import ModelSource, ModelSpec, load
+from pipewave.models.load import CHECKPOINTS
 from pipewave.models.quantization_config import ONLINE
 from pipewave.models.shard import Parallel, stage_bytes
 from pipewave.physics.energy import limited
@@ -28,7 +28,6 @@ from pipewave.software.engine_rules import NAMES as ENGINE_NAMES
 from pipewave.step import find_engine
 from pipewave.step.memory import GIB
 
-CHECKPOINTS = Path(__file__).with_name("checkpoints.yaml")  # repositories by model, each with its format
 PUBLISHED = "published"  # every quantised form of a model that is listed
 SPREAD = 0.5  # of lengths over their mean, where no file of arrivals says them
 DEGREES = (1, 2, 4, 8)  # of a node; ranks of attention data parallelism go on while NVLink joins the GPUs
