@@ -32,7 +32,9 @@ NEARLY = 0.05  # of a replica, by which those that need fewer of the same number
 ALSO = 1.6  # times the cost of the best of its GPU, up to which a design is tried with drafts
 # Logarithm, near enough to the nearest limit: of a largest rate, and where whole replicas are sought.
 NEAR = (0.03, 0.08)
-ADDED, BACK = 3, 0.04  # further runs where a long one misses a limit that short ones kept, each so much slower
+# Further runs where a long one misses a limit that short ones kept: the second twice as long, for a burst at its end
+# looks like overload, the third three times; how much slower each, and how that grows.
+ADDED, BACK, FARTHER = 5, 0.04, 1.25
 USERS = 0.95  # of the rate of a run: less than that, users who wait longer in it ask for less
 LOWER = (0.5, 0.2)  # of the largest rate: further points of the front
 CHUNK = 8  # looks of one task
@@ -235,17 +237,17 @@ def _served(
     """From the largest rate of a replica to as many as serve the demand's peak within the limits, by runs."""
     e2e_s = look.times_ms[2] / 1e3
     capacity = largest(model, look.split, question, guess, guess * e2e_s, sure=sure, near=NEAR[demand.given])
-    enough = None
-    for _ in range((ADDED + 1) * (1 if demand.users is None else 2)):
+    enough, back = None, BACK
+    for turn in range((ADDED + 1) * (1 if demand.users is None else 2)):
         if not capacity:
             break
         peak = demand.peak(question, e2e_s) if demand.given else capacity
         replicas = max(math.ceil(peak / capacity - 1e-6), 1)
         run = min(replicas, MOST_REPLICAS)
-        requests = requests_for(peak * e2e_s * run / replicas)
+        requests = requests_for(peak * e2e_s * run / replicas * (1 + turn if demand.users is None else 1))
         point = serve(model, look.split, question, peak * run / replicas, requests, run)
         if not (point.sure if sure else point.over <= 0):
-            capacity = min(capacity, peak / replicas) * (1 - BACK)
+            capacity, back = min(capacity, peak / replicas) * (1 - back), back * FARTHER
             continue
         e2e_s = point.figures["e2e_mean_ms"] / 1e3
         share = demand.peak(question, e2e_s) / peak if demand.given else 1.0  # users who wait less ask more

@@ -60,7 +60,9 @@ def test_parts_of_a_static_batch_add_up_too(page: Any) -> None:
 
 def test_where_the_time_of_a_plans_design_goes_is_about_its_figures(page: Any, until: Until) -> None:
     """A plan says 147 ms and Serve shows 5.7 s: that was a batch of all prompts at once, not the plan's steady load."""
-    page.goto("/plan?model=Llama-3.1-8B&gpus=H200&input_len=2048&output_len=256&ttft_ms=2000&tpot_ms=40&tp=1")
+    page.goto(
+        "/plan?model=Llama-3.1-8B&gpus=H200&input_len=2048&output_len=256&ttft_ms=2000&tpot_ms=40&tp=1&max_gpus=1"
+    )
     page.wait_for_selector(".chosen")
     facts = dict(
         zip(page.locator(".chosen dt").all_inner_texts(), page.locator(".chosen dd").all_inner_texts(), strict=True)

@@ -215,9 +215,13 @@ export interface GridAnswer extends Answer {
 export interface Design {
   gpu: string;
   gpus: number;
+  /** `one`, or how many of which split where prompts have engines of their own: `3 tp1 + 1 tp1`. */
+  engines: string;
   tp: number;
   pp: number;
   ep: number;
+  /** `none`, or how tokens are drafted. */
+  drafts: string;
   engine: string;
   kv_dtype: string;
   max_num_seqs: number;

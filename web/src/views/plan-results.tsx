@@ -109,9 +109,11 @@ function Chosen({ answer, inputs, design }: { answer: PlanAnswer; inputs: PlanIn
           <CopyButton text={() => launch} label="Copy" what="the launch command" icon="command" />
         </div>
       )}
-      <Link class="onward" path="/serve" query={serveQuery(inputs, design, own)}>
-        See where its time goes in Serve →
-      </Link>
+      {isPlain(design) && (
+        <Link class="onward" path="/serve" query={serveQuery(inputs, design, own)}>
+          See where its time goes in Serve →
+        </Link>
+      )}
     </Card>
   );
 }
@@ -202,4 +204,7 @@ function columnsOf(designs: readonly Design[]): Column<Design>[] {
   return columns;
 }
 
-const splitOf = (one: Design): string => [`tp ${one.tp}`, one.pp > 1 ? `pp ${one.pp}` : "", one.ep > 1 ? `ep ${one.ep}` : ""].filter(Boolean).join(" · ");
+/** Whether a query of Serve says all of a design: engines of one kind, without drafts. */
+const isPlain = (one: Design): boolean => one.engines === "one" && one.drafts === "none";
+
+const splitOf = (one: Design): string => one.engines !== "one" ? `${one.engines}, prompts apart` : [`tp ${one.tp}`, one.pp > 1 ? `pp ${one.pp}` : "", one.ep > 1 ? `ep ${one.ep}` : ""].filter(Boolean).join(" · ");
