@@ -89,9 +89,7 @@ def requests_for(in_flight: float) -> int:
 
 
 def serve(model: ModelSpec, split: Split, question: Question, rate: float, requests: int, replicas: int = 1) -> Point:
-    """A design under Poisson arrivals; one that misses its limits is not run at the ends of its intervals, too. Raises
-    what a deployment that cannot be raises.
-    """
+    """A design under Poisson arrivals; where it misses, ends of its intervals are not run. Raises as `deploy` does."""
     ready = deploy(stated(model, split, question, replicas), question.traffic(requests, rate))
     record = ready.run()
     window = ready.window(record, steady=True)

@@ -32,8 +32,8 @@ NEARLY = 0.05  # of a replica, by which those that need fewer of the same number
 ALSO = 1.6  # times the cost of the best of its GPU, up to which a design is tried with drafts
 # Logarithm, near enough to the nearest limit: of a largest rate, and where whole replicas are sought.
 NEAR = (0.03, 0.08)
-# Further runs where a long one misses a limit that short ones kept: the second twice as long, for a burst at its end
-# looks like overload, the third three times; how much slower each, and how that grows.
+# Further runs where a long one misses a limit that short ones kept, each of the requests of one run more, for a burst
+# at an end looks like overload: how much slower they are, and how that grows.
 ADDED, BACK, FARTHER = 5, 0.04, 1.25
 USERS = 0.95  # of the rate of a run: less than that, users who wait longer in it ask for less
 LOWER = (0.5, 0.2)  # of the largest rate: further points of the front

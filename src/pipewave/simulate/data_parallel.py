@@ -14,9 +14,9 @@ from typing import Protocol
 
 import numpy as np
 
-from pipewave.simulate.engine_step import Step, StepTimer
+from pipewave.simulate.engine_step import NOTHING, Step, StepRecorder, StepTimer
 from pipewave.simulate.kv_budget import KvBudget
-from pipewave.simulate.replica import NOTHING, BatchPolicy, Replica, StepRecorder
+from pipewave.simulate.replica import BatchPolicy, Replica
 from pipewave.simulate.step_grids import RankBatch
 from pipewave.simulate.traffic import Traffic
 

@@ -16,23 +16,10 @@ from pipewave.physics.demand import Array
 from pipewave.simulate.engine_step import Step, StepTimer
 from pipewave.simulate.kv_budget import KvBudget
 from pipewave.simulate.prefix_cache import PrefixCache
-from pipewave.simulate.step_grids import Pieces, RankBatch, Reader
+from pipewave.simulate.step_grids import Reader
 from pipewave.simulate.traffic import Traffic
 
 FEW, BLOCK = 16, 512  # steps of a stretch that are run one by one, and then so many at once
-NOTHING: RankBatch = (0, 0, ())
-
-
-class StepRecorder:
-    """A timer that records the batch of a step, which takes no time: ranks share one, or only its order counts."""
-
-    def __init__(self) -> None:
-        self.batch = NOTHING
-
-    def seconds(self, decoding: int, cached: int, pieces: Pieces) -> float:
-        """Remember the step."""
-        self.batch = (decoding, cached, pieces)
-        return 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +118,7 @@ class Replica:
             step.seconds += self.cache.loaded() * self.kv.host_load_s
         if decodes:
             step.done += self._advance()
-        if step.pieces or step.first:
-            self._begin(step)
+        self._begin(step)
         self.ended, self.last_s = now + step.seconds, step.seconds
         return step
 

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from pipewave.models.kernels import Batch
 from pipewave.physics.demand import Array
 from pipewave.simulate.drafting import Drafter
+from pipewave.simulate.engine_step import StepRecorder
 from pipewave.simulate.kv_budget import UNLIMITED, KvBudget
 from pipewave.simulate.policies import SchedulingPolicy, policy_of
-from pipewave.simulate.replica import Replica, StepRecorder
+from pipewave.simulate.replica import Replica
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import Speculative
 from pipewave.simulate.step_grids import Sizes

@@ -24,14 +24,8 @@ from pipewave.tune.source.emitted import Known, Native, identifier, plain, with_
 from pipewave.tune.source.formula import Formula
 from pipewave.tune.source.traced import Trace
 
-COUNTED = (
-    "blocks",
-    "trips",
-    "longest",
-    "least",
-    "moved",
-    "idle",
-)  # `formula.OUTPUTS`, but idle blocks in the last place
+# Of a launch, in the order of `formula.OUTPUTS`, but idle blocks come last.
+COUNTED = ("blocks", "trips", "longest", "least", "moved", "idle")
 IDLE = 6  # place of idle blocks among the outputs of a formula, where it has them
 CELL_BITS = 7  # of a size in a cell
 NEAREST = 3  # launches of a short list that its factors are taken from, by how near they are in size
