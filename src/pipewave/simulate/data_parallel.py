@@ -14,13 +14,26 @@ from typing import Protocol
 
 import numpy as np
 
-from pipewave.simulate.engine_step import NOTHING, Step, StepRecorder, StepTimer
+from pipewave.simulate.engine_step import Step, StepTimer
 from pipewave.simulate.kv_budget import KvBudget
 from pipewave.simulate.replica import BatchPolicy, Replica
-from pipewave.simulate.step_grids import RankBatch
+from pipewave.simulate.step_grids import Pieces, RankBatch
 from pipewave.simulate.traffic import Traffic
 
 FEWEST, BLOCK = 3, 16  # steps whose times are read between the first's and the last's
+NOTHING: RankBatch = (0, 0, ())
+
+
+class StepRecorder:
+    """A timer that records the batch of a step, which takes no time: ranks share one."""
+
+    def __init__(self) -> None:
+        self.batch = NOTHING
+
+    def seconds(self, decoding: int, cached: int, pieces: Pieces) -> float:
+        """Remember the step."""
+        self.batch = (decoding, cached, pieces)
+        return 0.0
 
 
 class GroupTimer(StepTimer, Protocol):
@@ -130,9 +143,6 @@ class DataParallelGroup:
                 break
             now = ends[-1]
         return ends
-
-    def decode_step(self, now: float) -> None:
-        """None: such a step is not run apart from others, as `Replica` does."""
 
     def _holds(self) -> bool:
         """Whether prompts wait for ranks that have none."""

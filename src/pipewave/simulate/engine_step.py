@@ -6,10 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pipewave.simulate.step_grids import Pieces, RankBatch
-
-NOTHING: RankBatch = (0, 0, ())
-
 
 class StepTimer(Protocol):
     """Predicts how long a step takes.
@@ -37,15 +33,3 @@ class Step:
     cached: int = 0  # tokens that the decoding requests hold
     waiting: int = 0  # requests left in the queue
     pages: int = 0  # of the cache, in use
-
-
-class StepRecorder:
-    """A timer that records the batch of a step, which takes no time: ranks share one, or only its order counts."""
-
-    def __init__(self) -> None:
-        self.batch = NOTHING
-
-    def seconds(self, decoding: int, cached: int, pieces: Pieces) -> float:
-        """Remember the step."""
-        self.batch = (decoding, cached, pieces)
-        return 0.0

@@ -113,10 +113,8 @@ class StepTable:
         captured graphs meanwhile, and the GPU waits for none of it (`studies.sessions`). Larger prompts, whose kernels
         are launched one by one, keep the host busy until then.
         """
-        if not self.engine.scheduler.overlaps:
-            return 0.0
-        rows = decoding * self.verify + sum(tokens for tokens, _ in pieces)
-        if rows > self.engine.graphs.piecewise_limit:
+        rows = decoding * self.verify + sum([tokens for tokens, _ in pieces])
+        if not self.engine.scheduler.overlaps or rows > self.engine.graphs.piecewise_limit:
             return 0.0
         return float(self.factor * self.pieces.after_us)
 

@@ -106,8 +106,7 @@ def _view(app: FastAPI, name: str, view: View, lane: CapacityLimiter) -> None:
 
     async def endpoint(query: Any, request: Request, report: Form = None) -> Response:
         if view.apart:
-            worked_out = apart(lane, answered, partial(kept, view.answer), report, query)
-            return await while_heard(request.receive, worked_out)
+            return await while_heard(request.receive, apart(lane, answered, partial(kept, view.answer), report, query))
         return await here(lane, answered, view.answer, report, query)
 
     endpoint.__annotations__["query"] = view.form
