@@ -298,8 +298,8 @@ def serve_command(
     asked = server.stated(spec, gpu) if server else fleet.stated(spec, gpu, split, engine, requests.images)
     stated, goals = fleet.hosted(asked), limits.given(client)
     if find_rate:
-        for said, value in {**{name: getattr(requests, name) for name in FOUND}, "client": client}.items():
-            if value is not None:
+        for said in (*FOUND, "client"):
+            if (client if said == "client" else getattr(requests, said)) is not None:
                 raise BadInput(f"--find-rate looks for a rate of --isl and --osl: leave out --{said}", field=said)
         with waiting(f"the largest rate of {spec.name}"):
             sent = partial(replace, requests)

@@ -73,9 +73,9 @@ def load(model: ModelSource, *, ignore: tuple[str, ...] = (), online: str | None
     path, stem = _path(text), _stem(text)
     if path is None and stem is None:
         path = cached(text)
+    if path is None and stem is None and (listed := _checkpoints().get(key_of(text.rsplit("/", 1)[-1]))):
+        return _built_in_file(*listed)
     if path is None:
-        if found := None if stem else _checkpoints().get(key_of(text.rsplit("/", 1)[-1])):
-            return _built_in_file(*found)
         return _built_in_file(stem or _tuned(text), online)
     raw, side = read_json(path, constants=True), path.with_name("hf_quant_config.json")
     file = path.parent.resolve().name if path.name == "config.json" else path.stem

@@ -16,7 +16,7 @@ from docs.tools.browser import BROWSERS, browser_path, flags, served
 WATCH_CSP = (
     "addEventListener('securitypolicyviolation', e => console.error(`CSP: ${e.violatedDirective} ${e.blockedURI}`))"
 )
-PATIENCE_S = 60  # for what a slow machine takes long over: a plan is a quarter of that on two busy cores
+PATIENCE_S = 60  # for what a slow machine takes long over, such as a plan
 REPORT = pytest.StashKey[list[str]]()
 
 

@@ -25,7 +25,7 @@ from pipewave.physics.arith import ARRAY, Arith
 from pipewave.physics.cache import MISSES, l2_bytes, missing_share
 
 CHUNK = 1024  # values
-HELD = 0.4e6 / 2**20  # of the L2: logits and what they are made of
+HELD = 0.4e6 / 2**20  # of the L2, fitted as 0.4 million bytes a MiB: logits and what they are made of
 VALUE_BYTES, INDEX_BYTES = 4, 8  # logits are compared as float32, places are int64
 
 # The greatest of each row, as PyTorch's reduction kernel finds it: few threads look at many values one by one.
