@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.measure.row_files import clock_mhz, rows
+from corpus.sm_clock import clock_mhz
+from pipewave.measure.row_files import rows
 from qa.accuracy import family_name
 
 # Kinds of second measurements: folders of the first and of the second. A data set has some of them. The H100's were

@@ -14,7 +14,6 @@ from pipewave.cli.streams import print_json, show
 if TYPE_CHECKING:
     from pipewave.models.summary import Blocks
 
-GIB = 2**30
 AMD_FROM = 900
 TITLED = ("model", "model_type")  # what the title of a model's table says
 GPUS = "dense TFLOP/s by type; DRAM in GB and GB/s, L2 in MiB, link in GB/s one way"
@@ -110,6 +109,8 @@ def model_command(
 
 def _lines(found: Blocks) -> Iterator[dict[str, Any]]:
     """A line a part; what it takes is that of all its layers."""
+    from pipewave.models.summary import GIB
+
     for block in found.blocks:
         for number, part in enumerate(block.parts):
             yield {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 from pipewave.cli import options as opt
@@ -16,22 +16,32 @@ IN_CASES = {"batch": "concurrency", "input_len": "isl", "output_len": "osl"}
 UNTOLD = ("moe_backend", "images", "host")
 
 
+@dataclass(frozen=True, slots=True)
+class StaticBatch:
+    """Options.
+
+    Requests that arrive together, and how their engine runs: arguments of `estimate`.
+    """
+
+    batch: Annotated[int, Option("--batch", "--batch-size", help="Requests that arrive together.")]
+    input_len: opt.Isl
+    output_len: opt.Osl
+    images: opt.Images = 0
+    engine: opt.EngineName = "vllm"
+    max_num_batched_tokens: Annotated[int, Option(*opt.STEP_TOKENS, help="Token budget of a step.")] = 8192
+    kv_dtype: opt.KvDtype = None
+    moe_backend: opt.Backend = None
+    speculative: opt.Speculation = None
+    host: opt.HostWords = None
+    power_limit_w: opt.PowerLimit = None
+
+
 def estimate_command(
     model: opt.Model,
     gpu: opt.Gpu,
-    batch: Annotated[int, Option("--batch", "--batch-size", help="Requests that arrive together.")],
-    input_len: opt.Isl,
-    output_len: opt.Osl,
+    batch: StaticBatch,
     split: opt.Split,
     bill: opt.Bill,
-    images: opt.Images = 0,
-    engine: opt.EngineName = "vllm",
-    max_num_batched_tokens: Annotated[int, Option(*opt.STEP_TOKENS, help="Token budget of a step.")] = 8192,
-    kv_cache_dtype: opt.KvDtype = None,
-    moe_backend: opt.Backend = None,
-    speculative: opt.Speculation = None,
-    host: opt.HostWords = None,
-    power_limit: opt.PowerLimit = None,
     ignore: opt.Ignore = [],  # noqa: B006
     told: opt.ToldRuns = [],  # noqa: B006
     as_json: opt.AsJson = False,
@@ -42,10 +52,7 @@ def estimate_command(
     from pipewave.models import load
     from pipewave.simulate import estimate
 
-    asked: dict[str, Any] = {"batch": batch, "input_len": input_len, "output_len": output_len, **asdict(split)}
-    asked |= {"engine": engine, "max_num_batched_tokens": max_num_batched_tokens, "speculative": speculative}
-    asked |= {"kv_dtype": cache_type(kv_cache_dtype), "power_limit_w": power_limit}
-    asked |= {"moe_backend": moe_backend, "images": images, "host": host}
+    asked: dict[str, Any] = asdict(batch) | asdict(split) | {"kv_dtype": cache_type(batch.kv_dtype)}
     answer = estimate(load(model, ignore=tuple(ignore)), gpu, **asked)
     if told:
         from pipewave.told.answers import corrected_estimate

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pipewave.models import ModelSpec
     from pipewave.published.answers import Served
     from pipewave.published.client_command import ClientLoad
+    from pipewave.published.find_rate import FoundRate
     from pipewave.published.server_command import Pasted
     from pipewave.published.unstated import Stated
     from pipewave.simulate.report import Limit
@@ -29,7 +30,7 @@ MEMORY = ("--gpu-memory-utilization", "--mem-fraction-static")
 ALL_TO_ALL = ("--all2all-backend", "--moe-a2a-backend")
 OVERLAP = ("--enable-two-batch-overlap", "--enable-dbo")
 PREFIX_CACHE = ("--enable-prefix-caching/--no-enable-prefix-caching", " /--disable-radix-cache")
-BESIDE = ("engine", "host", "power_limit", "steady")  # options that a pasted line leaves to us
+BESIDE_COMMAND = ("engine", "host", "power_limit", "steady")  # options that a pasted line leaves to us
 BESIDE_TRACE = ("trace", "rate", "concurrency", "requests", "block_tokens", "prefix_share", "steady", "seed")
 FOUND = ("rate", "concurrency", "requests")  # what --find-rate finds, or needs itself
 NO_HOST = "none"  # nothing stands before the engine
@@ -48,6 +49,13 @@ class CommandLines:
 
     from_command: Annotated[Text, Option("--from-command", help="A server's own command line, quoted.")] = None
     client: Annotated[Text, Option("--client", help="A benchmark's own, quoted: vllm bench serve ...")] = None
+
+    def check_alone(self, requests: Requests, *deployment: Any) -> None:
+        """Raises BadInput for options beside a pasted line that says the same."""
+        if self.from_command:
+            unsaid("say it in the command line of --from-command", BESIDE_COMMAND, *deployment)
+        if self.client:
+            unsaid("say it in the command line of --client", BESIDE_COMMAND, requests)
 
     def read(self, model: str | None, engine: str | None) -> tuple[Pasted | None, ClientLoad | None]:
         """The server's deployment, with the version of `--engine` and `--model`; the client's traffic. BadInput."""
@@ -282,13 +290,9 @@ def serve_command(
         return files.answer(files.cases)
     from pipewave.models import load as load_model
     from pipewave.published.answers import deploy, served
-    from pipewave.published.find_rate import find_rate as largest_rate
     from pipewave.simulate.estimate import for_output
 
-    if pasted.from_command:
-        unsaid("say it in the command line of --from-command", BESIDE, split, engine, fleet)
-    if pasted.client:
-        unsaid("say it in the command line of --client", BESIDE, requests)
+    pasted.check_alone(requests, split, engine, fleet)
     server, client = pasted.read(model, engine.engine)
     source = server.spec if server else model
     if gpu is None or source is None:
@@ -298,18 +302,12 @@ def serve_command(
     asked = server.stated(spec, gpu) if server else fleet.stated(spec, gpu, split, engine, requests.images)
     stated, goals = fleet.hosted(asked), limits.given(client)
     if find_rate:
-        for said in (*FOUND, "client"):
-            if (client if said == "client" else getattr(requests, said)) is not None:
-                raise BadInput(f"--find-rate looks for a rate of --isl and --osl: leave out --{said}", field=said)
-        with waiting(f"the largest rate of {spec.name}"):
-            sent = partial(replace, requests)
-            largest = largest_rate(lambda rate, n: deploy(stated, sent(rate=rate, requests=n).traffic(spec)), goals)
-        give(largest.to_dict(), as_json, verbose=verbose)
+        give(_largest_rate(stated, goals, requests, client).to_dict(), as_json, verbose=verbose)
         return 0
     traffic = client.traffic if client else requests.traffic(spec)
     with waiting(f"{len(traffic):,} requests to {spec.name}"):
-        deployed, keep = deploy(stated, traffic), bool(files.trace_out)
-        found = served(deployed, goals, steady=requests.steady, interval=interval, keep_steps=keep)
+        how = {"steady": requests.steady, "interval": interval, "keep_steps": bool(files.trace_out)}
+        found = served(deploy(stated, traffic), goals, **how)
     files.write(found, requests.trace, model, gpu)
     read = [note for one in (server, client) if one for note in one.notes]  # out of pasted command lines
     answer: dict[str, Any] = found.to_dict() | {"notes": [*read, *found.answer["notes"]]}
@@ -321,3 +319,16 @@ def serve_command(
         answer = corrected_run(answer, stated, found.traffic, case, runs_of(told))
     give(bill.added(answer, gpu), as_json, verbose=verbose)
     return 0
+
+
+def _largest_rate(stated: Stated, goals: tuple[Limit, ...], requests: Requests, client: ClientLoad | None) -> FoundRate:
+    """The largest rate within the limits. Raises BadInput where a rate, or what it follows from, is given."""
+    from pipewave.published.answers import deploy
+    from pipewave.published.find_rate import find_rate
+
+    given = {name: getattr(requests, name) for name in FOUND} | {"client": client}
+    if said := next((name for name, value in given.items() if value is not None), ""):
+        raise BadInput(f"--find-rate looks for a rate of --isl and --osl: leave out --{said}", field=said)
+    sent = partial(replace, requests)
+    with waiting(f"the largest rate of {stated.model.name}"):
+        return find_rate(lambda rate, n: deploy(stated, sent(rate=rate, requests=n).traffic(stated.model)), goals)

@@ -1,4 +1,4 @@
-"""JSON as it leaves the package: the one place where answers become text, and where a number must be one."""
+"""JSON as it enters and leaves the package: objects in files, and answers as text, in which a number must be one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,22 @@ import json
 import math
 from typing import Any
 
-from pipewave.errors import NotFinite
+from pipewave.errors import BadFile, NotFinite
+
+
+def parsed(text: str, name: object, field: str, *, constants: bool = False) -> dict[str, Any]:
+    """The JSON object in a file of that name, or BadFile for `field`. `constants`: NaN and Infinity are numbers."""
+    try:
+        found = json.loads(text, parse_constant=float if constants else _no_number)
+    except (ValueError, RecursionError) as problem:
+        raise BadFile(f"{name}: not valid JSON ({problem})", field=field) from problem
+    if not isinstance(found, dict):
+        raise BadFile(f"{name}: must hold a JSON object", field=field)
+    return found
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is not a number")
 
 
 def dumps(value: Any, indent: int | None = None) -> str:

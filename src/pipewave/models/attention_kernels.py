@@ -76,9 +76,8 @@ def recurrence(stage: Stage, spec: Recurrent) -> Iterator[Use]:
         if spec.kind in DELTA and phase == "context":
             # Beside the scan vLLM 0.22.1 (fla/ops/fused_gdn_prefill_post_conv.py) norms queries and keys and parts them
             # from values, and zeroes the buffer of outputs, which is then filled with copies.
-            parted, out = (
-                sum(q_lens) * (size // stage.tp) * ACT for size in (spec.channels, spec.heads * spec.value_dim)
-            )
+            sizes = (spec.channels, spec.heads * spec.value_dim)
+            parted, out = (sum(q_lens) * (size // stage.tp) * ACT for size in sizes)
             yield stage.streaming("delta_prepare", parted, parted)
             yield stage.streaming("delta_output", out, 2 * out)
         if spec.key_dim:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from pipewave.calls.fields import short
+from pipewave.calls.fields import LARGEST_SIZE, short
 from pipewave.errors import BadInput, MissingField, UnsupportedModel
 from pipewave.files import packaged
 
@@ -19,7 +19,6 @@ from pipewave.files import packaged
 # that nothing is repeated, skipped or grouped. `modules`: of one matrix, or of the fused map that holds it.
 # `uncounted`: what a config names and engines leave out, or does not say how large it is.
 FILE = packaged.ROOT / "data" / "config_fields.json"
-LARGEST = 2**31 - 1
 _MISSING: Any = object()
 
 
@@ -87,16 +86,17 @@ class Fields:
         stated = any(each in self.raw for each in words("synonyms").get(name, (name,)))
         return not stated and self.get(name) is None and any(self.has(each) for each in where)
 
-    def integer(self, name: str, default: Any = _MISSING, *, low: int = 1, high: int = LARGEST) -> int:
+    def integer(self, name: str, default: Any = _MISSING, *, low: int = 1, high: int = LARGEST_SIZE) -> int:
         """A whole number in [low, high]."""
         value = self.need(name, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise BadInput(
-                f"{self.named(name)} = {short(value)}: must be an integer from {low} to {high}", field=self.named(name)
-            )
+            raise self._bad(name, value, f"an integer from {low} to {high}")
         return value
+
+    def _bad(self, name: str, value: Any, wanted: str) -> BadInput:
+        return BadInput(f"{self.named(name)} = {short(value)}: must be {wanted}", field=self.named(name))
 
     def optional(self, name: str) -> int | None:
         """A positive whole number, or None when absent, null, zero or -1."""
@@ -116,28 +116,28 @@ class Fields:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-            raise BadInput(f"{self.named(name)} = {short(value)}: must be a positive number", field=self.named(name))
+            raise self._bad(name, value, "a positive number")
         return float(value)
 
     def flag(self, name: str, default: bool = False) -> bool:
         """True or false."""
         value = self.get(name, default)
         if not isinstance(value, bool):
-            raise BadInput(f"{self.named(name)} = {short(value)}: must be true or false", field=self.named(name))
+            raise self._bad(name, value, "true or false")
         return value
 
     def text(self, name: str, default: str = "") -> str:
         """A word."""
         value = self.get(name, default)
         if not isinstance(value, str):
-            raise BadInput(f"{self.named(name)} = {short(value)}: must be a text", field=self.named(name))
+            raise self._bad(name, value, "a text")
         return value
 
     def ints(self, name: str) -> list[int]:
         """A list of whole numbers, empty when absent."""
         value = self.get(name, [])
         if not isinstance(value, list) or any(isinstance(v, bool) or not isinstance(v, int) for v in value):
-            raise BadInput(f"{self.named(name)} = {short(value)}: must be a list of integers", field=self.named(name))
+            raise self._bad(name, value, "a list of integers")
         return value
 
     def listed(self, name: str, count: int) -> list[Any] | None:

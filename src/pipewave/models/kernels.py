@@ -10,6 +10,7 @@ from pipewave.calls.families import Attention, Call, FusedMoe, Gemm, SiluAndMul,
 from pipewave.calls.operators import HyperConnection
 from pipewave.errors import BadInput
 from pipewave.models.attention_kernels import steps
+from pipewave.models.attention_spec import Mixer
 from pipewave.models.expert_parallel import exchange
 from pipewave.models.lora_and_drafts import Lora, lora_kernels
 from pipewave.models.samplers import sampler
@@ -88,35 +89,37 @@ def _embedding(stage: Stage) -> Iterator[Use]:
 
 
 def _layer(stage: Stage, layer: Layer, *, lengthy: bool) -> Iterator[Use]:
-    """One layer: blocks with their norms; parts of one block run side by side and share its collective."""
-    norms, hidden = stage.model.norms, stage.model.hidden
-    first, last = norms in ("pre", "sandwich", "parallel"), norms in ("post", "sandwich")
+    """One layer: a block that mixes tokens and one that feeds forward; parts of a block run side by side."""
     if layer.mixers:
-        yield from _streams(stage, "pre")
-        if first:
-            yield stage.norm("input_norm", hidden, fused_add=True)
-        for mixer in layer.mixers:
-            before, lengths, after = steps(mixer)
-            yield from before(stage, mixer)
-            yield from lengths(stage, mixer) if lengthy else ()
-            yield from after(stage, mixer)
-        yield from stage.reduce("attention_all_reduce")
-        yield from _streams(stage, "post")
-        if last:
-            yield stage.norm("post_attention_norm", hidden, fused_add=norms == "post")
+        mixing = (use for mixer in layer.mixers for use in _mixer(stage, mixer, lengthy=lengthy))
+        yield from _block(stage, "attention", "input_norm", mixing)
     if layer.ffns:
-        yield from _streams(stage, "pre")
-        if first and (norms != "parallel" or not layer.mixers):
-            yield stage.norm("ffn_norm", hidden, fused_add=True)
-        for part in layer.ffns:
-            yield from _FFNS[type(part)](stage, part)
-        if stage.parallel.dp == 1 or not layer.moes:  # else the exchange adds up
-            yield from stage.reduce("ffn_all_reduce")
-        yield from _streams(stage, "post")
-        if last:
-            yield stage.norm("post_ffn_norm", hidden, fused_add=norms == "post")
+        feeding = (use for part in layer.ffns for use in _FFNS[type(part)](stage, part))
+        shares_norm = stage.model.norms == "parallel" and layer.mixers
+        summed = stage.parallel.dp > 1 and layer.moes  # by the exchange between data-parallel ranks
+        yield from _block(stage, "ffn", "" if shares_norm else "ffn_norm", feeding, reduced=not summed)
     for _ in range(layer.extra_norms):
-        yield stage.norm("more_norm", hidden)
+        yield stage.norm("more_norm", stage.model.hidden)
+
+
+def _block(stage: Stage, name: str, norm: str, kernels: Iterator[Use], *, reduced: bool = True) -> Iterator[Use]:
+    """The kernels of a block between its norms, and the collective that its parts share."""
+    norms, hidden = stage.model.norms, stage.model.hidden
+    yield from _streams(stage, "pre")
+    if norm and norms in ("pre", "sandwich", "parallel"):
+        yield stage.norm(norm, hidden, fused_add=True)
+    yield from kernels
+    yield from stage.reduce(f"{name}_all_reduce") if reduced else ()
+    yield from _streams(stage, "post")
+    if norms in ("post", "sandwich"):
+        yield stage.norm(f"post_{name}_norm", hidden, fused_add=norms == "post")
+
+
+def _mixer(stage: Stage, mixer: Mixer, *, lengthy: bool) -> Iterator[Use]:
+    before, by_length, after = steps(mixer)
+    yield from before(stage, mixer)
+    yield from by_length(stage, mixer) if lengthy else ()
+    yield from after(stage, mixer)
 
 
 def _streams(stage: Stage, part: str) -> Iterator[Use]:

@@ -254,13 +254,10 @@ def tables(fields: Fields, hidden: int) -> tuple[tuple[int, int], ...]:
 
 def front_maps(fields: Fields, hidden: int, *, drafts: bool = False) -> tuple[tuple[Linear, ...], int]:
     """Maps that run once a token outside the layers, and the parameters beside them."""
-    maps, streams = (
-        [Linear("fc", hidden, TAPPED * fields.integer("target_hidden_size", hidden))] if drafts else [],
-        fields.integer("altup_num_inputs", 0, low=0),
-    )
+    maps = [Linear("fc", hidden, TAPPED * fields.integer("target_hidden_size", hidden))] if drafts else []
     width = fields.integer("hidden_size_per_layer_input", 0, low=0)
     if width:
         maps.append(Linear("per_layer_model_projection", width * fields.integer("num_hidden_layers"), hidden))
-    if streams:
+    if streams := fields.integer("altup_num_inputs", 0, low=0):
         maps += [Linear("altup_projection", hidden, hidden)] * (2 * (streams - 1))
     return tuple(maps), width

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from pipewave.errors import BadFile, UnknownModel, did_you_mean
-from pipewave.files import packaged
+from pipewave.files import json_text, packaged, whole
 from pipewave.models.config import parse
 from pipewave.models.families import family_of
 from pipewave.models.spec import ModelSpec
@@ -171,21 +170,7 @@ def key_of(name: str) -> str:
 
 def read_json(path: Path, field: str = "model", *, constants: bool = False) -> dict[str, Any]:
     """The JSON object in a file, or BadFile for `field`. `constants`: NaN and Infinity are numbers, as in configs."""
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise BadFile(f"{path}: larger than {MAX_BYTES >> 20} MiB, not a config", field=field)
-        text = path.read_text("utf-8-sig")
-        if not text.strip():
-            raise BadFile(f"{path}: is empty", field=field)
-        document = json.loads(text, parse_constant=float if constants else _no_constant)
-    except OSError as problem:
-        raise BadFile(f"{path}: cannot be read ({problem.strerror})", field=field) from problem
-    except (ValueError, RecursionError) as problem:
-        raise BadFile(f"{path}: not valid JSON ({problem})", field=field) from problem
-    if not isinstance(document, dict):
-        raise BadFile(f"{path}: must hold a JSON object", field=field)
-    return document
-
-
-def _no_constant(text: str) -> float:
-    raise ValueError(f"{text} is not a number")
+    text = whole.read(path, field, MAX_BYTES)
+    if not text.strip():
+        raise BadFile(f"{path}: is empty", field=field)
+    return json_text.parsed(text, path, field, constants=constants)

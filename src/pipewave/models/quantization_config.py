@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from pipewave.errors import BadInput, UnsupportedModel
 from pipewave.files import packaged
@@ -32,6 +32,7 @@ WIDENED = "8-bit weights of 16-bit products: answered as int8 products, which lo
 FLOATS = {("nv_fp", 4): NVFP4, ("mx_fp", 4): MXFP4, ("mx_fp", 8): MXFP8, ("fp", 8): FP8}
 BLOCK, SUPER = 64, 256  # bitsandbytes: weights a scale, scales a second scale
 QUARK = {"fp8": FP8, "fp4": MXFP4, "int8": INT8, "bf": BF16, "fl": BF16}
+FP_QUANT = {"mxfp4": MXFP4, "nvfp4": NVFP4}
 QUARK_INTEGERS = {"int4": False, "uint4": True}  # whether groups have zero points
 TORCHAO: Mapping[str, Callable[[Mapping[str, Any]], Precision]] = {
     "Int4WeightOnly": lambda config: integers(4, _group(config, 128)),
@@ -43,6 +44,16 @@ TORCHAO: Mapping[str, Callable[[Mapping[str, Any]], Precision]] = {
     "NVFP4": lambda _: NVFP4,
     "MX": lambda config: MXFP4 if "4" in str(config.get("elem_dtype", "")) else MXFP8,
 }
+
+
+Made = TypeVar("Made")
+
+
+def _known(what: str, word: object, table: Mapping[str, Made], field: str = FIELD) -> Made:
+    """What a table says of a word. Raises UnsupportedModel, which lists the words that it knows."""
+    if str(word) not in table:
+        raise UnsupportedModel(f"{what} {word!r}: not modelled; known: {', '.join(table)}", field=field)
+    return table[str(word)]
 
 
 def weight_only(section: Mapping[str, Any]) -> Quantisation:
@@ -131,19 +142,16 @@ def torchao(section: Mapping[str, Any]) -> Quantisation:
     named = str(default.get("_type", "")) if isinstance(default, Mapping) else str(default or "")
     config = _mapping(default, "_data") if isinstance(default, Mapping) else section
     key = named.replace("_", "").lower()
-    found = next((make for name, make in TORCHAO.items() if key.startswith(name.lower())), None)
-    if found is None:
-        raise UnsupportedModel(f"torchao quant_type {named!r}: not modelled; known: {', '.join(TORCHAO)}", field=FIELD)
-    return Quantisation(found(config), ignored(section, "modules_to_not_convert"))
+    begun = next((name for name in TORCHAO if key.startswith(name.lower())), named)
+    make = _known("torchao quant_type", begun, TORCHAO)
+    return Quantisation(make(config), ignored(section, "modules_to_not_convert"))
 
 
 def _intx(config: Mapping[str, Any]) -> Precision:
     """Integers of the bits that a config names, with a scale a group."""
-    bits = str(_mapping(config, "weight_dtype").get("_data", config.get("weight_dtype", "int4")))
+    dtype = _mapping(config, "weight_dtype").get("_data", config.get("weight_dtype", "int4"))
     group = _group(_mapping(_mapping(config, "weight_granularity"), "_data"), -1)
-    if bits not in ("int4", "int8"):
-        raise UnsupportedModel(f"torchao weight_dtype {bits!r}: not modelled; known: int4, int8", field=FIELD)
-    return integers(int(bits[3:]), group, zeros=False)
+    return integers(_known("torchao weight_dtype", dtype, {"int4": 4, "int8": 8}), group, zeros=False)
 
 
 def hqq(section: Mapping[str, Any]) -> Quantisation:
@@ -158,11 +166,8 @@ def hqq(section: Mapping[str, Any]) -> Quantisation:
 
 def fp_quant(section: Mapping[str, Any]) -> Quantisation:
     """FP-Quant: the 4-bit floats of its forward pass."""
-    kind = str(section.get("forward_dtype", "mxfp4"))
-    known = {"mxfp4": MXFP4, "nvfp4": NVFP4}
-    if kind not in known:
-        raise UnsupportedModel(f"fp_quant forward_dtype {kind!r}: not modelled; known: mxfp4, nvfp4", field=FIELD)
-    return Quantisation(known[kind], ignored(section, "modules_to_not_convert"))
+    kind = _known("fp_quant forward_dtype", section.get("forward_dtype", "mxfp4"), FP_QUANT)
+    return Quantisation(kind, ignored(section, "modules_to_not_convert"))
 
 
 def _group(config: Mapping[str, Any], otherwise: int, name: str = "group_size") -> int:
@@ -203,13 +208,7 @@ def read_quantization(section: Mapping[str, Any]) -> Quantisation:
     method = section.get("quant_method") or ("modelopt" if "quant_algo" in section else None)
     if method is None and "config_groups" in section:
         method = "compressed-tensors"
-    reader = _READERS.get(str(method).lower().replace("_", "-"))
-    if reader is None:
-        raise UnsupportedModel(
-            f"quantization_config.quant_method = {method!r}: not modelled; known: {', '.join(_READERS)}",
-            field="quantization_config",
-        )
-    found = reader(section)
+    found = _known("quantization_config.quant_method =", str(method).lower().replace("_", "-"), _READERS)(section)
     return replace(found, notes=(*found.notes, *cache_notes(section)))
 
 
@@ -256,11 +255,7 @@ def _modelopt(section: Mapping[str, Any]) -> Quantisation:
 
 
 def _algorithm(name: Any) -> Precision:
-    if str(name) not in ALGORITHMS:
-        raise UnsupportedModel(
-            f"quant_algo = {name!r}: not modelled; known: {', '.join(ALGORITHMS)}", field="quant_algo"
-        )
-    return ALGORITHMS[str(name)]
+    return _known("quant_algo =", name, ALGORITHMS, field="quant_algo")
 
 
 def _mixed(section: Mapping[str, Any]) -> Quantisation:

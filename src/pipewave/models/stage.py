@@ -137,9 +137,8 @@ class Stage:
         engine = layout.engine
         self.choice = engine.kernels if engine else NO_CHOICE  # which kernels the engine runs and fuses
         self.page_size = layout.page_size or (engine.memory.page_size if engine else None)  # None: cache in one piece
-        self.exchange = (
-            engine.expert_parallel.exchange if engine else ""
-        )  # between data-parallel ranks; empty: gathered
+        # How data-parallel ranks exchange tokens; empty: all are gathered.
+        self.exchange = engine.expert_parallel.exchange if engine else ""
         # Whether a compiler fuses the norms of heads with RoPE and generates what streams activations.
         self.compiled = engine is not None and engine.graphs.compiled
         self.impl = GENERATED if self.compiled else None  # who writes the streaming kernels

@@ -8,14 +8,13 @@ An answer becomes a `Document` of facts, charts, tables and notes (one function 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from pipewave.errors import BadFile, BadInput
-from pipewave.files import whole
+from pipewave.files import json_text, whole
 from pipewave.view.document import Document
 
 FORMS: Mapping[str, str] = {"html": "html", "md": "markdown"}  # the function of `files` that writes each
@@ -65,10 +64,4 @@ def document_of(answer: Mapping[str, Any]) -> Document:
 
 def read(path: Path) -> Mapping[str, Any]:
     """The answer saved in a file; BadFile says what is wrong with it."""
-    try:
-        answer = json.loads(whole.read(path, "answer", MOST_BYTES))
-    except (ValueError, RecursionError) as problem:
-        raise BadFile(f"{path}: not JSON ({problem})", field="answer") from problem
-    if not isinstance(answer, dict):
-        raise BadFile(f"{path}: must hold one JSON object", field="answer")
-    return answer
+    return json_text.parsed(whole.read(path, "answer", MOST_BYTES), path, "answer", constants=True)

@@ -17,8 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pipewave.calls.dtypes import cache_type
 from pipewave.calls.families import KV_DTYPES
-from pipewave.errors import BadFile, BadInput, UnknownField, UnknownGPU, UnknownModel, did_you_mean
+from pipewave.errors import BadInput, UnknownField, UnknownGPU, UnknownModel, did_you_mean
 from pipewave.files import packaged
+from pipewave.files.json_text import parsed
 from pipewave.gpus import GPU, find, userfile
 from pipewave.gpus.shipped import stem_of
 from pipewave.models import ModelSpec, load, names
@@ -108,12 +109,7 @@ def name_of(model: str) -> str:
 def _config(given: dict[str, Any]) -> dict[str, Any]:
     """What the text of a config.json says, under the name of its file where it has none of its own."""
     name = str(given["file"])[:200]
-    try:
-        config = json.loads(str(given["text"]), parse_constant=float)
-    except (ValueError, RecursionError) as problem:
-        raise BadFile(f"{name}: not valid JSON ({problem})", field="model") from problem
-    if not isinstance(config, dict):
-        raise BadFile(f"{name}: must hold a JSON object", field="model")
+    config = parsed(str(given["text"]), name, "model", constants=True)
     return config | {"_name_or_path": config_name(config, Path(name).stem)}
 
 
