@@ -169,17 +169,17 @@ def shares_of(first: str, names: Sequence[str], parts: Mapping[str, Mapping[str,
     return Table("", columns, tuple(rows))
 
 
-def rests_on(basis: Mapping[str, float]) -> str:
-    """A sentence on the evidence behind an answer, from shares by basis; empty without any."""
+def evidence_of(basis: Mapping[str, float]) -> str:
+    """What an answer rests on, in a sentence, from shares of time by basis; empty without any."""
     shares = sorted(((share, name) for name, share in basis.items() if share > 0), reverse=True)
     said = [(f"{100 * share:.0f} %", BASIS.get(name, words(name))) for share, name in shares]
     return ", ".join(f"{share}{'' if place else ' of the time is'} {what}" for place, (share, what) in enumerate(said))
 
 
-def rests_on_what_is_open(basis: Mapping[str, float], answer: Mapping[str, Any]) -> str:
-    """The evidence behind an answer, and what its intervals hold, in a sentence."""
+def confidence_of(basis: Mapping[str, float], answer: Mapping[str, Any]) -> str:
+    """What an answer rests on and what its intervals hold, in a sentence."""
     told = [str(note) for note in answer.get("notes", ()) if str(note).startswith(INTERVALS)]
-    return "; ".join(part for part in (rests_on(basis), *told[:1]) if part)
+    return "; ".join(part for part in (evidence_of(basis), *told[:1]) if part)
 
 
 def costs_of(answer: Mapping[str, Any]) -> list[Fact]:
@@ -191,7 +191,7 @@ def costs_of(answer: Mapping[str, Any]) -> list[Fact]:
     return [Fact(said, texts[name]) for name, said in LABELS["costs"].items() if name in texts]
 
 
-def closing(answer: Mapping[str, Any]) -> tuple[Block, ...]:
+def notes_and_command(answer: Mapping[str, Any]) -> tuple[Block, ...]:
     """An answer's notes, and the command that gives the same numbers where it knows one."""
     notes, command = Notes(tuple(map(str, answer.get("notes", ())))), answer.get("command")
     return (notes, Code("The same numbers again", str(command), detail=True)) if command else (notes,)

@@ -24,13 +24,13 @@ def document(answer: Mapping[str, Any]) -> doc.Document:
     """Everything an estimate says. Raises KeyError or TypeError where it is not one."""
     title = f"{answer['model']} on {answer['gpus']} × {answer['gpu']}, {answer['engine']}"
     subtitle = f"Static batch under {answer['engine']}: every request arrives at once."
-    return doc.Document(title, subtitle, tuple(_blocks(answer)), doc.rests_on_what_is_open(answer["basis"], answer))
+    return doc.Document(title, subtitle, tuple(_blocks(answer)), doc.confidence_of(answer["basis"], answer))
 
 
 def replayed(answer: Mapping[str, Any]) -> doc.Document:
     """What recorded iterations would take. Raises KeyError or TypeError where it is no answer of `replay`."""
-    blocks = (_facts(answer), *_breakdown(answer["breakdown"]), *doc.closing(answer))
-    sure = doc.rests_on_what_is_open(answer["basis"], answer)
+    blocks = (_facts(answer), *_breakdown(answer["breakdown"]), *doc.notes_and_command(answer))
+    sure = doc.confidence_of(answer["basis"], answer)
     return doc.Document(f"Recorded iterations on {answer['gpu']}", "", blocks, sure)
 
 
@@ -46,7 +46,7 @@ def step(answer: Mapping[str, Any]) -> doc.Document:
              for name in dict.fromkeys(part["basis"] for part in parts) if name}  # fmt: skip
     title = "One engine step" + (f": {answer['model']} on {answer['gpu']}" if "model" in answer else "")
     facts = doc.Facts((doc.Fact("one step", *took),))
-    return doc.Document(title, "", (facts, table, *doc.closing(answer)), doc.rests_on(basis))
+    return doc.Document(title, "", (facts, table, *doc.notes_and_command(answer)), doc.evidence_of(basis))
 
 
 def _blocks(answer: Mapping[str, Any]) -> Iterator[doc.Block]:
@@ -60,7 +60,7 @@ def _blocks(answer: Mapping[str, Any]) -> Iterator[doc.Block]:
         yield from _memory(answer["memory_gib"])
     for phase, one in answer.get("timeline", {}).items():
         yield _step(phase, one)
-    yield from doc.closing(answer)
+    yield from doc.notes_and_command(answer)
 
 
 def _facts(answer: Mapping[str, Any]) -> doc.Facts:

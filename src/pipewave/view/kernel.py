@@ -68,7 +68,7 @@ def _blocks(answer: Mapping[str, Any]) -> Iterator[doc.Block]:
         yield doc.Table(title, (f"{answer['field']} from", "to", "configuration"), runs)
     said = [f"{one['gpu']}: {one['error']['message']}" for one in answer["series"] if "error" in one]
     said += [f"{one['gpu']}: {note}" for one in series for note in one["notes"]]
-    yield from doc.closing({**answer, "notes": said})
+    yield from doc.notes_and_command({**answer, "notes": said})
 
 
 def _latency(answer: Mapping[str, Any], series: Sequence[Mapping[str, Any]]) -> doc.Chart:

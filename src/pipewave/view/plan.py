@@ -46,7 +46,7 @@ def _blocks(answer: Mapping[str, Any]) -> Iterator[doc.Block]:
         yield doc.table_of("Prices", answer["prices"], names, detail=True)
     if missing := answer["without_price"]:
         yield doc.Notes((f"no price known, so not ranked: {', '.join(missing)} (give one with --price)",), detail=False)
-    yield from doc.closing(answer)
+    yield from doc.notes_and_command(answer)
 
 
 def _refused(answer: Mapping[str, Any]) -> Iterator[doc.Block]:

@@ -94,7 +94,7 @@ def legend(names: Sequence[tuple[str, int]]) -> str:
     return canvas(y + 8, "".join(out), "legend")
 
 
-def ranked(rows: Sequence[tuple[str, Sequence[Part], str]], name: str) -> str:
+def ranked_bars(rows: Sequence[tuple[str, Sequence[Part], str]], name: str) -> str:
     """Horizontal bars on one scale, in the order given: (name, parts, what is written beside the bar)."""
     longest = max((sum(part.size for part in parts) for _, parts, _ in rows), default=1.0) or 1.0
     left, bar, gap = 230.0, 16.0, 7.0

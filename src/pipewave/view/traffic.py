@@ -25,7 +25,7 @@ def document(answer: Mapping[str, Any]) -> doc.Document:
     title = ": ".join([f"{title}, {answer['engine']}", *filter(None, [answer.get("traffic")])])
     title = f"{title}; {verdict}" if (verdict := answer.get("verdict", STEADY)) != STEADY else title
     subtitle = f"{count} requests over time under {answer['engine']}."
-    sure = doc.rests_on_what_is_open(answer.get("basis", {}), answer)
+    sure = doc.confidence_of(answer.get("basis", {}), answer)
     return doc.Document(title, subtitle, tuple(_blocks(answer)), sure)
 
 
@@ -47,7 +47,7 @@ def _blocks(answer: Mapping[str, Any]) -> Iterator[doc.Block]:
             yield _curve("seconds", seconds, said, values, f"At most {doc.number(max(values))}.")
     rest = [doc.Fact(RUN[name], doc.number(answer[name])) for name in RUN if answer.get(name) is not None]
     yield doc.Facts((*rest, *doc.costs_of(answer)))
-    yield from doc.closing(answer)
+    yield from doc.notes_and_command(answer)
 
 
 def _facts(answer: Mapping[str, Any]) -> doc.Facts:
@@ -96,4 +96,4 @@ def rate_document(answer: Mapping[str, Any]) -> doc.Document:
         rates = [float(row["rate"]) for row in rows]
         blocks += [_curve("requests a second", rates, said, [float(row[name]) for row in rows], "")
                    for name, said in CURVE.items() if name in rows[0]]  # fmt: skip
-    return doc.Document(title, "", (*blocks, *doc.closing(answer)), doc.rests_on_what_is_open({}, answer))
+    return doc.Document(title, "", (*blocks, *doc.notes_and_command(answer)), doc.confidence_of({}, answer))

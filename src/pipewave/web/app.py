@@ -39,7 +39,7 @@ from pipewave.web import catalogue
 from pipewave.web.forms import page_words, worded
 from pipewave.web.guard import LINGER_S, UPLOADS, Guard, failure, form_failure, reply
 from pipewave.web.limits import TRACE_BYTES
-from pipewave.web.queries import VIEWS, View, kept
+from pipewave.web.queries import VIEWS, View, cached
 from pipewave.web.traces import TraceQuery, trace_answer
 
 STATIC = Path(__file__).with_name("static")
@@ -80,7 +80,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, RequestValidationError):
         return failure(503, "lost", "the process that worked on this answer ended before it; ask again, or for less")
     if request.url.path in UPLOADS:
-        await _rest(request.stream())
+        await _drain(request.stream())
     return form_failure(error.errors())
 
 
@@ -93,7 +93,7 @@ def _lists(app: FastAPI, lane: CapacityLimiter) -> None:
 
     def listed(name: str, work: Callable[[], Any]) -> None:
         async def answer() -> Response:
-            return reply(await here(lane, work))
+            return reply(await in_thread(lane, work))
 
         app.get(f"/api/{name}", name=name)(answer)
 
@@ -105,9 +105,11 @@ def _view(app: FastAPI, name: str, view: View, lane: CapacityLimiter) -> None:
     """One kind of question. JSON is written where it is answered, too."""
 
     async def endpoint(query: Any, request: Request, report: Form = None) -> Response:
-        if view.apart:
-            return await while_heard(request.receive, apart(lane, answered, partial(kept, view.answer), report, query))
-        return await here(lane, answered, view.answer, report, query)
+        if view.own_process:
+            return await unless_disconnected(
+                request.receive, in_process(lane, answered, partial(cached, view.answer), report, query)
+            )
+        return await in_thread(lane, answered, view.answer, report, query)
 
     endpoint.__annotations__["query"] = view.form
     app.post(f"/api/{name}", name=name)(endpoint)
@@ -119,7 +121,7 @@ def _trace(app: FastAPI, lane: CapacityLimiter) -> None:
     @app.post("/api/trace", openapi_extra=FILE_BODY)
     async def trace(query: Annotated[TraceQuery, Query()], request: Request) -> Response:
         async with _stored(request) as file:
-            return await apart(lane, answered, trace_answer, query.report, query, file)
+            return await in_process(lane, answered, trace_answer, query.report, query, file)
 
 
 def answered(work: Callable[..., dict[str, Any]], form: str | None, *args: Any) -> Response:
@@ -142,13 +144,13 @@ async def _stored(request: Request) -> AsyncIterator[Path]:
             async for chunk in chunks:
                 size += len(chunk)
                 if size > TRACE_BYTES:
-                    await _rest(chunks)
+                    await _drain(chunks)
                     raise HTTPException(413, f"the trace is larger than {TRACE_BYTES:,} bytes")
                 file.write(chunk)
         yield path
 
 
-async def _rest(chunks: AsyncIterator[bytes]) -> None:
+async def _drain(chunks: AsyncIterator[bytes]) -> None:
     """Read what a refused client still sends, for a while (`guard` says why)."""
     with move_on_after(LINGER_S):
         async for _ in chunks:
@@ -182,12 +184,12 @@ def _page(app: FastAPI, static: Path) -> None:
 T = TypeVar("T")
 
 
-async def here(lane: CapacityLimiter, work: Callable[..., T], *args: object) -> T:
+async def in_thread(lane: CapacityLimiter, work: Callable[..., T], *args: object) -> T:
     """Work in a thread of a lane."""
     return await to_thread.run_sync(work, *args, limiter=lane)
 
 
-async def apart(lane: CapacityLimiter, work: Callable[..., T], *args: object) -> T:
+async def in_process(lane: CapacityLimiter, work: Callable[..., T], *args: object) -> T:
     """Work in another process of a lane: a function of a module, its arguments and its result are sent as pickles.
 
     Raises what the work raises, and anyio.BrokenWorkerProcess where the process dies. Cancelled, the process is ended.
@@ -195,7 +197,7 @@ async def apart(lane: CapacityLimiter, work: Callable[..., T], *args: object) ->
     return await to_process.run_sync(work, *args, limiter=lane, cancellable=True)
 
 
-async def while_heard(receive: Receive, work: Coroutine[Any, Any, Response]) -> Response:
+async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, Response]) -> Response:
     """The answer that is worked out; given up LEFT_S after its client has gone, so that its next question need not
     wait for it.
     """

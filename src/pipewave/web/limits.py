@@ -21,6 +21,9 @@ TRAFFIC_REQUESTS, TRAFFIC_STEPS, TRAFFIC_BYTES = 20_000, 200_000, 5_000_000
 ENGINES = 64  # of each side of a disaggregated deployment
 
 Degree = Annotated[int, Field(ge=1, le=4096)]
+InputLen = Annotated[int, Field(ge=1, le=INPUT_LEN)]
+OutputLen = Annotated[int, Field(ge=1, le=OUTPUT_LEN)]
+StepTokens = Annotated[int, Field(ge=1, le=STEP_TOKENS)]
 Limit = Annotated[float, Field(gt=0, lt=1e12)]  # ms, W or USD
 
 

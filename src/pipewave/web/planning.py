@@ -14,8 +14,8 @@ from pipewave.step import find_engine
 from pipewave.web import limits
 from pipewave.web.forms import Form, Gpu, GpuFile, Model, Name, cache_dtype, gpu_of, line, model_of, query_command
 
-Degrees = Annotated[list[Annotated[int, Field(ge=1, le=4096)]], Field(min_length=1, max_length=16)]
-Sizes = Annotated[list[Annotated[int, Field(ge=1, le=limits.STEP_TOKENS)]], Field(min_length=1, max_length=64)]
+Degrees = Annotated[list[limits.Degree], Field(min_length=1, max_length=16)]
+Sizes = Annotated[list[limits.StepTokens], Field(min_length=1, max_length=64)]
 
 # Lists to try as `Space` calls them, and other fields as options of the command do.
 LISTS = {"tps": "tp", "pps": "pp", "dps": "dp", "engines": "engines", "budgets": "max_num_batched_tokens",
@@ -30,8 +30,8 @@ class PlanQuery(Form):
 
     model: Model
     gpus: Annotated[list[Gpu], Field(min_length=1, max_length=64)] | Literal["all"]
-    input_len: Annotated[int, Field(ge=1, le=limits.INPUT_LEN)]
-    output_len: Annotated[int, Field(ge=1, le=limits.OUTPUT_LEN)]
+    input_len: limits.InputLen
+    output_len: limits.OutputLen
     ttft_ms: limits.Limit | None = None
     tpot_ms: limits.Limit | None = None
     rate: Annotated[float, Field(gt=0, lt=1e6)] | None = None
@@ -47,13 +47,13 @@ class PlanQuery(Form):
     kv_cache_dtypes: Annotated[list[Name], Field(min_length=1, max_length=4)] = Field(default=["auto"])
     max_num_seqs: Sizes | None = None
     max_num_batched_tokens: Sizes | None = None
-    max_gpus: Annotated[int, Field(ge=1, le=4096)] = 64
+    max_gpus: limits.Degree = 64
     prices: Annotated[dict[Name, Annotated[float, Field(gt=0, lt=1e6)]], Field(default_factory=dict)]
     owned: Annotated[dict[Name, float], Field(min_length=1, max_length=64)] | None = None
     grid_g_per_kwh: Annotated[float, Field(ge=0, le=5000)] | None = None
     power_limits: Annotated[list[limits.Limit], Field(min_length=1, max_length=8)] | None = None
     rack_w: limits.Limit | None = None
-    gpus_per_rack: Annotated[int, Field(ge=1, le=4096)] | None = None
+    gpus_per_rack: limits.Degree | None = None
     rows: Annotated[int, Field(ge=1, le=200)] = 20
 
 

@@ -19,37 +19,37 @@ from pipewave.web.traffic import TrafficQuery, traffic_answer
 
 
 class View(NamedTuple):
-    """A kind of question. lane: where it waits for others of its kind; apart: answered in a process of its own."""
+    """A kind of question."""
 
     form: type[Form]
     answer: Callable[[Any], dict[str, Any]]
-    lane: str = "quick"
-    apart: bool = False
+    lane: str = "quick"  # where it waits for others of its kind
+    own_process: bool = False  # answered apart from the server, whose other views stay quick
 
 
 VIEWS = {
     "kernel": View(KernelQuery, kernel_answer, "kernel"),
     "grid": View(GridQuery, grid_answer, "kernel"),
     "serve": View(ServeQuery, serve_answer),
-    "traffic": View(TrafficQuery, traffic_answer, "traffic", apart=True),
+    "traffic": View(TrafficQuery, traffic_answer, "traffic", own_process=True),
     "model": View(ModelQuery, model_answer),
     "gpu": View(GpuQuery, gpu_answer),
-    "plan": View(PlanQuery, plan_answer, "plan", apart=True),
+    "plan": View(PlanQuery, plan_answer, "plan", own_process=True),
 }
 
 
-_KEPT: dict[bytes, dict[str, Any]] = {}
-KEPT = 16  # of the last answers
+_CACHE: dict[bytes, dict[str, Any]] = {}
+CACHED = 16  # of the last answers
 
 
-def kept(work: Callable[[Any], dict[str, Any]], query: Form) -> dict[str, Any]:
+def cached(work: Callable[[Any], dict[str, Any]], query: Form) -> dict[str, Any]:
     """What `work` answers, worked out once: a report is written of an answer, and a page is opened again."""
     key = sha256(f"{work.__qualname__} {query.model_dump_json()}".encode()).digest()
-    if key not in _KEPT:
-        while len(_KEPT) >= KEPT:
-            del _KEPT[next(iter(_KEPT))]
-        _KEPT[key] = work(query)
-    return _KEPT[key]
+    if key not in _CACHE:
+        while len(_CACHE) >= CACHED:
+            del _CACHE[next(iter(_CACHE))]
+        _CACHE[key] = work(query)
+    return _CACHE[key]
 
 
 def answer(view: str, question: str) -> str:

@@ -28,13 +28,13 @@ class ServeQuery(Form):
     gpu: Gpu
     what_if: WhatIf
     batch: Annotated[int, Field(ge=1, le=limits.BATCH)]
-    input_len: Annotated[int, Field(ge=1, le=limits.INPUT_LEN)]
-    output_len: Annotated[int, Field(ge=1, le=limits.OUTPUT_LEN)]
+    input_len: limits.InputLen
+    output_len: limits.OutputLen
     tp: limits.Degree = 1
     pp: limits.Degree = 1
     ep: limits.Degree = 1
     engine: Name = "vllm"
-    max_num_batched_tokens: Annotated[int, Field(ge=1, le=limits.STEP_TOKENS)] = 8192
+    max_num_batched_tokens: limits.StepTokens = 8192
     kv_cache_dtype: Name | None = None
 
 

@@ -21,7 +21,6 @@ from pipewave.simulate.traffic import Traffic, synthetic
 from pipewave.web import limits
 from pipewave.web.forms import Form, Gpu, Model, Name, WhatIf, cache_dtype, gpu_of, model_of, name_of, query_command
 
-Size = Annotated[int, Field(ge=1, le=limits.STEP_TOKENS)]
 Count = Annotated[int, Field(ge=1, le=limits.TRAFFIC_REQUESTS)]
 Engines = Annotated[int, Field(ge=0, le=limits.ENGINES)]
 POINTS = 240  # of a timeline
@@ -61,10 +60,10 @@ class TrafficQuery(Form):
     speculative: Name | None = None
     engine: Name = "vllm"
     kv_cache_dtype: Name | None = None
-    max_num_batched_tokens: Size | None = None
-    max_num_seqs: Size | None = None
-    input_len: Annotated[int, Field(ge=1, le=limits.INPUT_LEN)] = 1024
-    output_len: Annotated[int, Field(ge=1, le=limits.OUTPUT_LEN)] = 128
+    max_num_batched_tokens: limits.StepTokens | None = None
+    max_num_seqs: limits.StepTokens | None = None
+    input_len: limits.InputLen = 1024
+    output_len: limits.OutputLen = 128
     requests: Count = 500
     rate: Annotated[float, Field(gt=0, lt=1e6)] | None = None
     concurrency: Count | None = None
