@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import pytest
 
 from pipewave.cli import build
-from pipewave.cli.command import Command, Option
+from pipewave.cli.command import Command, Group, Option
 from tests.command_line import CliRunner
 
 
@@ -72,5 +72,5 @@ def test_an_engines_spelling_means_one_option_in_every_command() -> None:
 
 
 def _parameters(command: Any) -> list[Any]:
-    inner = getattr(command, "commands", {}).values()
+    inner = [command.command(name) for name in command.lines()] if isinstance(command, Group) else []
     return [*command.params, *(one for each in inner for one in _parameters(each))]

@@ -156,19 +156,15 @@ class Schema:
     required: frozenset[str]
 
 
-_SCHEMAS: dict[type, Schema] = {}
-
-
+@cache
 def schema(cls: type) -> Schema:
     """The schema of a call class, read once."""
-    if cls not in _SCHEMAS:
-        declared = sorted(fields(cls), key=lambda f: f.name in SHARED)
-        _SCHEMAS[cls] = Schema(
-            {f.name: f.metadata["rule"] for f in declared},
-            {f.name: f.default for f in declared if f.default is not MISSING},
-            frozenset(f.name for f in declared if f.default is MISSING),
-        )
-    return _SCHEMAS[cls]
+    declared = sorted(fields(cls), key=lambda f: f.name in SHARED)
+    return Schema(
+        {f.name: f.metadata["rule"] for f in declared},
+        {f.name: f.default for f in declared if f.default is not MISSING},
+        frozenset(f.name for f in declared if f.default is MISSING),
+    )
 
 
 # Values of a kind that need no further look, as a condition on `value`.
@@ -216,10 +212,10 @@ class FieldsOf(Mapping[str, Any]):
         return getattr(self.call, name, default)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(schema(type(self.call)).rules)
+        return iter(rules(type(self.call)))
 
     def __len__(self) -> int:
-        return len(schema(type(self.call)).rules)
+        return len(rules(type(self.call)))
 
 
 def rules(cls: type) -> dict[str, Rule]:
@@ -306,7 +302,7 @@ class Call:
     def changed(self, **values: Any) -> Self:
         """A copy with other values, which are known to be valid: nothing is checked again."""
         copy = object.__new__(type(self))
-        for name in schema(type(self)).rules:
+        for name in FieldsOf(self):
             object.__setattr__(copy, name, values[name] if name in values else getattr(self, name))
         return copy
 
@@ -315,8 +311,7 @@ class Call:
 
     def to_dict(self) -> dict[str, Any]:
         """The call as a case of the contract (without `id` and `gpu`)."""
-        given = {name: getattr(self, name) for name in schema(type(self)).rules}
-        return {"kernel": self.kernel} | {name: value for name, value in given.items() if value is not None}
+        return {"kernel": self.kernel} | {name: value for name, value in FieldsOf(self).items() if value is not None}
 
 
 def check_divides(name: str, value: int, of: str, whole: int) -> None:

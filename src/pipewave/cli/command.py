@@ -175,11 +175,6 @@ class Group:
         return {name: one[1] if isinstance(one, tuple) else first_line(getdoc(one) or "")
                 for name, one in self._commands.items()}  # fmt: skip
 
-    @property
-    def commands(self) -> dict[str, Command | Group]:
-        """All commands, built."""
-        return {name: self.command(name) for name in self.lines()}
-
     def command(self, name: str) -> Command | Group:
         """The command of a name. Raises BadInput, with the nearest one that there is."""
         if name not in self._commands:

@@ -85,8 +85,8 @@ def trace_command(
 
     if fail_above is not None and other is None:
         raise BadInput("--fail-above: needs a second trace to compare with", field="fail_above")
-    how: dict[str, Any] = {"gpu": gpu, "workload": untraced.workload(), "protocol": protocol, "stack": stack}
-    read = partial(explain_trace, **how, limits=Limits(unpacked_bytes=unpacked_gib << 30))
+    workload, limits = untraced.workload(), Limits(unpacked_bytes=unpacked_gib << 30)
+    read = partial(explain_trace, gpu=gpu, workload=workload, protocol=protocol, stack=stack, limits=limits)
     with waiting(f"kernels of {file}"):
         found: Any = read(file) if other is None else compare(read(file), read(other))
     answer = found.to_dict()

@@ -93,13 +93,10 @@ class Gqa(Mixer):
         extra = norm[self.qk_norm] + (self.heads if self.sinks else 0) + (self.query.inp if self.query else 0)
         return extra + (self.indexer.params if self.indexer else 0)
 
-    def cache_elements(self, tp: int = 1) -> int:
-        """K and V elements one token leaves on one rank."""
-        return 0 if self.borrowed or not self.causal else max(self.kv_heads // tp, 1) * (self.head_dim + self.v_dim)
-
     def token_bytes(self, width: int, tp: int = 1) -> float:
-        """Bytes of cache that a token takes on a rank."""
-        return self.cache_elements(tp) * width + (self.indexer.key_bytes if self.indexer else 0)
+        """K and V that a token leaves on a rank, and its index key."""
+        held = 0 if self.borrowed or not self.causal else max(self.kv_heads // tp, 1) * (self.head_dim + self.v_dim)
+        return held * width + (self.indexer.key_bytes if self.indexer else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,19 +127,17 @@ class Mla(Mixer):
         own = (self.q_lora_rank or 0) + self.kv_lora_rank + (self.heads if self.sinks else 0)
         return own + (self.indexer.params if self.indexer else 0)
 
-    def cache_elements(self, tp: int = 1) -> int:
-        """Elements one token leaves on every rank (the latent is not sharded)."""
-        return self.kv_lora_rank + self.rope_dim
-
     def token_bytes(self, width: int, tp: int = 1) -> float:
-        """An 8-bit cache of sparse attention keeps the rotary part in 16 bits, and an fp32 scale per 128 elements.
+        """The latent, which every rank holds whole; sparse attention's 8-bit one with a rotary part in 16 bits and fp32
+        scales, one per 128 elements.
 
         656 bytes for 512 + 64 elements: vLLM 0.22.1, v1/attention/backends/mla/flashmla_sparse.py.
         """
+        plain = (self.kv_lora_rank + self.rope_dim) * width
         if self.indexer is None:
-            return self.cache_elements(tp) * width
+            return plain
         scaled = self.kv_lora_rank * (1 + 4 / 128) + 2 * self.rope_dim
-        return (scaled if width == 1 else self.cache_elements(tp) * width) + self.indexer.key_bytes
+        return (scaled if width == 1 else plain) + self.indexer.key_bytes
 
 
 @dataclass(frozen=True, slots=True)

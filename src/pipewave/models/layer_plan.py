@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from pipewave.errors import BadInput, MissingField, UnsupportedModel
@@ -58,47 +59,37 @@ ONE_PART_WORDS = _by_words("one_part_words")
 Flags = Callable[[Fields, int], list[bool] | None]
 
 
-def _every(name: str, first: int = 0) -> Flags:
+def _every(name: str, fields: Fields, count: int, *, first: int = 0) -> list[bool] | None:
     """Every n-th layer, `first` being the number of the first; or a list of zeros and ones, one a layer."""
-
-    def flags(fields: Fields, count: int) -> list[bool] | None:
-        value = fields.get(name)
-        if value is None:
-            return None
-        if isinstance(value, (list, str)):
-            return [bool(flag) for flag in fields.listed(name, count) or []]
-        step = fields.integer(name)
-        return [(index + first) % step == 0 for index in range(count)]
-
-    return flags
+    value = fields.get(name)
+    if value is None:
+        return None
+    if isinstance(value, (list, str)):
+        return [bool(flag) for flag in fields.listed(name, count) or []]
+    step = fields.integer(name)
+    return [(index + first) % step == 0 for index in range(count)]
 
 
-def _among(name: str, *unset: Any, inside: bool = True, first: int = 0, section: str = "") -> Flags:
+def _among(
+    name: str, fields: Fields, count: int, *, unset: Any = None, inside: bool = True, first: int = 0, section: str = ""
+) -> list[bool] | None:
     """Layers that a list (or a text) of numbers names, counted from `first`, or all others; `unset` says nothing."""
-
-    def flags(fields: Fields, count: int) -> list[bool] | None:
-        place = Fields(fields.section(section)) if section else fields
-        value = place.get(name)
-        if value is None or value in unset:
-            return None
-        if isinstance(value, str):
-            value = [int(each) for each in value.split(",") if each.strip().isdigit()]
-        chosen = set(Fields({name: value}).ints(name))
-        return [(index + first in chosen) == inside for index in range(count)]
-
-    return flags
+    place = Fields(fields.section(section)) if section else fields
+    value = place.get(name)
+    if value is None or value == unset:
+        return None
+    if isinstance(value, str):
+        value = [int(each) for each in value.split(",") if each.strip().isdigit()]
+    chosen = set(Fields({name: value}).ints(name))
+    return [(index + first in chosen) == inside for index in range(count)]
 
 
-def _phase(period: str, offset: str) -> Flags:
+def _phase(period: str, offset: str, fields: Fields, count: int) -> list[bool] | None:
     """One layer in every so many."""
-
-    def flags(fields: Fields, count: int) -> list[bool] | None:
-        if not fields.has(period):
-            return None
-        size, at = fields.integer(period), fields.integer(offset, 0, low=0)
-        return [index % size == at for index in range(count)]
-
-    return flags
+    if not fields.has(period):
+        return None
+    size, at = fields.integer(period), fields.integer(offset, 0, low=0)
+    return [index % size == at for index in range(count)]
 
 
 def _last_of_group(fields: Fields, count: int) -> list[bool] | None:
@@ -124,25 +115,19 @@ def _letters(fields: Fields, count: int) -> list[bool] | None:
 Rule = Callable[[Fields, int], list[LayerKind] | None]
 
 
-def _by_word(name: str) -> Rule:
+def _by_word(name: str, fields: Fields, count: int) -> list[LayerKind] | None:
     """A word or a letter a layer."""
-
-    def rule(fields: Fields, count: int) -> list[LayerKind] | None:
-        words = fields.listed(name, count)
-        if words is None:
-            return None
-        spoken = {word for word in words if isinstance(word, str)}
-        table = LAYER_WORDS if name == "layer_types" and not {"moe", "mlp"} & spoken else ONE_PART_WORDS
-        unknown = [word for word in words if not isinstance(word, str) or word not in table]
-        if unknown:
-            raise UnsupportedModel(
-                f"{name} holds {unknown[0]!r}: no part is known by this word; known: {', '.join(table)}",
-                field=fields.named(name),
-            )
-        alone = not fields.has("mamba_state")  # "hybrid" then speaks of attention with convolutions before it
-        return [FULL if word == "hybrid" and alone else table[word] for word in words]
-
-    return rule
+    words = fields.listed(name, count)
+    if words is None:
+        return None
+    spoken = {word for word in words if isinstance(word, str)}
+    table = LAYER_WORDS if name == "layer_types" and not {"moe", "mlp"} & spoken else ONE_PART_WORDS
+    unknown = [word for word in words if not isinstance(word, str) or word not in table]
+    if unknown:
+        known = f"no part is known by this word; known: {', '.join(table)}"
+        raise UnsupportedModel(f"{name} holds {unknown[0]!r}: {known}", field=fields.named(name))
+    alone = not fields.has("mamba_state")  # "hybrid" then speaks of attention with convolutions before it
+    return [FULL if word == "hybrid" and alone else table[word] for word in words]
 
 
 def _by_block(fields: Fields, count: int) -> list[LayerKind] | None:
@@ -178,28 +163,26 @@ def _by_ratio(fields: Fields, count: int) -> list[LayerKind] | None:
     return [LayerKind(ratio=ratio) for ratio in ratios]
 
 
-def _where(flags: Flags, on: LayerKind, off: LayerKind) -> Rule:
-    def rule(fields: Fields, count: int) -> list[LayerKind] | None:
-        found = flags(fields, count)
-        return None if found is None else [on if each else off for each in found]
+def _by_flag(fields: Fields, count: int) -> list[LayerKind] | None:
+    """Layers of two kinds, which the first field that is there tells apart."""
+    for flags, on, off in TWO_KINDS:
+        if (found := flags(fields, count)) is not None:
+            return [on if each else off for each in found]
+    return None
 
-    return rule
 
-
-ATTENTION_RULES: tuple[Rule, ...] = (
-    _by_block,
-    _by_word("hybrid_override_pattern"),
-    _by_word("layer_types"),
-    _by_ratio,
-    _where(_among("kda_layers", [], first=1, section="linear_attn_config"), LINEAR, FULL),  # Kimi Linear
-    _where(_every("hybrid_layer_pattern"), SLIDING, FULL),
-    _where(_every("attn_type_list"), FULL, LINEAR),
-    _where(_among("attn_layer_indices"), FULL, MAMBA),
-    _where(_among("full_attn_idxs"), FULL, CONV),
-    _where(_phase("attn_layer_period", "attn_layer_offset"), FULL, MAMBA),  # Jamba
-    _where(_last_of_group, FULL, LINEAR),
-    _where(_letters, SLIDING, FULL),
+TWO_KINDS: tuple[tuple[Flags, LayerKind, LayerKind], ...] = (  # of the layers that a field flags, and of the others
+    (partial(_among, "kda_layers", unset=[], first=1, section="linear_attn_config"), LINEAR, FULL),  # Kimi Linear
+    (partial(_every, "hybrid_layer_pattern"), SLIDING, FULL),
+    (partial(_every, "attn_type_list"), FULL, LINEAR),
+    (partial(_among, "attn_layer_indices"), FULL, MAMBA),
+    (partial(_among, "full_attn_idxs"), FULL, CONV),
+    (partial(_phase, "attn_layer_period", "attn_layer_offset"), FULL, MAMBA),  # Jamba
+    (_last_of_group, FULL, LINEAR),
+    (_letters, SLIDING, FULL),
 )
+BY_WORD = (partial(_by_word, "hybrid_override_pattern"), partial(_by_word, "layer_types"))
+ATTENTION_RULES: tuple[Rule, ...] = (_by_block, *BY_WORD, _by_ratio, _by_flag)
 
 
 # Which layers have experts: every rule that finds its field must agree.
@@ -228,13 +211,13 @@ ROUTING_RULES: tuple[Flags, ...] = (
     _words_of_mlp,
     _first_dense,
     _last_sparse,
-    *map(_every, ("moe_layer_freq", "moe_layer_interval", "moe_every_n_layers", "is_moe_layer")),
-    _every("decoder_sparse_step", 1),  # Qwen counts layers from one here, DeepSeek from zero
-    _every("interleave_moe_layer_step", 1),
-    _among("mlp_only_layers", [], inside=False),
-    _among("moe_layers_enum", []),
-    _among("moe_layers", []),
-    _phase("expert_layer_period", "expert_layer_offset"),
+    *(partial(_every, name) for name in ("moe_layer_freq", "moe_layer_interval", "moe_every_n_layers", "is_moe_layer")),
+    partial(_every, "decoder_sparse_step", first=1),  # Qwen counts layers from one here, DeepSeek from zero
+    partial(_every, "interleave_moe_layer_step", first=1),
+    partial(_among, "mlp_only_layers", unset=[], inside=False),
+    partial(_among, "moe_layers_enum", unset=[]),
+    partial(_among, "moe_layers", unset=[]),
+    partial(_phase, "expert_layer_period", "expert_layer_offset"),
 )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -128,12 +130,9 @@ def next_loads(found: Told) -> list[dict[str, Any]]:
 
 def _loads(first: Case) -> Iterator[tuple[Case, Figures]]:
     """Closed loops of the deployment, without those that it cannot serve."""
-    for prompt, output in STRETCHED:
-        for flight in CONCURRENCY:
-            isl, osl = prompt * (first.isl or 1024), output * (first.osl or 128)
-            case = replace(first, isl=isl, osl=osl, concurrency=flight, requests=2 * flight, rate=None, arrivals=None,
-                           mode="serve", told=())  # fmt: skip
-            try:
-                yield case, figures(case)
-            except PipewaveError:
-                continue
+    for (prompt, output), flight in product(STRETCHED, CONCURRENCY):
+        isl, osl = prompt * (first.isl or 1024), output * (first.osl or 128)
+        case = replace(first, isl=isl, osl=osl, concurrency=flight, requests=2 * flight, rate=None, arrivals=None,
+                       mode="serve", told=())  # fmt: skip
+        with suppress(PipewaveError):
+            yield case, figures(case)

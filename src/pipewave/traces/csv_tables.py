@@ -33,9 +33,8 @@ TO_US = {
 }
 SIZES = {"B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9}
 DIRECTIONS = {"Host-to-Device": "HtoD", "Device-to-Host": "DtoH", "Device-to-Device": "DtoD", "Peer-to-Peer": "PtoP"}
-# Columns of the sums of kernels and of copies that count them, each with another column of its table.
-SUMS = {"Instances": "Name", "Count": "Operation"}
-WHAT = {"Instances": "kernels", "Count": "copies and fills"}
+# Columns of sums that count kernels and copies: another column of such a table, and what is counted.
+SUMS = {"Instances": ("Name", "kernels"), "Count": ("Operation", "copies and fills")}
 UNIT = re.compile(r"^(.*?) \((\w+)\)$")
 Row = Mapping[str, str]
 
@@ -84,7 +83,7 @@ def _of_nsys(text: str, source: str) -> Trace:
         elif "Start" in units:
             work = [_ran(row, units, source) for row in rows]
             device = next((row["Device"] for row in rows if row.get("Device")), device)
-        elif counted := next((name for name in SUMS if name in units and SUMS[name] in units), None):
+        elif counted := next((name for name in SUMS if name in units and SUMS[name][0] in units), None):
             sums[counted] = sum(int(_number(row[counted]) or 0) for row in rows)
     if not work:
         raise bad(source, "sums only: print each kernel, `nsys stats --report cuda_gpu_trace --format csv`")
@@ -100,7 +99,7 @@ def _nsys_notes(work: Sequence[Kernel], sums: Mapping[str, int], source: str, *,
     listed = {"Instances": len(kernels), "Count": len(work) - len(kernels)}
     for name, summed in sums.items():
         if summed != listed[name]:
-            raise bad(source, f"truncated: {listed[name]:,} {WHAT[name]} are listed, their sums count {summed:,}")
+            raise bad(source, f"truncated: {listed[name]:,} {SUMS[name][1]} are listed, their sums count {summed:,}")
     unlaunched = sum(one.launch is None for one in kernels) if launches else 0
     notes = [f"{unlaunched:,} kernels have no launch: cuda_kern_exec_trace is cut or filtered"] if unlaunched else []
     if len(sums) < len(SUMS):

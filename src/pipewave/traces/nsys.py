@@ -22,6 +22,8 @@ from pipewave.traces.trace import INPUT, WAITS, At, Dims, Kernel, Op, Span, Step
 MAGIC = b"SQLite format 3\0"
 KERNELS, RUNTIME, STRINGS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "StringIds"
 COPIES, FILLS, GRAPHS = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+WORK = ("start", "end", "deviceId", "streamId", "correlationId", "bytes",
+        "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")  # fmt: skip
 RANGES, GPUS = "NVTX_EVENTS", "TARGET_INFO_GPU"
 DIRECTIONS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}  # CUpti_ActivityMemcpyKind
 PUSH_POP = 59  # eventType of ranges that nest on a thread
@@ -111,18 +113,14 @@ def _ranges(export: _Export, names: Mapping[Any, Any]) -> Iterator[Span]:
 
 
 def _work(export: _Export, names: Mapping[Any, Any]) -> Iterator[dict[str, Any]]:
-    """All work of GPUs, each with a name in words and, for copies and fills, its bytes."""
-    always = ("start", "end", "deviceId", "streamId", "correlationId")
-    shape = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
-    for row in export.rows(KERNELS, *always, *shape, "demangledName", "shortName"):
+    """All work of GPUs, each with a name in words; only kernels have a grid, only copies and fills bytes."""
+    for row in export.rows(KERNELS, *WORK, "demangledName", "shortName"):
         name = names.get(row["demangledName"]) or names.get(row["shortName"]) or "unnamed kernel"
-        yield row | {"name": str(name), "bytes": None}
-    for row in export.rows(COPIES, *always, "bytes", "copyKind"):
-        yield row | dict.fromkeys(shape) | {"name": f"Memcpy {DIRECTIONS.get(row['copyKind'], 'other')}"}
-    for row in export.rows(FILLS, *always, "bytes"):
-        yield row | dict.fromkeys(shape) | {"name": "Memset"}
-    for row in export.rows(GRAPHS, *always):
-        yield row | dict.fromkeys(shape) | {"name": GRAPH, "bytes": None}
+        yield row | {"name": str(name)}
+    for row in export.rows(COPIES, *WORK, "copyKind"):
+        yield row | {"name": f"Memcpy {DIRECTIONS.get(row['copyKind'], 'other')}"}
+    for table, name in ((FILLS, "Memset"), (GRAPHS, GRAPH)):
+        yield from (row | {"name": name} for row in export.rows(table, *WORK))
 
 
 def _kernel(

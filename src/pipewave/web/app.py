@@ -91,14 +91,12 @@ def _lists(app: FastAPI, lane: CapacityLimiter) -> None:
     async def health() -> Response:
         return reply({"status": "ok", "version": VERSION})
 
-    def listed(name: str, work: Callable[[], Any]) -> None:
-        async def answer() -> Response:
-            return reply(await in_thread(lane, work))
-
-        app.get(f"/api/{name}", name=name)(answer)
-
     for work in (catalogue.gpus, catalogue.models, catalogue.kernels):
-        listed(work.__name__, work)
+        app.get(f"/api/{work.__name__}", name=work.__name__)(partial(_listed, lane, work))
+
+
+async def _listed(lane: CapacityLimiter, work: Callable[[], Any]) -> Response:
+    return reply(await in_thread(lane, work))
 
 
 def _view(app: FastAPI, name: str, view: View, lane: CapacityLimiter) -> None:
