@@ -92,7 +92,7 @@ def _told(group: Group, many: Sequence[tuple[Row, Figures]]) -> Told:
         for name in MEASURED
         if name in row.measured and name in found.slopes
     ]
-    points = Points.of([(f.slopes[name], f.parts[name], f.place, i, *f.kin) for i, name, _, f in every])
+    points = Points.of([(f.slopes[name], f.parts[name], f.place, i, *f.siblings) for i, name, _, f in every])
     off = np.array([math.log(row.measured[name] / f.answer[name]) for _, name, row, f in every])
     half = np.array([math.log(f.answer[f"{name}_high"] / f.answer[f"{name}_low"]) / 2 for _, name, _, f in every])
     return Told(group, points, off, np.array([name for _, name, *_ in every]), half)

@@ -59,10 +59,10 @@ def _int(rule: Rule, name: str, value: Any) -> int:
     return int(value)
 
 
-def check_whole(name: str, value: Any, low: int = 1, high: int = LARGEST_SIZE) -> None:
+def check_whole(name: str, value: Any, low: int = 1, high: int = LARGEST_SIZE, field: str = "") -> None:
     """Raise BadInput unless a value is an integer within these bounds."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise BadInput(f"{name} = {value!r}: must be an integer from {low} to {high}", field=name)
+        raise BadInput(f"{name} = {value!r}: must be an integer from {low} to {high}", field=field or name)
 
 
 def _float(rule: Rule, name: str, value: Any) -> float:

@@ -27,7 +27,7 @@ FIRST = 30  # columns of its names at most
 
 
 class Parameter:
-    """A parameter of a command as it is declared; `of` makes it one of a function."""
+    """A parameter of a command as it is declared; `of` binds a copy to the function's parameter."""
 
     is_option = False
 
@@ -221,7 +221,7 @@ def read(words: Sequence[str], params: Sequence[Parameter]) -> dict[str, Any]:
 
     Raises UnknownField for an option that none has, MissingField for a value that is not given, BadInput for others.
     """
-    values, placed = _sorted(_alike(list(words), params), params)
+    values, placed = _parsed(_one_spelling(list(words), params), params)
     for one in params:
         if not one.is_option and placed:
             taken, placed = (placed, []) if one.many else (placed[:1], placed[1:])
@@ -236,8 +236,8 @@ def read(words: Sequence[str], params: Sequence[Parameter]) -> dict[str, Any]:
     return values
 
 
-def _sorted(words: list[str], params: Sequence[Parameter]) -> tuple[dict[str, Any], list[str]]:
-    """Values of options by the names of their parameters, and the words that stand by their places."""
+def _parsed(words: list[str], params: Sequence[Parameter]) -> tuple[dict[str, Any], list[str]]:
+    """Values of options by the names of their parameters, and the words that are arguments."""
     on, off = {name: one for one in params for name in one.opts}, {name: one for one in params for name in one.off}
     named: dict[str, Any] = {}
     placed: list[str] = []
@@ -265,8 +265,8 @@ def _sorted(words: list[str], params: Sequence[Parameter]) -> tuple[dict[str, An
     return named, placed
 
 
-def _alike(words: list[str], params: Sequence[Parameter]) -> list[str]:
-    """`--json` and `--format json` mean one thing wherever a command knows either: its own way to say it."""
+def _one_spelling(words: list[str], params: Sequence[Parameter]) -> list[str]:
+    """The words with `--json` as `--format json` where a command takes that, or the other way about."""
     known = {name for one in params for name in one.opts}
     if JSON in words and JSON not in known and FORMAT in known:
         at = words.index(JSON)

@@ -36,7 +36,7 @@ def _listed(*spellings: str, kind: type = int, help: str) -> Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestOptions:
     """Requests, and the limits that they are held to."""
 
     input_len: opt.Isl
@@ -47,7 +47,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Coming:
+class DemandOptions:
     """How much comes, and what may be spent; without any, one replica at its largest rate."""
 
     rate: Annotated[Number, Option("--rate", "--request-rate", "--qps", help="Requests a second.")] = None
@@ -60,7 +60,7 @@ class Coming:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class SpaceOptions:
     """What to try, lists separated by commas; the default search chooses where nothing is said."""
 
     tps: Annotated[Text, _listed(*opt.TP, help="Degrees of tensor parallelism.")] = None
@@ -90,7 +90,7 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
+class PriceOptions:
     """Prices, power and carbon."""
 
     price: Annotated[tuple[str, ...], Option(help="Your own price: H100=2.5 (USD per GPU and hour); repeatable.")] = ()
@@ -117,10 +117,10 @@ class Prices:
 def plan_command(
     model: opt.Model,
     gpus: Annotated[str, Option("--gpus", "--gpu", help="Names separated by commas, or all.")],
-    asked: Asked,
-    coming: Coming,
-    tried: Tried,
-    bill: Prices,
+    asked: RequestOptions,
+    coming: DemandOptions,
+    tried: SpaceOptions,
+    bill: PriceOptions,
     executor: Annotated[Text, Option(help="processes://N or dask://HOST:PORT; else one process a core.")] = None,
     launch_as: Annotated[str, Option(help="How to print the winner: shell, docker, kubernetes or dynamo.")] = "shell",
     rows: Annotated[int, Option("--rows", help="Designs to show.")] = 12,

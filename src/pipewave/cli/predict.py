@@ -58,7 +58,7 @@ def _built(name: str, _registry: int) -> Command:
 def _parameter(cls: type[Call], name: str, rule: Rule) -> Parameter:
     """Required fields by their places, the others by their names."""
     kind: Any = {"int": int, "float": float, "bool": bool}.get(rule.kind, str)
-    parser = _whole if rule.kind == "int" else None
+    parser = _integer if rule.kind == "int" else None
     wanted = "Integers separated by commas; 3500*8 repeats." if rule.kind == "ints" else ", ".join(rule.choices or ())
     if name in required(cls):
         return Argument(help=wanted, parser=parser).of(name, kind)
@@ -70,11 +70,11 @@ def _value(name: str, rule: Rule, value: Any) -> Any:
         return integers(value, name)
     if rule.kind == "config":
         pairs = (part.partition("=") for part in value.split(","))
-        return {key: _whole(number) for key, _, number in pairs}
+        return {key: _integer(number) for key, _, number in pairs}
     return value
 
 
-def _whole(text: str | int) -> int | str:
+def _integer(text: str | int) -> int | str:
     """The integer, or the text itself for the field's rule to refuse by name."""
     try:
         return int(text)

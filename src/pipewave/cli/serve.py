@@ -36,8 +36,8 @@ FOUND = ("rate", "concurrency", "requests")  # what --find-rate finds, or needs 
 NO_HOST = "none"  # nothing stands before the engine
 
 
-def unsaid(why: str, but: Collection[str], *groups: Any) -> None:
-    """Raises BadInput where an option of these groups is given that would be passed over."""
+def refuse_given(why: str, but: Collection[str], *groups: Any) -> None:
+    """Raises BadInput where one of these groups' options is given that would change nothing."""
     given = (one.name for group in groups for one in fields(group) if getattr(group, one.name) != one.default)
     if name := next((name for name in given if name not in but), ""):
         raise BadInput(f"--{name.replace('_', '-')}: {why}", field=name)
@@ -53,9 +53,9 @@ class CommandLines:
     def check_alone(self, requests: Requests, *deployment: Any) -> None:
         """Raises BadInput for options beside a pasted line that says the same."""
         if self.from_command:
-            unsaid("say it in the command line of --from-command", BESIDE_COMMAND, *deployment)
+            refuse_given("say it in the command line of --from-command", BESIDE_COMMAND, *deployment)
         if self.client:
-            unsaid("say it in the command line of --client", BESIDE_COMMAND, requests)
+            refuse_given("say it in the command line of --client", BESIDE_COMMAND, requests)
 
     def read(self, model: str | None, engine: str | None) -> tuple[Pasted | None, ClientLoad | None]:
         """The server's deployment, with the version of `--engine` and `--model`; the client's traffic. BadInput."""
@@ -99,7 +99,7 @@ class Requests:
 
         pace: dict[str, Any] = {"rate": self.rate, "concurrency": self.concurrency}
         if self.trace:
-            unsaid("the file of --trace says how long requests are and when they come", BESIDE_TRACE, self)
+            refuse_given("the file of --trace says how long requests are and when they come", BESIDE_TRACE, self)
             found = read_trace(self.trace, requests=self.requests, block_tokens=self.block_tokens, **pace)
         else:
             pace |= {"rate": None if self.rate == math.inf else self.rate, "seed": self.seed}

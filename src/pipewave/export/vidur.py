@@ -43,6 +43,7 @@ CACHED = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 CHUNKS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 SIZES = tuple(2048 * 2**i for i in range(18))
 BLOCK, SIGMAS = 16, 3.29  # page of the cache; standard deviations across a 90 % interval
+STATS = ("min", "max", "mean", "median", "std")
 KEPT = 65_536  # batches whose times a predictor keeps
 
 
@@ -87,8 +88,7 @@ def mlp(model: ModelSpec, gpu: GPU, tp: int) -> Iterator[Row]:
     found = {op: _together([step[op] for step in steps], gpu) for op in OPERATORS}
     for at, tokens in enumerate(TOKENS):
         times = {name: value for op in OPERATORS for name, value in _stats(op, found[op][:, at]).items()}
-        nothing = {f"time_stats.add.{stat}": 0.0 for stat in ("min", "max", "mean", "median", "std")}
-        yield times | nothing | {
+        yield times | _stats("add", np.zeros(3)) | {
             "n_head": mixer.heads, "n_kv_head": mixer.kv_heads, "n_embd": model.hidden, "n_expanded_embd": ffn.inter,
             "vocab_size": model.vocab, "use_gated_mlp": ffn.gated, "num_tokens": tokens,
             "num_tensor_parallel_workers": tp,
@@ -141,12 +141,11 @@ def _together(steps: Sequence[Sequence[Call]], gpu: GPU) -> Array:
 
 def _stats(op: str, times: Array | None) -> Row:
     """The five columns of an operator, ms; empty where it does not run."""
-    if times is None:
-        return {f"time_stats.{op}.{stat}": "" for stat in ("min", "max", "mean", "median", "std")}
-    low, high, mean = np.round(times, 6).tolist()
-    values: Mapping[str, float] = {"min": low, "max": high, "mean": mean, "median": mean,
-                                   "std": round((high - low) / SIGMAS, 6)}  # fmt: skip
-    return {f"time_stats.{op}.{stat}": value for stat, value in values.items()}
+    values: Sequence[float | str] = [""] * len(STATS)
+    if times is not None:
+        low, high, mean = np.round(times, 6).tolist()
+        values = (low, high, mean, mean, round((high - low) / SIGMAS, 6))
+    return {f"time_stats.{op}.{stat}": value for stat, value in zip(STATS, values, strict=True)}
 
 
 class LayerTimes:

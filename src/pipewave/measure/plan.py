@@ -94,11 +94,8 @@ def from_file(path: str | Path, protocol: str = "cold") -> list[Job]:
     """Jobs of a contract cases file (JSON lines): `protocol`, `impl` and `pages` of a case win over the defaults."""
     if not Path(path).is_file():
         raise BadFile(f"plan: {str(path)!r} is none of {', '.join(NAMES)}, and no file of cases", field="plan")
-    jobs = []
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
-        if line.strip():
-            jobs.append(_job_of_line(line, f"{path}:{number}", protocol))
-    return jobs
+    lines = enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1)
+    return [_job_of_line(line, f"{path}:{number}", protocol) for number, line in lines if line.strip()]
 
 
 def _job_of_line(line: str, where: str, protocol: str) -> Job:

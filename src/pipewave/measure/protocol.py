@@ -13,7 +13,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,25 +61,15 @@ def parse_trace(text: str | bytes) -> list[Event]:
     return sorted(events, key=lambda event: event.start_us)
 
 
-def brackets(events: Iterable[Event]) -> list[Bracket]:
+def brackets(events: Sequence[Event]) -> list[Bracket]:
     """Cut a sorted event list into brackets; spins pair up first with second, third with fourth, and so on. Raises
     ValueError on an odd number of spins: one is missing, and no pairing can be trusted.
     """
-    out: list[Bracket] = []
-    inside: list[Event] = []
-    opened: Event | None = None
-    for event in events:
-        is_spin = SPIN in event.name
-        if is_spin and opened is None:
-            opened, inside = event, []
-        elif is_spin and opened is not None:
-            out.append(Bracket(tuple(inside), event.duration_us))
-            opened = None
-        else:
-            inside.append(event)
-    if opened is not None:
-        raise ValueError(f"odd number of spin kernels: {2 * len(out) + 1}")
-    return out
+    spins = [place for place, event in enumerate(events) if SPIN in event.name]
+    if len(spins) % 2:
+        raise ValueError(f"odd number of spin kernels: {len(spins)}")
+    pairs = zip(spins[::2], spins[1::2], strict=True)
+    return [Bracket(tuple(events[first + 1 : last]), events[last].duration_us) for first, last in pairs]
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ def parse(
     quantisation, base = _quantisation(fields, Fields(hub), hf_quant, online), _base(fields)
     _refuse(fields, family)
     reader = LayerReader(fields, family, quantisation, base, 0, LayerKind())
-    spec = _whole(reader, name, model_type, _layers(reader, layer_count(fields, MAX_LAYERS)))
+    spec = _model(reader, name, model_type, _layers(reader, layer_count(fields, MAX_LAYERS)))
     noted = _notes(fields, model_type, frozenset(ignore))
     audio = audio_params(found.audio, reader.hidden) if found.audio else 0
     pooled = spec.pooled or SCORED.search(_architecture(hub)) is not None
@@ -177,7 +177,7 @@ def _layer(reader: LayerReader) -> tuple[Layer, ...]:
     return (Layer(mixers, (*ffns, *extra), extra_norms=norms),)
 
 
-def _whole(reader: LayerReader, name: str, model_type: str, layers: tuple[Layer, ...]) -> ModelSpec:
+def _model(reader: LayerReader, name: str, model_type: str, layers: tuple[Layer, ...]) -> ModelSpec:
     fields, family, hidden = reader.fields, reader.family, reader.hidden
     vocab = fields.integer("vocab_size")
     vocab = fields.integer("draft_vocab_size", vocab) if family.draft_head else vocab

@@ -91,16 +91,16 @@ def _loads(word: str) -> str | tuple[tuple[float, ...], ...]:
 
 @lru_cache(maxsize=256)
 def _skew(balance: Balance, experts: int, ranks: int) -> float:
-    slots, shares = experts + (balance.redundant or 0), []
+    slots = experts + (balance.redundant or 0)
     if slots % ranks:
         raise _bad(f"{experts} experts and {slots - experts} copies: {ranks} ranks must divide their sum")
     if ranks == 1:
         return 1.0
-    for loads in _rows(balance.loads, experts):
-        placed = None if balance.redundant is None else packed(copied(loads, balance.redundant), ranks)
-        held = loads.reshape(ranks, -1).sum(axis=1) if placed is None else placed
-        shares.append(held.max() / held.mean())
-    return float(np.mean(shares))
+    if balance.redundant is None:
+        held = [loads.reshape(ranks, -1).sum(axis=1) for loads in _rows(balance.loads, experts)]
+    else:
+        held = [packed(copied(loads, balance.redundant), ranks) for loads in _rows(balance.loads, experts)]
+    return float(np.mean([one.max() / one.mean() for one in held]))
 
 
 def _rows(loads: str | tuple[tuple[float, ...], ...], experts: int) -> list[Array]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from pipewave.calls.fields import check_whole
 from pipewave.errors import BadInput
 from pipewave.models.precision import Linear
 from pipewave.models.shard import Parallel
@@ -61,9 +62,7 @@ class Lora:
 
     def __post_init__(self) -> None:
         for name in ("rank", "adapters"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 4096:
-                raise BadInput(f"lora {name} = {value!r}: must be an integer from 1 to 4096", field="lora")
+            check_whole(f"lora {name}", getattr(self, name), high=4096, field="lora")
 
 
 def lora_of(text: str) -> Lora:

@@ -307,7 +307,7 @@ def _compressed_precision(weights: Mapping[str, Any], inputs: Any) -> Precision:
     raise UnsupportedModel(f"config_groups weights of {bits} bits, type {kind!r}: not modelled", field="config_groups")
 
 
-def _whole(precision: Precision, experts_only: bool = False) -> Callable[[Mapping[str, Any]], Quantisation]:
+def _one_type(precision: Precision, experts_only: bool = False) -> Callable[[Mapping[str, Any]], Quantisation]:
     """A reader of methods whose name says it all."""
     return lambda section: Quantisation(precision, ignored(section, *KEPT), experts_only=experts_only)
 
@@ -328,15 +328,15 @@ _READERS: dict[str, Callable[[Mapping[str, Any]], Quantisation]] = {
     "compressed-tensors": _compressed,
     **dict.fromkeys(("awq", "awq-marlin", "gptq", "gptq-marlin", "moe-wna16"), weight_only),
     **dict.fromkeys(("auto-round", "intel/auto-round", "inc"), weight_only),
-    "mxfp4": _whole(MXFP4, experts_only=True),
-    "mxfp8": _whole(MXFP8),
+    "mxfp4": _one_type(MXFP4, experts_only=True),
+    "mxfp8": _one_type(MXFP8),
     "bitsandbytes": bitsandbytes,
     "quark": quark,
     "hqq": hqq,
     "fp-quant": fp_quant,
-    "eetq": _whole(integers(8, -1, zeros=False)),
+    "eetq": _one_type(integers(8, -1, zeros=False)),
     "torchao": torchao,
-    "w8a8-int8": _whole(INT8),
-    "w8a8-fp8": _whole(FP8),
+    "w8a8-int8": _one_type(INT8),
+    "w8a8-fp8": _one_type(FP8),
     "w4afp8": _w4afp8,
 }

@@ -80,13 +80,13 @@ def _lines(model: ModelSpec, parallel: Parallel) -> Iterator[Line]:
 
 def _beside(where: str, part: Mixer | Ffn, count: int, parallel: Parallel, dtype: str) -> Iterator[Line]:
     """What a part has beside its matrices."""
-    (name, shape, facts), extra = _told(part), part.extra_params
+    (name, shape, facts), extra = _described(part), part.extra_params
     if isinstance(part, Moe):
         dtype, facts = part.precision.dtype, [f"{part.topk} of {part.experts} a token"]
         maps = 3 if part.gated else 2
         shape = f"{part.experts // parallel.ep} × {maps} × {part.inter // parallel.moe_tp} × {part.hidden}"
     if extra or isinstance(part, Mixer):
-        yield where, name, count, shape, dtype, extra, _held(part, parallel), ", ".join(facts)
+        yield where, name, count, shape, dtype, extra, _other_bytes(part, parallel), ", ".join(facts)
 
 
 def _span(model: ModelSpec, layer: Layer) -> str:
@@ -199,8 +199,8 @@ def blocks(model: ModelSpec, parallel: Parallel = ALONE) -> Blocks:
 
 def _part(model: ModelSpec, part: Mixer | Ffn, parallel: Parallel) -> Part:
     """One part as one rank holds it."""
-    name, shape, facts = _told(part)
-    linears, held, idle, met = part.linears(), _held(part, parallel), 0, 0
+    name, shape, facts = _described(part)
+    linears, held, idle, met = part.linears(), _other_bytes(part, parallel), 0, 0
     if isinstance(part, Moe):
         idle, met = (count * part.expert_params for count in (part.experts - part.topk, part.topk))
     sizes = Counter[str]()  # weights by type
@@ -219,7 +219,7 @@ def _part(model: ModelSpec, part: Mixer | Ffn, parallel: Parallel) -> Part:
     return Part(name, shape, types, params, params - idle, weights, operations, kv, state, ", ".join(facts))
 
 
-def _told(part: Mixer | Ffn) -> tuple[str, str, list[str]]:
+def _described(part: Mixer | Ffn) -> tuple[str, str, list[str]]:
     """What a part is called, its shape, and what else it is known by."""
     if isinstance(part, Mixer):
         return kind_of(part), shape_of(part), facts_of(part)
@@ -233,7 +233,7 @@ def _told(part: Mixer | Ffn) -> tuple[str, str, list[str]]:
     return part.name, "", []
 
 
-def _held(part: Mixer | Ffn, parallel: Parallel) -> float:
+def _other_bytes(part: Mixer | Ffn, parallel: Parallel) -> float:
     """Bytes of one rank outside the matrices that every token meets."""
     if isinstance(part, Moe):
         return part.expert_bytes(parallel.group) + 2 * part.small_params

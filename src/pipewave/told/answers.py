@@ -17,7 +17,7 @@ import numpy as np
 from pipewave.errors import PipewaveError
 from pipewave.physics.demand import Array
 from pipewave.published.answers import DIGITS, deploy
-from pipewave.published.answers import answer as untold
+from pipewave.published.answers import answer as uncorrected
 from pipewave.published.cases import MEASURED, Case, Measured, from_dict
 from pipewave.published.unstated import Stated
 from pipewave.results import Shown
@@ -46,6 +46,7 @@ TIMES = re.compile(r"(ttft|tpot|itl|e2e)_\w+?_ms(?=$|_low$|_high$)")
 AS = {"itl": "tpot"}  # an interval between two tokens is one of those that TPOT is the mean of
 RATES = (RATE, "total_tokens_per_s", "requests_per_s", "output_tokens_per_s_per_gpu")
 STEPS_AS_PREDICTED = "steps, goodput and what happened in each step are as predicted"
+ENDS = {"": 0.0, "_low": -1.0, "_high": 1.0}  # of a figure: the mean, and both ends of its interval
 SLOWEST = {"ttft_p99_ms": "ttft_ms", "tpot_p99_ms": "tpot_ms"}  # move as their means do
 
 
@@ -56,16 +57,16 @@ class Figures:
     answer: Answer
     slopes: Mapping[str, Array]  # [cause]
     parts: Mapping[str, Array]  # [latent]
-    place: Array
-    kin: tuple[Any, ...]  # software and model
+    place: Array  # of its load
+    siblings: tuple[Any, ...]  # software and model, which siblings have in common
 
 
 @lru_cache(maxsize=1024)
 def figures(case: Case) -> Figures:
     """Ask a case as it is and with each cause a little slower. Raises what answering it raises."""
     if case.mode == "estimate" and not case.spread:  # priced at once; what it hinges on shows where it is simulated
-        return replace(figures(replace(case, spread=SLIGHT)), answer=untold(case))
-    return measured_by(case, lambda pace: untold(case, None, pace))
+        return replace(figures(replace(case, spread=SLIGHT)), answer=uncorrected(case))
+    return measured_by(case, lambda pace: uncorrected(case, None, pace))
 
 
 def measured_by(case: Case, run: Callable[[Pace], Answer]) -> Figures:
@@ -158,7 +159,7 @@ def learn(told: Sequence[Measured]) -> tuple[Learned | None, list[str]]:
 
 def point(found: Figures, name: str, run: int) -> tuple[Any, ...]:
     """A figure of a run, as `Points.of` takes it."""
-    return found.slopes[name], found.parts[name], found.place, run, *found.kin
+    return found.slopes[name], found.parts[name], found.place, run, *found.siblings
 
 
 def answer(case: Case) -> dict[str, Any]:
@@ -168,10 +169,10 @@ def answer(case: Case) -> dict[str, Any]:
     """
     bare = replace(case, told=())
     if not case.told:
-        return untold(bare)
+        return uncorrected(bare)
     learned, refused = learn(case.told)
     if learned is None:
-        found = untold(bare)
+        found = uncorrected(bare)
         return found | {"notes": [*found["notes"], *refused]}
     asked = figures(bare)
     notes = [*asked.answer["notes"], *refused, *learned.sentences()]
@@ -206,10 +207,9 @@ def corrected_estimate(found: Estimate, case: Mapping[str, Any], told: Sequence[
     if learned is None:
         return replace(found, notes=(*found.notes, *notes))
     each = off_by(figures(asked), learned)
-    times: dict[str, Any] = {}
-    for name, ours in (("prefill_ms", "ttft_ms"), ("tpot_ms", "tpot_ms"), ("e2e_ms", "e2e_ms")):
-        for side, end in (("", 0.0), ("_low", -1.0), ("_high", 1.0)):
-            times[name + side] = getattr(found, name) * _factor(each, ours, end)
+    means = {"prefill_ms": "ttft_ms", "tpot_ms": "tpot_ms", "e2e_ms": "e2e_ms"}
+    times: dict[str, Any] = {name + side: getattr(found, name) * _factor(each, ours, end)
+                             for name, ours in means.items() for side, end in ENDS.items()}  # fmt: skip
     rate = found.output_tokens_per_s * found.e2e_ms / times["e2e_ms"]
     return replace(found, **times, output_tokens_per_s=rate, notes=(*found.notes, *notes))
 
@@ -242,7 +242,7 @@ def corrected_run(
         if match := TIMES.match(name):
             middle, side = match.group(), name[match.end() :]
             figure = f"{AS.get(match.group(1), match.group(1))}_ms"
-            out[name] = found[middle] * _factor(each, figure, {"_low": -1.0, "_high": 1.0}.get(side, 0.0))
+            out[name] = found[middle] * _factor(each, figure, ENDS[side])
     return {**out, "notes": [*notes, STEPS_AS_PREDICTED]}
 
 

@@ -81,29 +81,31 @@ def check(results: Sequence[str], baseline: Sequence[str], **deployment: Any) ->
     """
     new, old = runs_of(results), runs_of(baseline)
     given = {name: value for name, value in deployment.items() if value is not None}
-    pairs: list[tuple[Means, Means]] = []
-    notes = []
-    for number, run in enumerate(new):
-        near = [one for one in old if all(abs(math.log(run[name] / one[name])) < NEAR for name in ("isl", "osl"))]
-        alike = [one for one in near if all(run.get(name) == one.get(name) for name in LOAD)]
-        if alike:
-            names = [name for name in BETWEEN_RUNS if all(one.get(name) for one in alike)]
-            pairs.append(({name: statistics.geometric_mean(one[name] for one in alike) for name in names}, run))
-        elif {"model", "gpu"} <= given.keys():
-            pairs.append((_expected(run, old, given), run))
-            notes.append(f"result {number + 1}: the baseline has no such load; compared with what it predicts there")
-        else:
-            notes.append(f"result {number + 1}: the baseline has no such load; with --model and --gpu it is predicted")
-    changes = changes_of(pairs)
+    sides = [_before(run, old, given) for run in new]
+    changes = changes_of([(before, run) for (before, _), run in zip(sides, new, strict=True) if before])
+    absent = ((number, said) for number, (_, said) in enumerate(sides, 1) if said)
+    notes = [f"result {number}: the baseline has no such load; {said}" for number, said in absent]
     if not changes:
         raise BadInput("; ".join(notes) or "baseline and results hold no figure in common", field="baseline")
     if odd := [one for one in changes if not 1 / UNITS < one.slower < UNITS]:
-        raise BadInput(
-            f"{odd[0].figure}: {odd[0].slower:.2g} times the baseline's; are both in ms?", field=odd[0].figure
-        )
+        figure, times = odd[0].figure, odd[0].slower
+        raise BadInput(f"{figure}: {times:.2g} times the baseline's; are both in ms?", field=figure)
     if min(one.band for one in changes) > BLIND:
         notes.append("a slow-down by 15 % may be missed: give results of three loads")
     return Verdict(changes, tuple(notes))
+
+
+def _before(run: Run, baseline: Sequence[Run], deployment: Mapping[str, Any]) -> tuple[Means, str]:
+    """What a run is compared with: means of earlier runs of its load, else what these predict there, and a note on it.
+    Nothing without the deployment's model and GPU.
+    """
+    near = [one for one in baseline if all(abs(math.log(run[name] / one[name])) < NEAR for name in ("isl", "osl"))]
+    if alike := [one for one in near if all(run.get(name) == one.get(name) for name in LOAD)]:
+        names = [name for name in BETWEEN_RUNS if all(one.get(name) for one in alike)]
+        return {name: statistics.geometric_mean(one[name] for one in alike) for name in names}, ""
+    if {"model", "gpu"} <= deployment.keys():
+        return _expected(run, baseline, deployment), "compared with what it predicts there"
+    return {}, "with --model and --gpu it is predicted"
 
 
 def changes_of(pairs: Sequence[tuple[Means, Means]]) -> tuple[Change, ...]:

@@ -83,7 +83,7 @@ NO_STEP = "steps without a name"
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class TracedCall:
     """One call as it ran: µs, predicted µs (None without a prediction) and recoverable µs where those count."""
 
     step: Step | None
@@ -116,7 +116,7 @@ class Sum:
         self.predicted_us = (self.predicted_us or 0.0) + (predicted_us or 0.0) if known else None
 
 
-def sums(calls: Iterable[Ran], key: Callable[[Ran], Any]) -> dict[Any, Sum]:
+def sums(calls: Iterable[TracedCall], key: Callable[[TracedCall], Any]) -> dict[Any, Sum]:
     """Sums by key, in the order in which the keys first ran; a key that is a text is the name."""
     found: dict[Any, Sum] = {}
     for one in calls:
@@ -126,13 +126,13 @@ def sums(calls: Iterable[Ran], key: Callable[[Ran], Any]) -> dict[Any, Sum]:
     return found
 
 
-def leaves(calls: Sequence[Ran]) -> list[dict[str, Any]]:
+def leaves(calls: Sequence[TracedCall]) -> list[dict[str, Any]]:
     """The leaves of the tree as JSON has them, in the order in which they first ran. `path`: kind of step, layer where
     any is known, operator, kernel; `counted`: they rest on no assumption; `family` is None where nothing predicts.
     """
     layered = any(one.layer is not None for one in calls)
 
-    def place(one: Ran) -> tuple[tuple[str, ...], str | None, bool]:
+    def place(one: TracedCall) -> tuple[tuple[str, ...], str | None, bool]:
         layer = (_layer(one),) if layered else ()
         return (said(one.step), *layer, one.operator, short(one.kernel)), one.family, one.counted
 
@@ -141,12 +141,12 @@ def leaves(calls: Sequence[Ran]) -> list[dict[str, Any]]:
             for (path, family, counted), total in sums(calls, place).items()]  # fmt: skip
 
 
-def by_operator(calls: Iterable[Ran]) -> tuple[Sum, ...]:
+def by_operator(calls: Iterable[TracedCall]) -> tuple[Sum, ...]:
     """Longest first."""
     return tuple(sorted(sums(calls, lambda one: one.operator).values(), key=lambda row: -row.measured_us))
 
 
-def by_layer(calls: Sequence[Ran]) -> tuple[Sum, ...]:
+def by_layer(calls: Sequence[TracedCall]) -> tuple[Sum, ...]:
     """In order, what belongs to no layer last; none where no layer is known."""
     if all(one.layer is None for one in calls):
         return ()
@@ -154,7 +154,7 @@ def by_layer(calls: Sequence[Ran]) -> tuple[Sum, ...]:
     return tuple(sums(ordered, _layer).values())
 
 
-def _layer(one: Ran) -> str:
+def _layer(one: TracedCall) -> str:
     return NO_LAYER if one.layer is None else f"layer {one.layer}"
 
 

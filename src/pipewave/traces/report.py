@@ -17,7 +17,7 @@ from pipewave.prediction.answers import Prediction
 from pipewave.prediction.api import predict
 from pipewave.prediction.notes import said_of
 from pipewave.results import Shown
-from pipewave.traces.entry import Entry, Ran, UnpredictedKernel, by_layer, by_operator, leaves
+from pipewave.traces.entry import Entry, TracedCall, UnpredictedKernel, by_layer, by_operator, leaves
 from pipewave.traces.group import Group, Shapes, Where
 from pipewave.traces.idle import Idle, idle, paced
 from pipewave.traces.kernel_names import short
@@ -61,7 +61,7 @@ class Report(Shown):
     steps: int = 1
     idle: Idle | None = None
     losses: tuple[Loss, ...] = ()  # of the wall clock, largest first
-    ran: tuple[Ran, ...] = ()
+    ran: tuple[TracedCall, ...] = ()
     notes: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()  # of the notes, those that must be read first
     _TABLE: ClassVar[str] = "calls"
@@ -186,12 +186,12 @@ def _doubts(trace: Trace, entries: Sequence[Entry], gpu: GPU) -> Iterator[str]:
         yield f"{names}: {share:.0%} of the time, faster than {gpu.name} can be; another model, split, cache or GPU ran"
 
 
-def _ran(trace: Trace, one: Group, layer: int | None, entry: Entry | None) -> Ran:
+def _ran(trace: Trace, one: Group, layer: int | None, entry: Entry | None) -> TracedCall:
     known = (trace.step(one.head.step), layer, entry.name if entry else one.role, one.head.name, one.measured_us)
     if entry is None:
-        return Ran(*known, one.family)
+        return TracedCall(*known, one.family)
     lost = entry.recoverable_us if entry.counted else 0.0
-    return Ran(*known, one.family, entry.latency_us, lost, entry.counted)
+    return TracedCall(*known, one.family, entry.latency_us, lost, entry.counted)
 
 
 def _entry(shape: Shaped, members: Sequence[Group], found: Prediction) -> Entry:

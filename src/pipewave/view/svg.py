@@ -194,9 +194,9 @@ def frame(
     xs: Sequence[float], ys: Sequence[float], names: tuple[str, str], *, log: bool | None = None, zero: bool = False
 ) -> Frame:
     """Axes around points, in the usual place; logarithmic where values are far apart, unless `log` says it."""
-    logs = (min(each) > 0 and max(each) / min(each) > FAR if log is None else log for each in (xs, ys))
-    x = Axis.over(xs, 64, WIDTH - 12, log=next(logs))
-    return Frame(x, Axis.over(ys, 300, 26, log=next(logs), zero=zero), *names)
+    x_log, y_log = (min(each) > 0 and max(each) / min(each) > FAR if log is None else log for each in (xs, ys))
+    x, y = Axis.over(xs, 64, WIDTH - 12, log=x_log), Axis.over(ys, 300, 26, log=y_log, zero=zero)
+    return Frame(x, y, *names)
 
 
 HEIGHT = 344.0
