@@ -127,8 +127,7 @@ def fingerprint(path: str | Path, *words: str) -> str:
     digest = hashlib.sha256("\0".join(words).encode())
     try:
         with Path(path).open("rb") as file:
-            while piece := file.read(READING):
-                digest.update(piece)
+            hashlib.file_digest(file, lambda: digest)
     except OSError as error:
         raise BadFile(f"{path}: {cause(error)}", field="cases") from error
     return digest.hexdigest()[:16]

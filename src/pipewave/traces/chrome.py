@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import Any
 
 from pipewave.errors import BadFile
-from pipewave.traces.trace import INPUT, WAITS, At, Dims, Kernel, Op, Span, Step, Trace, bad, named, open_at, step_of
+from pipewave.traces.trace import INPUT, WAITS, At, Kernel, Op, Span, Step, Trace, bad, dims_of, named, open_at, step_of
 
 LARGEST_VALUE = 32 << 20  # characters of one event, or of one entry beside the events
 SPACE = re.compile(r"[ \t\r\n]*")
@@ -227,13 +227,6 @@ def _finite(value: Any) -> float | None:
     return float(value) if number else None
 
 
-def _integers(values: Any) -> Dims:
-    if not isinstance(values, (list, tuple)):
-        return ()
-    whole = all(isinstance(v, int) and not isinstance(v, bool) and 0 <= v < 1 << 50 for v in values)
-    return tuple(values) if whole else ()
-
-
 def _texts(values: Any) -> tuple[str, ...]:
     return tuple(value if isinstance(value, str) else "" for value in values) if isinstance(values, list) else ()
 
@@ -244,7 +237,7 @@ def _op(event: Event) -> Op:
     return Op(
         number if isinstance(number, int) else -1,
         _name(event),
-        tuple(map(_integers, dims)) if isinstance(dims, list) else (),
+        tuple(map(dims_of, dims)) if isinstance(dims, list) else (),
         _texts(args.get("Input type", args.get("Input types"))),
         _texts(args.get("Concrete Inputs")),
     )
@@ -261,8 +254,8 @@ def _kernel(
         name,
         start,
         duration,
-        _integers(args.get("grid")),
-        _integers(args.get("block")),
+        dims_of(args.get("grid")),
+        dims_of(args.get("block")),
         stream if isinstance(stream, int) else 0,
         ops,
         bisect_right(steps, call.start_us if call else start, key=START) - 1,

@@ -8,6 +8,7 @@ names of ranges, engines write layers and steps; operand types are in neither, s
 
 from __future__ import annotations
 
+import json
 import re
 import sqlite3
 from bisect import bisect_right
@@ -17,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pipewave.traces.trace import INPUT, WAITS, At, Dims, Kernel, Op, Span, Step, Trace, bad, named, open_at, step_of
+from pipewave.traces.trace import INPUT, WAITS, At, Kernel, Op, Span, Step, Trace, bad, dims_of, named, open_at, step_of
 
 MAGIC = b"SQLite format 3\0"
 KERNELS, RUNTIME, STRINGS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "StringIds"
@@ -134,8 +135,8 @@ def _kernel(
         row["name"],
         start,
         end - start,
-        _dims(row, "grid"),
-        _dims(row, "block"),
+        dims_of([row[f"grid{axis}"] for axis in "XYZ"]),
+        dims_of([row[f"block{axis}"] for axis in "XYZ"]),
         row["streamId"] if isinstance(row["streamId"], int) else 0,
         tuple(op for text in within if (op := _operator(text)) is not None),
         bisect_right(steps, call.start_us if call else start, key=lambda step: step.start_us) - 1,
@@ -151,27 +152,16 @@ def _us(value: Any) -> float | None:
     return value / 1e3 if isinstance(value, int) and 0 <= value < 1 << 62 else None
 
 
-def _dims(row: Row, name: str) -> Dims:
-    found = tuple(row[f"{name}{axis}"] for axis in "XYZ")
-    return found if all(isinstance(size, int) and 0 <= size < 1 << 40 for size in found) else ()
-
-
 @lru_cache(maxsize=65536)
 def _operator(text: str) -> Op | None:
     """The operator of PyTorch that a range names, None where it names none."""
     match = TORCH.match(text[:4096])
-    return Op(-1, match[1], tuple(_sizes(match[2]))) if match else None
-
-
-def _sizes(text: str) -> Iterator[Dims]:
-    """`[[4, 1024], [], [[2], [2]]]`: sizes of each argument; those of a list of tensors are none."""
-    depth, numbers, deep = 0, "", False
-    for character in text:
-        depth += (character == "[") - (character == "]")
-        deep |= depth > 2
-        if character == "[" and depth == 2:
-            numbers, deep = "", False
-        elif character == "]" and depth == 1:
-            yield () if deep else tuple(int(number[:15]) for number in re.findall(r"\d+", numbers))
-        else:
-            numbers += character
+    if match is None:
+        return None
+    try:
+        sizes = json.loads(
+            match[2]
+        )  # of each argument: [[4, 1024], [], [[2], [2]]]; of a list of tensors none are read
+    except (ValueError, RecursionError):
+        sizes = []
+    return Op(-1, match[1], tuple(map(dims_of, sizes)))

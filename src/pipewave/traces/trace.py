@@ -51,6 +51,14 @@ class Trace:
         return self.steps[number] if number >= 0 else None
 
 
+def dims_of(values: Any) -> Dims:
+    """Sizes as a record lists them; none where it lists anything else."""
+    if not isinstance(values, (list, tuple)):
+        return ()
+    whole = all(isinstance(v, int) and not isinstance(v, bool) and 0 <= v < 1 << 50 for v in values)
+    return tuple(values) if whole else ()
+
+
 def bad(source: str, message: str) -> BadFile:
     """What is wrong with a file."""
     return BadFile(f"{source}: {message}", field="file")
@@ -88,19 +96,20 @@ class At(NamedTuple):
 
 def open_at(spans: Iterable[Span], moments: Iterable[At]) -> dict[Any, tuple[Any, ...]]:
     """What is open on a moment's own thread, outermost first, by the moment's key. One sweep a thread."""
-    threads: dict[Any, list[Span]] = defaultdict(list)
-    for span in spans:
-        threads[span.thread].append(span)
-    waiting: dict[Any, list[At]] = defaultdict(list)
+    threads: dict[Any, list[Span | At]] = defaultdict(list)
     for moment in moments:
-        waiting[moment.thread].append(moment)
+        threads[moment.thread].append(moment)
+    for span in spans:
+        if span.thread in threads:
+            threads[span.thread].append(span)
     found: dict[Any, tuple[Any, ...]] = {}
-    for thread, asked in waiting.items():
-        begun, stack, at = sorted(threads[thread], key=lambda span: (span.start_us, -span.end_us)), list[Span](), 0
-        for moment in sorted(asked, key=lambda moment: moment.start_us):
-            while at < len(begun) and begun[at].start_us <= moment.start_us:
-                stack = [*(span for span in stack if span.end_us >= begun[at].start_us), begun[at]]
-                at += 1
-            stack = [span for span in stack if span.end_us >= moment.start_us]
-            found[moment.key] = tuple(span.what for span in stack)
+    for both in threads.values():
+        both.sort(key=lambda one: (one.start_us, 0, -one.end_us) if isinstance(one, Span) else (one.start_us, 1, 0.0))
+        stack: list[Span] = []
+        for one in both:
+            stack = [span for span in stack if span.end_us >= one.start_us]
+            if isinstance(one, Span):
+                stack.append(one)
+            else:
+                found[one.key] = tuple(span.what for span in stack)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -68,12 +69,11 @@ def _step_facts(runner: Runner, batches: dict[str, Batch]) -> dict[str, Any]:
 
 def _placed(parts: Sequence[Part]) -> list[dict[str, Any]]:
     """Kernels of a step in launch order, equal ones of all layers together, then its gaps, one after another."""
-    kept, start, rows = ("name", "family", "stage", "count", "each_us", "basis"), 0.0, []
-    for part in parts:
-        row = {name: getattr(part, name) for name in kept} | {"duration_us": part.total_us, "start_us": start}
-        rows.append(row | {"bound": GAP if part.family == GAP else part.bound})
-        start += part.total_us
-    return rows
+    kept = ("name", "family", "stage", "count", "each_us", "basis")
+    starts = accumulate((part.total_us for part in parts), initial=0.0)
+    return [{name: getattr(part, name) for name in kept} | {"duration_us": part.total_us, "start_us": start,
+            "bound": GAP if part.family == GAP else part.bound}
+            for part, start in zip(parts, starts, strict=False)]  # fmt: skip
 
 
 def _pipes(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
