@@ -1,4 +1,4 @@
-"""What a kernel call is: a frozen value whose every field is checked on construction, and what each field may hold.
+"""Base class of kernel calls, frozen values whose every field is checked on construction, and rules of fields.
 
 A call holds numbers about one launch (or one fused operation) and nothing about a GPU. Sizes are in elements, `bytes`
 in bytes. A call that exists is well formed. Rules of fields are said once and checked everywhere: in calls, case

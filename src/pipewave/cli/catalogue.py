@@ -1,4 +1,4 @@
-"""`pipewave gpus`, `engines`, `model` and `accuracy`: what is known, how well, and what a model is made of."""
+"""`pipewave gpus`, `engines`, `model` and `accuracy`: known GPUs and engines, layers of a model, errors of the nets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers as text, files of cases as streams (- is standard input or output), and what is told beside an answer."""
+"""Prints answers, streams files of cases (- is standard input or output), shows progress on standard error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker's profile as Dynamo's planner reads it (`profile_results_dir`), which its profiler measures for hours.
+"""Prefill and decode sweeps of a worker as Dynamo's planner reads them (`profile_results_dir`), predicted.
 
     <folder>/selected_prefill_interpolation/raw_data.npz   prefill_isl, prefill_ttft (ms), prefill_thpt_per_gpu
             /selected_decode_interpolation/raw_data.npz    x_kv_usage, y_context_length, z_itl (ms), z_thpt_per_gpu,

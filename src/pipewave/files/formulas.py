@@ -1,4 +1,4 @@
-"""Numbers as rows of formulas: arithmetic in Python's words, whose names are other terms or what the reader knows.
+"""Formulas in JSON files: Python arithmetic over other terms and over values that the caller supplies.
 
 Rows are files of the package, which a checksum guards; nothing that a user writes is read here.
 """

@@ -1,4 +1,4 @@
-"""JSON as it enters and leaves the package: objects in files, and answers as text, in which a number must be one."""
+"""JSON in and out: objects read from files, and answers as text, which refuses NaN and infinity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays with a description in one safetensors file, sealed by a checksum over both: whole, or refused.
+"""Arrays and a JSON description in one safetensors file, with a checksum over both: whole, or refused.
 
 The checksum covers the description and every array's name, type, shape and bytes, so no edit of the header passes.
 """

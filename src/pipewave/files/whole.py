@@ -1,4 +1,4 @@
-"""Files read whole, and written whole: beside their place first, and moved there once they are complete.
+"""Atomic writes (to a temporary file, then renamed), resumable output of lines, and reads of whole files.
 
 A kill leaves the file that was there before, and beside it the unfinished one, which a resumed run continues.
 """

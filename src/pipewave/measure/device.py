@@ -1,4 +1,4 @@
-"""Where jobs run: a CUDA GPU, or a fake one for rehearsals."""
+"""Devices that jobs are measured on: a CUDA GPU, or a fake one for rehearsals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop: what is left to do, batch by batch, each stored as rows before the next begins."""
+"""Measures what is left of a list of jobs, batch by batch, each stored as rows before the next begins."""
 
 from __future__ import annotations
 

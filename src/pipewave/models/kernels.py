@@ -1,4 +1,4 @@
-"""A batch through one pipeline stage as kernel calls: nothing is dropped, nothing is predicted here."""
+"""Kernel calls that one rank of a pipeline stage launches for a batch, in order; nothing is predicted here."""
 
 from __future__ import annotations
 

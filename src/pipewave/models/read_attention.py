@@ -1,4 +1,4 @@
-"""Reads the attention or the recurrence of one layer: rows of `data/model_parts.json`, of the kind that fields tell."""
+"""Reads the attention or the recurrence of one layer, by the row of `data/model_parts.json` for its kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a model is cut over GPUs, and which cuts it does not allow."""
+"""Tensor, pipeline, expert and data parallelism: which splits a model allows, weight and cache bytes of a rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernels of a pipeline stage have in common: layout, batch, and how a part of a layer names its calls."""
+"""Shared by the kernels of a pipeline stage: layout, batch, and makers of products, norms and collectives."""
 
 from __future__ import annotations
 

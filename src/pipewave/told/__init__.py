@@ -1,4 +1,4 @@
-"""Told: results that were measured of a deployment, or of its siblings, correct every other answer about it.
+"""Benchmark results of a deployment, or of its siblings, correct other answers about it.
 
 `answer` is `pipewave.published.answers.answer` for cases that are `told` something.
 """

@@ -1,4 +1,4 @@
-"""Answers corrected by what is told of their deployment: of cases, of `pw.serve`, and of `estimate` and `serve`.
+"""Answers corrected by measured runs of their deployment: of cases, `pw.serve`, `estimate` and `serve`.
 
 How the figures of an answer move with every cause is one more run for each, a little slower (`figures`).
 """
@@ -52,11 +52,11 @@ SLOWEST = {"ttft_p99_ms": "ttft_ms", "tpot_p99_ms": "tpot_ms"}  # move as their 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Figures:
-    """A case's answer, and for each figure its slopes (d log figure / d log pace) and the latents that it is off by."""
+    """A case's answer, and how each of its figures moves with the pace of each cause and with each latent."""
 
     answer: Answer
-    slopes: Mapping[str, Array]  # [cause]
-    parts: Mapping[str, Array]  # [latent]
+    slopes: Mapping[str, Array]  # [cause] d log figure / d log pace
+    parts: Mapping[str, Array]  # [latent] d log figure / d latent
     place: Array  # of its load
     siblings: tuple[Any, ...]  # software and model, which siblings have in common
 

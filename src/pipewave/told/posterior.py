@@ -1,4 +1,4 @@
-"""What told figures say of others: a normal law over causes and what they leave open, conditioned in closed form.
+"""Gaussian posterior, in closed form, of what predictions are off by, given measured figures of some runs.
 
 A run may be spoiled (throttled, shared, another program at the same time): a few in a hundred of those published are.
 Each told run is either sound or spoiled, and an answer is the mean over all ways to take them, by their weight; of more

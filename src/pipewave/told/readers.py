@@ -1,4 +1,4 @@
-"""Result files of benchmarks as told runs: what `formats.yaml` says of each tool, applied to what a file holds."""
+"""Reads result files of benchmarks as measured runs, by each tool's names of fields in `formats.yaml`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model's kernels of a step matched with those of a trace: the best order-preserving match."""
+"""Matches a model's kernels of a step with those of a trace: a weighted longest common subsequence."""
 
 from __future__ import annotations
 

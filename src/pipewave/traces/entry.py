@@ -1,4 +1,4 @@
-"""Rows of a report: calls with their predictions, kernels without one, and sums of time over operators and layers."""
+"""Rows of a report: calls with their predictions, kernels without one, and times summed by operator and layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One trace from file to report."""
+"""From a trace to its report: calls from recorded operators, else from the model, then predictions."""
 
 from __future__ import annotations
 

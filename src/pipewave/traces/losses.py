@@ -1,4 +1,4 @@
-"""What the wall clock of a trace went to beside useful work, largest first, and what wins it back.
+"""Where the wall clock of a trace went beside useful work, largest loss first, and a remedy for each.
 
 Idle time by cause is that of `idle`. Collectives and copies count where nothing else ran. Of kernels: padded tokens,
 batches too small to use the weights that they read, kernels that are all slow alike (the clock), and the one call that

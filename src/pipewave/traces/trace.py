@@ -1,4 +1,4 @@
-"""A profiler's record of one run as a value, and which ranges of a host thread were open at each launch."""
+"""A profiler's trace as a value, and which ranges were open on a host thread at each launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an answer says, whatever shows it: a terminal, an HTML report or a Markdown file."""
+"""Blocks of an answer that a terminal, an HTML report or a Markdown file shows: facts, tables, charts, notes."""
 
 from __future__ import annotations
 

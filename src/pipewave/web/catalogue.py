@@ -1,4 +1,4 @@
-"""What a page offers to choose from, and a GPU or a model of one's own as it is read."""
+"""Lists that the page offers (GPUs, models, kernels), and the views of a user's own GPU or model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What questions have in common: strict forms, models and GPUs by name, and the command that gives the same answer.
+"""Shared by all questions of the page: strict forms, models and GPUs by name, and the command of the same answer.
 
 A page may name models and GPUs that ship with the library, or send the content of a file: what another page or another
 user of this machine sends here must not make the server read paths.

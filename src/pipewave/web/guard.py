@@ -1,5 +1,5 @@
-"""What stands before every handler: only this machine, only this page, only bodies of a sensible size, strict headers;
-and answers and errors as JSON, whatever characters they hold.
+"""ASGI middleware that lets only this machine and this page in, bounds bodies and sets strict headers; and answers and
+errors as JSON, whatever characters they hold.
 
 A page elsewhere may make a browser send requests here, under this address or under a name that it points here (DNS
 rebinding). So the Host header must be a loopback name, and a request that names an Origin must name this one.

@@ -1,4 +1,4 @@
-"""The views of the page: the question of each, what answers it, and where; and an answer as JSON without a server."""
+"""Registry of the views: the form of each, its answer and where it runs; answers as JSON without a server."""
 
 from __future__ import annotations
 
