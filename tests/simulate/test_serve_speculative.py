@@ -12,6 +12,7 @@ from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.lora_and_drafts import draft_bytes, drafter
+from pipewave.models.stage import Stage
 from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
 from pipewave.published.unstated import fill
@@ -104,7 +105,7 @@ def test_states_are_kept_for_every_draft() -> None:
     spec = Recurrent(
         "gdn", heads=32, key_heads=16, key_dim=128, value_dim=128, kernel=4, channels=8192, inputs=(), outputs=()
     )
-    view = Deployment(load(LLAMA)).stage(Batch((4,) * 2, (100,) * 2, verify=4))
+    view = Stage(Deployment(load(LLAMA)), Batch((4,) * 2, (100,) * 2, verify=4))
     assert {use.call.phase for use in recurrence(view, spec)} == {"verify"}  # type: ignore[attr-defined]
     assert Linear  # the part's maps do not matter here
 

@@ -11,7 +11,6 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -82,10 +81,8 @@ def yaml(path: Path) -> Any:
 
 def name_of(path: Path) -> str | None:
     """A path below the package's root as the manifest writes it, None for one elsewhere."""
-    for root in (ROOT, ROOT.resolve()):
-        with suppress(ValueError):
-            return path.relative_to(root).as_posix()
-    return None
+    root = next((root for root in (ROOT, ROOT.resolve()) if path.is_relative_to(root)), None)
+    return None if root is None else path.relative_to(root).as_posix()
 
 
 @cache

@@ -42,7 +42,7 @@ class Deployment(Layout):
 
     def by_length(self, batch: Batch, stage: int = 0) -> list[Use]:
         """The kernels that depend on each request's lengths; the three parts together are all of `kernels`."""
-        view = self.stage(batch)
+        view = Stage(self, batch)
         return merge(
             use.times(count)
             for layer, count in self._grouped(stage)
@@ -52,17 +52,13 @@ class Deployment(Layout):
 
     def images(self, count: int) -> list[Use]:
         """Kernels that turn `count` images, each of the tower's own size, into tokens. Raises BadInput without one."""
-        return merge(tower_kernels(self.stage(Batch.of([1], [1])), count))
-
-    def stage(self, batch: Batch) -> Stage:
-        """One rank's view of a batch."""
-        return Stage(self, batch)
+        return merge(tower_kernels(Stage(self, Batch.of([1], [1])), count))
 
     def _grouped(self, stage: int) -> Sequence[tuple[Layer, int]]:
         return self.model.grouped(*self.parallel.stages(len(self.model.layers))[stage])
 
     def _walk(self, batch: Batch, stage: int, *, lengthy: bool) -> Iterator[Use]:
-        view = self.stage(batch)
+        view = Stage(self, batch)
         if stage == 0:
             yield from _embedding(view)
         for layer, count in self._grouped(stage):
@@ -71,7 +67,7 @@ class Deployment(Layout):
                 yield use.times(count)
 
     def _exit(self, batch: Batch, stage: int) -> Iterator[Use]:
-        view = self.stage(batch)
+        view = Stage(self, batch)
         yield from _head(view) if stage == self.parallel.pp - 1 else _handover(view)
 
 
