@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
 import pipewave as pw
 from pipewave.cli import build
 from pipewave.errors import BadInput
-from pipewave.published.find_rate import NEAR, FoundRate
+from pipewave.published.find_rate import NEAR, SURE, FoundRate
+from pipewave.published.find_rate import find_rate as largest_rate
+from pipewave.simulate.interval import Uncertainty
 from pipewave.simulate.report import Limit
+from pipewave.simulate.simulation import Record
 from tests.command_line import CliRunner
 
 CASE = {"input_len": 256, "output_len": 8, "max_num_seqs": 8, "spread": 0.2}
@@ -91,3 +97,22 @@ def test_runs_say_whether_they_keep_up() -> None:
     served = float(flooded.removeprefix("saturated: ").split(" ")[0])
     assert served == pytest.approx(most, rel=0.05)
     assert "no steady state" in pw.serve(**case, rate=0.5 * most, requests=3)["verdict"]
+
+
+@pytest.mark.parametrize("limits", [(), (Limit("ttft_ms", 1e9),)])
+def test_search_ends_where_every_run_seems_to_keep_up(limits: tuple[Limit, ...]) -> None:
+    """A deployment of which no run is long enough to show that its queue grows, done with ten a second."""
+    names = {"model": "M", "gpu": "G", "gpus": 1, "engine": "E"}
+    engines = SimpleNamespace(uncertain=Uncertainty(0.1, "vllm", version_given=True), names=lambda: names)
+
+    def load(rate: float, count: int) -> Any:
+        done = np.arange(1, count + 1) / 10.0
+        record = Record(done - 0.05, done, np.zeros(count))
+        steady = ({"ttft_mean_ms": 1.0, "tpot_mean_ms": 1.0, "e2e_mean_ms": 2.0}, False)
+        return SimpleNamespace(
+            engines=engines, traffic=range(count), run=lambda: record, steady_figures=lambda scale: steady, all_notes=[]
+        )
+
+    answer = largest_rate(cast(Any, load), limits)
+    assert 0.9 * SURE * answer.capacity_per_s < answer.rate_per_s <= SURE * answer.capacity_per_s
+    assert answer.bound_by == "capacity"

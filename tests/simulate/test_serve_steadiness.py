@@ -46,3 +46,31 @@ def test_requests_all_at_once_are_no_steady_state() -> None:
     found = steadiness(record, Traffic(np.zeros(4), np.full(4, 8), np.full(4, 2)))
     assert (found.steady, found.overloaded) == (False, False)
     assert found.verdict.endswith("all come at once")
+
+
+def queued(seed: int, load: float, *, seats: int = 40, count: int = 1000) -> Steadiness:
+    """Poisson arrivals at a server whose step of n requests takes 1 + n / 20, and makes a token of each of `seats`."""
+    rng, tokens = np.random.default_rng(seed), 10
+    come = np.cumsum(rng.exponential(tokens * (1 + seats / 20) / seats / load, count))
+    first, done, running, now, sent = np.zeros(count), np.zeros(count), list[list[int]](), 0.0, 0
+    while sent < count or running:
+        while sent < count and come[sent] <= now and len(running) < seats:
+            running.append([sent, tokens])
+            sent += 1
+        now = now + 1 + len(running) / 20 if running else come[sent]
+        for one in running:
+            first[one[0]] = first[one[0]] or now
+            done[one[0]], one[1] = now, one[1] - 1
+        running = [one for one in running if one[1]]
+    return steadiness(Record(first, done, come), Traffic(come, np.full(count, 8), np.full(count, tokens)))
+
+
+@pytest.mark.parametrize(("load", "overloaded", "wrong"), [(0.6, False, 0), (0.85, False, 0), (1.15, True, 1)])
+def test_chance_overloads_no_server_and_saves_none(load: float, overloaded: bool, wrong: int) -> None:
+    found = [queued(seed, load).overloaded for seed in range(20)]
+    assert sum(one is not overloaded for one in found) <= wrong
+
+
+def test_batch_that_still_fills_is_too_short_to_tell_and_no_overload() -> None:
+    found = [queued(seed, 0.8, seats=400, count=400) for seed in range(20)]
+    assert not any(one.overloaded for one in found)

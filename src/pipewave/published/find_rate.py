@@ -21,7 +21,7 @@ NEAR = 0.01  # how far apart the rates are between which a limit is crossed
 TURNS, FEWEST, MOST = 12, 600, 20_000  # requests of a run for each that is in flight, and at least and at most
 FLOOD = 3  # rounds of requests in flight of the run that tells how many are done a second at most
 STEPS = (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1, 1.3)  # of the curve, over the largest rate that is kept up with
-LEAST = 1e-3  # of that rate, below which no rate is looked for
+LEAST, SURE = 1e-3, 4.0  # of that rate: below which none is looked for, and above which none is kept up with
 SHOWN = ("requests_per_s", "output_tokens_per_s", "ttft_mean_ms", "ttft_p50_ms", "ttft_p90_ms", "ttft_p99_ms",
          "tpot_mean_ms", "tpot_p50_ms", "tpot_p90_ms", "tpot_p99_ms", "e2e_mean_ms")  # fmt: skip
 Load = Callable[[float, int], Deployed]
@@ -130,6 +130,7 @@ class _Search:
             ends = interval_ends(plain.figures, uncertain, figures)
             figures = {name: ends.get(name + ("_high" if sign > 0 else "_low"), one) for name, one in figures.items()}
             late = late if sign > 0 else late and plain.saturated
+        late = late or rate > SURE * self.capacity  # more than are done, however few a run holds
         above = over(figures, self.limits) if self.limits else -math.inf
         point = Point(rate, figures, math.inf if late else above, late)
         if not sign:

@@ -27,10 +27,8 @@ TIMES = ("ttft_ms", "tpot_ms", "e2e_ms")
 Mask = NDArray[np.bool_]
 EDGE = 0.1  # of open-loop requests, at either end
 DIGITS = 4
-OVERLOAD, CHANCE = 0.05, 4.0  # growth of requests in the system over arrivals, and in standard deviations of a count
+EARLY, BEHIND, QUICK = 0.25, 0.02, 1  # share of a run that fills it; growth of a queue over arrivals; a percentile
 TURNS = 4.0  # times that the mean request takes, after which the first ones have left
-
-
 MEAN = "mean"
 LEAST = 1e-6  # of a time over its limit, where nothing is limited
 
@@ -186,7 +184,7 @@ class Steadiness:
     overloaded: bool  # requests come faster than they are done: waits grow as long as they come
     steady: bool  # it keeps up, and long enough for the first requests to have left
     requests: int = 0  # of a run that is long enough to tell; 0 where no number of them is
-    arrivals_per_s: float = 0.0  # over the second half of the time in which requests come; 0 where all come at once
+    arrivals_per_s: float = 0.0  # after the first quarter of the time in which requests come; 0 where all come at once
     served_per_s: float = 0.0  # over the whole run
 
     @property
@@ -202,30 +200,31 @@ class Steadiness:
 
 
 def steadiness(record: Record, traffic: Traffic) -> Steadiness:
-    """Compare arrivals with completions over the second half of the time in which requests come.
+    """Compare arrivals with first tokens and with completions, after the first quarter of the time in which they come.
 
-    Overloaded is an open loop whose requests in the system grow by more than a twentieth of the arrivals and by more
-    than chance explains (four standard deviations of a Poisson count). A closed loop cannot be; it is steady after
-    two rounds, an open one when requests come for at least four times as long as the mean one takes.
+    Overloaded is an open loop whose queue grows by more than a fiftieth of the arrivals, or whose requests in the
+    system grow by more than a batch that fills would explain, each beyond chance (the standard deviation of a Poisson
+    count by Gehrels, 1986). Where a step takes `a + b n` for n requests, n grows at load 1 by the share that a request's time alone is
+    of the time it takes; alone are those that were quickest a token. A closed loop cannot be overloaded; it is steady
+    after two rounds, an open one when requests come for at least four times as long as the mean one takes.
     """
-    arrived, done = np.sort(record.arrival_s), np.sort(record.done_s)
-    middle, last = 0.5 * (arrived[0] + arrived[-1]), arrived[-1]
-    span = float(last - middle)
-    if not span:
+    arrived, first, done = (np.sort(times) for times in (record.arrival_s, record.first_s, record.done_s))
+    begin, last = (1.0 - EARLY) * arrived[0] + EARLY * arrived[-1], arrived[-1]
+    if last == arrived[0]:
         return Steadiness(overloaded=False, steady=False)
-    come, gone = (
-        float(np.searchsorted(times, last, "right") - np.searchsorted(times, middle, "right"))
-        for times in (arrived, done)
-    )
     whole = len(done) / float(done[-1] - arrived[0])
     if held := traffic.concurrency:
         steady = len(arrived) > 2 * held
         return Steadiness(overloaded=False, steady=steady, requests=2 * held + 1, served_per_s=whole)
-    left = len(arrived) - float(np.searchsorted(done, last, "right"))
-    overloaded = come - gone > max(OVERLOAD * come, CHANCE * float(np.sqrt(max(left, 1.0))))
-    needed = TURNS * float((record.done_s - record.arrival_s).mean())
-    steady, enough = not overloaded and 2.0 * span >= needed, math.ceil(len(arrived) * needed / (2.0 * span))
-    return Steadiness(overloaded, steady, enough, arrivals_per_s=come / span, served_per_s=whole)
+    come, begun, gone = (
+        float(np.diff(np.searchsorted(times, (begin, last), "right"))[0]) for times in (arrived, first, done)
+    )
+    e2e, outputs, chance = record.done_s - record.arrival_s, traffic.output_len, 1.0 + math.sqrt(come + 0.75)
+    filling = float(np.percentile(e2e / outputs, QUICK) * outputs.mean() / e2e.mean())
+    overloaded = come - begun > max(BEHIND * come, chance) or come - gone > max(BEHIND, filling) * come + chance
+    span, needed = float(last - arrived[0]), TURNS * float(e2e.mean())
+    steady, enough = not overloaded and span >= needed, math.ceil(len(arrived) * needed / span)
+    return Steadiness(overloaded, steady, enough, arrivals_per_s=come / float(last - begin), served_per_s=whole)
 
 
 def over_time(record: Record, pages: int, powered: Sequence[Boards], points: int) -> dict[str, list[float]]:
