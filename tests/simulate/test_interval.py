@@ -11,6 +11,8 @@ from pipewave.models import load
 from pipewave.planning import Question, Space, plan
 from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
+from pipewave.published.server_command import read
+from pipewave.published.unstated import fill
 from pipewave.simulate import estimate
 from pipewave.simulate.interval import METRICS, Uncertainty, interval_ends, server_of
 from pipewave.simulate.server import Server
@@ -149,3 +151,21 @@ def test_less_is_known_of_an_engines_generation_before_todays() -> None:
         assert then.half("e2e_ms") > now.half("e2e_ms")
         assert then.engine in then.note()
     assert server_of(find_engine("sglang:0.4.0")) == "sglang"
+
+
+@pytest.mark.parametrize("named", [{}, {"engine": "vllm"}, {"engine": "vllm:0.33.0"}])
+def test_a_version_that_nobody_named_widens_every_answer_alike(named: dict[str, str]) -> None:
+    """The newest is assumed where no engine is named, and it is no more sure than one assumed of an engine."""
+    case = {"model": MODEL, "gpu": GPU, "isl": 500, "osl": 20, "concurrency": 4, **named}
+    served, static = (answer(from_dict(case | {"mode": mode})) for mode in ("serve", "estimate"))
+    batch = estimate(MODEL, GPU, batch=4, input_len=500, output_len=20, **named)
+    wide = [one["tpot_ms_high"] / one["tpot_ms"] for one in (served, static)] + [batch.tpot_ms_high / batch.tpot_ms]
+    assert wide == pytest.approx([wide[0]] * 3, rel=1e-4)
+    assert (wide[0] > 1.15) == (":" not in named.get("engine", ""))
+
+
+def test_a_pasted_line_names_no_version_unless_it_does() -> None:
+    few = synthetic(2, input_len=8, output_len=2)
+    lines = ("vllm serve Llama-3.1-8B", "docker run vllm/vllm-openai:v0.22.1 --model Llama-3.1-8B")
+    found = [fill(read(line).stated(load("Llama-3.1-8B"), GPU), few).setup for line in lines]
+    assert [setup.version_assumed for setup in found] == [True, False]

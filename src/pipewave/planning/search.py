@@ -249,8 +249,9 @@ def _served(
         if not (point.sure if sure else point.over <= 0):
             capacity, back = min(capacity, peak / replicas) * (1 - back), back * FARTHER
             continue
-        e2e_s = point.figures["e2e_mean_ms"] / 1e3
-        share = demand.peak(question, e2e_s) / peak if demand.given else 1.0  # users who wait less ask more
+        took_s = point.figures["e2e_mean_ms"] / 1e3
+        share = demand.peak(question, took_s) / peak if demand.given else 1.0  # users who wait less ask more
+        e2e_s = took_s if demand.users is None else math.sqrt(e2e_s * took_s)  # half way: they would swing to and fro
         if share < 1.01:
             enough = Fleet(replicas, capacity, point)
         if USERS < share < 1.01:

@@ -255,7 +255,7 @@ def _static_answer(case: Case, stated: Stated, traffic: Traffic) -> dict[str, An
 def version_given(case: Case) -> bool:
     """Whether a case names its engine's version by number."""
     stated = case.stated()
-    return version_of(*stated.named, stated.model.model_type, served=True).given
+    return stated.names_version and version_of(*stated.named, stated.model.model_type, served=True).given
 
 
 def _means(figures: Mapping[str, float]) -> dict[str, float]:

@@ -79,6 +79,13 @@ class Stated:
         return name, self.version or version or known
 
     @property
+    def names_version(self) -> bool:
+        """Whether anybody said a version; the newest that is taken where no engine is named, or a line names none, is a
+        guess as any other.
+        """
+        return bool(self.version or (self.engine and parts(self.engine)[1]))
+
+    @property
     def apart(self) -> bool:
         """Whether prompts have engines of their own."""
         return bool(self.pools or self.guessed_pools)
@@ -244,7 +251,8 @@ def _filled(stated: Stated, flight: int | None, prompt: int, output: int) -> Fil
     literal = said.tp * said.dp if stated.complete else stated.gpus
     degrees = degrees_of(name, said.tp, said.ep, said.dp, literal)
     engine = f"{name}:{version.number}"
-    setup = replace(said, tp=degrees.tp, ep=degrees.ep, dp=degrees.dp, engine=engine, version_assumed=not version.given)
+    assumed = not (version.given and stated.names_version)
+    setup = replace(said, tp=degrees.tp, ep=degrees.ep, dp=degrees.dp, engine=engine, version_assumed=assumed)
     recipe = Recipe() if stated.complete else _recipe(stated, setup, version, flight, prompt, output)
     chosen = {name: value for name, value in recipe.settings.items() if name not in (DRAFTS, METHOD)}
     how = _drafting(stated, recipe)

@@ -204,9 +204,10 @@ def steadiness(record: Record, traffic: Traffic) -> Steadiness:
 
     Overloaded is an open loop whose queue grows by more than a fiftieth of the arrivals, or whose requests in the
     system grow by more than a batch that fills would explain, each beyond chance (the standard deviation of a Poisson
-    count by Gehrels, 1986). Where a step takes `a + b n` for n requests, n grows at load 1 by the share that a request's time alone is
-    of the time it takes; alone are those that were quickest a token. A closed loop cannot be overloaded; it is steady
-    after two rounds, an open one when requests come for at least four times as long as the mean one takes.
+    count by Gehrels, 1986). Where a step takes `a + b n` for n requests, n grows at load 1 by the share that a
+    request's time alone is of the time it takes; alone are those that were quickest a token. A closed loop cannot be
+    overloaded; it is steady after two rounds, an open one when requests come for at least four times as long as the
+    mean one takes.
     """
     arrived, first, done = (np.sort(times) for times in (record.arrival_s, record.first_s, record.done_s))
     begin, last = (1.0 - EARLY) * arrived[0] + EARLY * arrived[-1], arrived[-1]
