@@ -30,7 +30,7 @@ import numpy as np
 
 from pipewave.errors import PipewaveError
 from pipewave.files import manifest
-from pipewave.published.answers import answer, version_given
+from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
 from pipewave.published.unstated import fill
 from pipewave.simulate import interval
@@ -92,8 +92,8 @@ def _counts(row: Row) -> bool:
 def _point(row: Row, name: str, value: float, found: dict[str, Any]) -> Point:
     """A mean of a row; its interval less what its server leaves open is what was known."""
     case = from_dict(row.case)
-    named, ranks = version_given(case), case.dp > 1
-    asked = find_engine(fill(case.stated(), case.traffic())[0].engine)
+    setup, ranks = fill(case.stated(), case.traffic()).setup, case.dp > 1
+    named, asked = not setup.version_assumed, find_engine(setup.engine)
     half, open_ = math.log(found[f"{name}_high"] / found[name]), Uncertainty(0.0, server_of(asked), named, ranks)
     read_off = open_.uneven(name) if ranks else open_.server(name)
     known = math.sqrt(max(half**2 - read_off**2, 0.0))
@@ -149,7 +149,8 @@ def version_widths(rows: Sequence[Row]) -> dict[str, float]:
     """How far means move, nine in ten, when the version is not given; each group counts alike."""
     groups: dict[Group, list[Row]] = {}
     for row in rows:
-        if _counts(row) and row.case["mode"] == "serve" and version_given(from_dict(row.case)):
+        case = from_dict(row.case)
+        if _counts(row) and case.mode == "serve" and not fill(case.stated(), case.traffic()).setup.version_assumed:
             groups.setdefault(row.group, []).append(row)
     asked = [row for many in groups.values() for row in many[:: max(len(many) // ASKED, 1)][:ASKED]]
     moved = [point for row in asked for point in _moved(row)]

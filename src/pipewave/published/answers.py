@@ -13,7 +13,7 @@ from pipewave.gpus import find as find_gpu
 from pipewave.published.cases import Case
 from pipewave.published.infer_pools import matched
 from pipewave.published.published_pools import launched
-from pipewave.published.unstated import Stated, fill, version_of
+from pipewave.published.unstated import Stated, fill
 from pipewave.simulate.estimate import STEP_TOKENS, static_estimate
 from pipewave.simulate.interval import METRICS, interval_ends
 from pipewave.simulate.kv_budget import traffic_notes
@@ -250,12 +250,6 @@ def _static_answer(case: Case, stated: Stated, traffic: Traffic) -> dict[str, An
         "traffic": str(traffic),
         "notes": [*found.notes, *notes],
     }
-
-
-def version_given(case: Case) -> bool:
-    """Whether a case names its engine's version by number."""
-    stated = case.stated()
-    return stated.names_version and version_of(*stated.named, stated.model.model_type, served=True).given
 
 
 def _means(figures: Mapping[str, float]) -> dict[str, float]:

@@ -80,9 +80,7 @@ class Stated:
 
     @property
     def names_version(self) -> bool:
-        """Whether anybody said a version; the newest that is taken where no engine is named, or a line names none, is a
-        guess as any other.
-        """
+        """Whether anybody said one; the newest, which stands for an engine or a line without one, is assumed."""
         return bool(self.version or (self.engine and parts(self.engine)[1]))
 
     @property

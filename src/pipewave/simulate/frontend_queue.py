@@ -30,12 +30,12 @@ class FrontendQueue:
     def enter(self, now: float, tokens: int) -> float:
         """When a request of `tokens` prompt tokens that a client sends now reaches the engine."""
         work_us = self.front.request_us + self.front.token_us * tokens
-        self.in_s = max(self.in_s, now) + 1e-6 * work_us * self._draw() / self.front.workers
+        self.in_s = (now if now > self.in_s else self.in_s) + 1e-6 * work_us * self._draw() / self.front.workers
         return self.in_s + 1e-6 * self.front.transit_us * self._draw()
 
     def leave(self, now: float, streamed: int) -> float:
         """When clients see the `streamed` tokens that a step ending now has made, on average over them."""
-        begin = max(self.out_s, now)
+        begin = now if now > self.out_s else self.out_s
         work_s = 1e-6 * self.front.stream_us * streamed / self.front.workers
         self.out_s = begin + work_s
         return begin + 0.5 * work_s

@@ -47,12 +47,12 @@ class SchedulingPolicy(BatchPolicy):
         """Prompt pieces into the tokens left: unfinished prompts first, then waiting requests."""
         for request, done in list(engine.partial.items()):
             room = engine.add_piece(step, request, done, room)
+        opened = engine.opening if self.mixes_phases else 0  # pages that this step's decodes take first
         while engine.waiting and room > 0 and engine.running < self.max_requests:
             request = engine.waiting[0]
-            cached = engine.ready and request not in engine.made  # another engine has computed its prompt
+            cached = engine.ready and request not in engine.evicted  # another engine has computed its prompt
             if not (cached or self._may_start(engine, request, room, step)):
                 break
-            opened = engine.opening if self.mixes_phases else 0  # pages that this step's decodes take first
             if not engine.admit(request, self._reserved_pages(engine, request) + opened, step):
                 break
             if cached:
@@ -64,7 +64,7 @@ class SchedulingPolicy(BatchPolicy):
         """Whether a prompt may start with `room` tokens left: whole or alone, where prompts are not cut."""
         if self.chunked_prefill:
             return True
-        return engine.tokens(request) - engine.found[request] <= room or not (step.pieces or engine.decoding)
+        return engine.tokens[request] - engine.found[request] <= room or not (step.pieces or engine.decoding)
 
     def _reserved_pages(self, engine: Replica, request: int) -> int:
         """Pages that must stay free for outputs to come when a request is admitted."""
@@ -97,7 +97,7 @@ class SglangPolicy(SchedulingPolicy):
         """A prompt that would use up `max_prefill_tokens` waits, it is not cut for them."""
         if self.max_prefill_tokens and step.pieces:
             held = sum(tokens for _, tokens, _ in step.pieces) + (engine.decoding if self.mixes_phases else 0)
-            if held + engine.tokens(request) - engine.found[request] >= self.max_prefill_tokens:
+            if held + engine.tokens[request] - engine.found[request] >= self.max_prefill_tokens:
                 return False
         return SchedulingPolicy._may_start(self, engine, request, room, step)
 
@@ -129,9 +129,9 @@ class TrtllmPolicy(SchedulingPolicy):
             return False
         tokens = engine.decoding
         for request in engine.waiting:
-            if tokens + engine.tokens(request) > room:
+            if tokens + engine.tokens[request] > room:
                 break
-            tokens += engine.tokens(request)
+            tokens += engine.tokens[request]
         held = engine.held_steps < self.wait_steps and tokens < self.wait_share * self.max_batched_tokens
         engine.held_steps = engine.held_steps + 1 if held else 0
         return held

@@ -64,8 +64,8 @@ class Replica:
         self.hidden_s: Callable[[int, Sequence[tuple[int, int]]], float] | None = getattr(timer, "hidden_s", None)
         self.jitter, self.jitters, self.steps = jitter, np.array(jitter), 0
         self.ended, self.last_s = -1.0, 0.0  # when the step before ended, and how long it took
-        self.prompt: list[int] = traffic.input_len.tolist()
-        self.output: list[int] = traffic.output_len.tolist()
+        self.tokens: list[int] = traffic.input_len.tolist()  # to cache before a request decodes: prompt, and made ones
+        self.left: list[int] = (traffic.output_len - 1).tolist()  # decode steps after these
         found = np.zeros_like(traffic.input_len) if traffic.found_len is None else traffic.found_len
         self.found: list[int] = kv.usable_prefix(found, policy.max_batched_tokens * traffic.parting).tolist()
         shared = traffic.shared if kv.prefix_caching and not ready else None
@@ -79,7 +79,7 @@ class Replica:
         self.opens = [0] * kv.page_size  # decoding requests that open a page when tick ≡ index
         self.order: list[int] = []  # running requests, newest last; entries of finished ones are skipped
         self.begun: dict[int, tuple[int, int]] = {}  # decoding request → (tick, cache length) when it began
-        self.made: dict[int, int] = {}  # tokens a preempted request had made
+        self.evicted: set[int] = set()  # requests that decoded and were preempted
         self.partial: dict[int, int] = {}  # requests in the middle of their prompts → tokens done
         self.running = self.held_steps = 0
         self.compiled = set[int]() if compiled is None else compiled
@@ -143,13 +143,18 @@ class Replica:
         """Pages that decoding requests need for so many tokens each."""
         return sum(self.opens[tick % self.kv.page_size] for tick in range(self.tick, self.tick + steps))
 
+    @property
+    def decodes_alone(self) -> bool:
+        """Whether the next step, where no new request joins it, is one of decodes alone whose time is read."""
+        return bool(self.decoding and self.decoder) and not self._prompts_due()
+
     def decode_until(self, now: float, until: float, most: int) -> list[float]:
         """Run steps from `now` in which every request that runs decodes and none begins or ends, at most so many and
         while they end by `until`; returns when each ends.
         """
         ends: list[float] = []
         count, begin, tick = self.decoding, now, self.tick
-        if not (count and self.decoder) or tick + 1 in self.finish or self._prompts_due():
+        if not self.decoder or tick + 1 in self.finish:
             return ends
         read = self.decoder(count)
         seconds, jitter, draws, opens, page = read.at, self.jitter, len(self.jitter), self.opens, self.kv.page_size
@@ -172,9 +177,9 @@ class Replica:
         return ends
 
     def decode_step(self, now: float) -> Step | None:
-        """Run the step that starts now where it decodes alone, whoever ends with it; None where it does not."""
-        count, opens = self.decoding, self.opening
-        if not (count and self.decoder) or opens > self.free or self._prompts_due():
+        """Run the step that starts now, whoever ends with it, where no request has to be thrown out for it (None)."""
+        count = self.decoding
+        if not self.decoder or self.opening > self.free:
             return None
         cached, waiting, pages = self.cached + count, len(self.waiting), self.kv.pages - self.free
         seconds = self.decoder(count).at(cached) * self.jitter[self.steps % len(self.jitter)]
@@ -220,13 +225,9 @@ class Replica:
 
     # What policies ask of an engine.
 
-    def tokens(self, request: int) -> int:
-        """Tokens a request must put in the cache before it decodes: its prompt, and after preemption its output."""
-        return self.prompt[request] + self.made.get(request, 0)
-
     def outputs_to_come(self, request: int) -> int:
         """Tokens that running requests and this one will still make."""
-        return self.owed + self._left(request) + 1
+        return self.owed + self.left[request] + 1
 
     @property
     def opening(self) -> int:
@@ -244,7 +245,7 @@ class Replica:
 
     def admit(self, request: int, reserved: int, step: Step) -> bool:
         """Take the first waiting request in, where its prompt fits the cache with so many pages to spare."""
-        tokens = self.tokens(request)
+        tokens = self.tokens[request]
         need = held = self.kv.held(tokens)
         if self.cache:
             match = self.cache.match(request, tokens, held, self.free, self.running)
@@ -259,13 +260,13 @@ class Replica:
             self.cache.admit(request, match)
         self.free -= need
         self.running += 1
-        self.owed += self._left(request) + 1
+        self.owed += self.left[request] + 1
         self.order.append(request)
         return True
 
     def add_piece(self, step: Step, request: int, done: int, room: int) -> int:
         """Put the next piece of a prompt, behind `done` tokens, into `room` tokens; returns what is left of these."""
-        total = self.tokens(request)
+        total = self.tokens[request]
         take = min(total - done, room)
         take = self.kv.checkpoint.cut(done, take, total) if self.kv.checkpoint else take
         if take:
@@ -283,13 +284,15 @@ class Replica:
     def _evict(self, request: int) -> None:
         if request in self.partial:
             done = self.partial.pop(request)
-            self._release(request, self.tokens(request), done)
-            self.owed -= self._left(request) + 1
+            self._release(request, done)
         else:
-            began, left = self._leave(request), self._left(request)
-            self.owed -= left - (self.tick - began)
-            self.finish[began + left].remove(request)
-            self.made[request] = self.made.get(request, 0) + 1 + self.tick - began
+            began = self._leave(request)
+            self.finish[began + self.left[request]].remove(request)
+            made = 1 + self.tick - began
+            self.tokens[request] += made
+            self.left[request] -= made
+            self.evicted.add(request)
+        self.owed -= self.left[request] + 1
         self.running -= 1
         self.waiting.appendleft(request)
 
@@ -299,22 +302,15 @@ class Replica:
         now = length + self.tick - began
         self.decoding -= 1
         self.cached -= now
-        self.opens[self._opening(began, length)] -= 1
-        self._release(request, now)
+        self.opens[(began - length) % self.kv.page_size] -= 1  # the ticks at which it opens a page
+        held = self.kv.held(now)
+        self.free += self.cache.leave(request, held, now) if self.cache else held
         return began
 
-    def _release(self, request: int, length: int, done: int | None = None) -> None:
-        """Free the pages of a request of `length` tokens, `done` (None: all) of them computed, less those of others."""
-        held = self.kv.held(length)
-        self.free += self.cache.leave(request, held, length if done is None else done) if self.cache else held
-
-    def _opening(self, began: int, length: int) -> int:
-        """The tick, modulo the page size, at which a request that began so opens a page."""
-        return (began - length) % self.kv.page_size
-
-    def _left(self, request: int) -> int:
-        """Decode steps a request needs after its prompt has given one token."""
-        return self.output[request] - 1 - self.made.get(request, 0)
+    def _release(self, request: int, done: int) -> None:
+        """Free the pages of a request that does not decode and has computed so many tokens, less those of others."""
+        held = self.kv.held(self.tokens[request])
+        self.free += self.cache.leave(request, held, done) if self.cache else held
 
     def _advance(self) -> list[int]:
         """Every decoding request gets a token; returns those that are done with it."""
@@ -322,7 +318,7 @@ class Replica:
         self.tick += 1
         self.cached += self.decoding
         self.owed -= self.decoding
-        done = self.finish.pop(self.tick, [])
+        done = self.finish.pop(self.tick, None) or []
         for request in done:
             self._leave(request)
         self.running -= len(done)
@@ -330,9 +326,9 @@ class Replica:
 
     def _begin(self, step: Step) -> None:
         """Requests whose prompt is complete join those that decode, or are done with their first token."""
-        step.first += [request for request, take, done in step.pieces if done + take == self.tokens(request)]
+        step.first += [request for request, take, done in step.pieces if done + take == self.tokens[request]]
         for request in step.first:
-            length, left = self.tokens(request), self._left(request)
+            length, left = self.tokens[request], self.left[request]
             self.owed -= 1
             if left <= 0:
                 self._release(request, length)
@@ -341,10 +337,10 @@ class Replica:
                 continue
             self.begun[request] = (self.tick, length)
             self.finish.setdefault(self.tick + left, []).append(request)
-            self.opens[self._opening(self.tick, length)] += 1
+            self.opens[(self.tick - length) % self.kv.page_size] += 1
             self.decoding += 1
             self.cached += length
 
     def _end(self, request: int) -> int:
         """Tokens that a request holds when it is done."""
-        return self.tokens(request) + max(self._left(request), 0)
+        return self.tokens[request] + max(self.left[request], 0)

@@ -236,13 +236,14 @@ class Simulation:
     def _step(self, now: float, which: int) -> Step:
         """The next step of an engine, after the decode steps that come before anything else."""
         engine, inbox = self.engines[which], self.inboxes[which]
-        now = self._decode_until(now, which)
-        before_s = self.began_s[which]
-        step = engine.decode_step(now) if isinstance(engine, Replica) and inbox.none_joins(before_s) else None
+        one, step = (engine if isinstance(engine, Replica) else None), None
+        if one is None or one.decodes_alone:
+            now = self._decode_until(now, which)
+            step = one.decode_step(now) if one and inbox.none_joins(self.began_s[which]) else None
         if step:
             inbox.skipped(1)
         else:
-            engine.waiting.extend(inbox.take(now, before_s, idle=engine.idle))
+            engine.waiting.extend(inbox.take(now, self.began_s[which], idle=engine.idle))
             step = engine.step(now)
             inbox.ran(prompts=bool(step.pieces))
             for request, _, before in step.pieces:

@@ -113,8 +113,7 @@ class StepTable:
         captured graphs meanwhile, and the GPU waits for none of it (`studies.sessions`). Larger prompts, whose kernels
         are launched one by one, keep the host busy until then.
         """
-        rows = decoding * self.verify + sum([tokens for tokens, _ in pieces])
-        if not self.engine.scheduler.overlaps or rows > self.engine.graphs.piecewise_limit:
+        if not self.engine.scheduler.overlaps or self._sizes(decoding, pieces)[1] > self.engine.graphs.piecewise_limit:
             return 0.0
         return float(self.factor * self.pieces.after_us)
 
@@ -133,10 +132,13 @@ class StepTable:
 
     def _sizes(self, decoding: int, pieces: Pieces) -> tuple[bool, int, int]:
         """Whether a step replays a graph, its rows, and those of its head."""
+        rows, most = decoding * self.verify, self.most_requests * self.verify
+        heads = rows + len(pieces)
+        for tokens, _ in pieces:
+            rows += tokens
         graph = not pieces and decoding <= self.engine.graphs.graph_limit
-        rows = decoding * self.verify + sum(tokens for tokens, _ in pieces)
         rows = self.engine.graphs.padded(decoding) * self.verify if graph else rows
-        return graph, rows, min(decoding * self.verify + len(pieces), self.most_requests * self.verify)
+        return graph, rows, heads if heads < most else most
 
     def _whole(self, decoding: int, cached: float, pieces: Pieces) -> float:
         graph, rows, heads = self._sizes(decoding, pieces)
