@@ -188,25 +188,31 @@ def moe(reader: LayerReader) -> Moe:
     raw = fields.raw.get("intermediate_size", fields.raw.get("ffn_hidden_size"))
     inter = fields.integer("moe_inter", *([raw] if raw is not None else []))
     idle, latent = fields.integer("idle_experts", 0, low=0), fields.optional("moe_latent")
-    shared, width = _shared(reader, inter), latent or reader.hidden
-    router = Linear("router", experts + idle, reader.hidden, bias=family.router_bias)
-    biased = reader.setting(family.mlp_bias) and latent is not None
+    (into, back), shared = _latent_maps(reader, latent), _shared(reader, inter)
+    normed = latent if latent and fields.flag("latent_moe_use_norm") else 0
     return Moe(
-        experts, topk, width, inter, router,
+        experts, topk, latent or reader.hidden, inter,
+        router=Linear("router", experts + idle, reader.hidden, bias=family.router_bias),
         precision=reader.precision(("", "moe") if family.dense_beside_experts else FFN, "experts.0.gate_proj"),
         gated=gated(reader),
         expert_bias=family.expert_bias,
         router_correction=reader.setting(family.correction),
         shared=shared,
         shared_gate=Linear("shared_gate", 1, reader.hidden) if shared and family.shared_gate else None,
-        into=reader.linear("latent_in", latent, reader.hidden, "fc1_latent_proj", places=FFN, bias=biased)
-        if latent else None,
-        back=reader.linear("latent_out", reader.hidden, latent, "fc2_latent_proj", places=FFN, bias=biased)
-        if latent else None,
-        small=(latent if latent and fields.flag("latent_moe_use_norm") else 0)
-        + (reader.hidden + experts if family.router_scales else 0),
+        into=into,
+        back=back,
+        small=normed + (reader.hidden + experts if family.router_scales else 0),
         idle=idle,
     )  # fmt: skip
+
+
+def _latent_maps(reader: LayerReader, width: int | None) -> tuple[Linear | None, Linear | None]:
+    """From the hidden states to a width of their own that experts work at, and back."""
+    how: dict[str, Any] = {"places": FFN, "bias": reader.setting(reader.family.mlp_bias)}
+    if width is None:
+        return None, None
+    into = reader.linear("latent_in", width, reader.hidden, "fc1_latent_proj", **how)
+    return into, reader.linear("latent_out", reader.hidden, width, "fc2_latent_proj", **how)
 
 
 def _shared(reader: LayerReader, inter: int) -> Mlp | None:

@@ -16,6 +16,7 @@ from pipewave.web.forms import WORDS
 from pipewave.web.queries import VIEWS, answer
 
 PROTOCOLS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")  # newest first; they differ in nothing used here
+ABOUT = {"serverInfo": {"name": "pipewave", "version": VERSION}, "capabilities": {"tools": {}}}
 INVALID, NO_METHOD, NO_JSON = -32602, -32601, -32700
 
 
@@ -42,15 +43,11 @@ def replied(line: str) -> dict[str, Any] | None:
     match message["method"]:
         case "initialize":
             asked = given.get("protocolVersion")
-            about = {"serverInfo": {"name": "pipewave", "version": VERSION}, "capabilities": {"tools": {}}}
-            result: dict[str, Any] = {"protocolVersion": asked if asked in PROTOCOLS else PROTOCOLS[0], **about}
+            result: dict[str, Any] = {"protocolVersion": asked if asked in PROTOCOLS else PROTOCOLS[0], **ABOUT}
         case "ping":
             result = {}
         case "tools/list":
-            hint = {"readOnlyHint": True}  # of every tool
-            tools = [{"name": name, "description": WORDS["views"][name], "inputSchema": view.form.model_json_schema(),
-                      "annotations": hint} for name, view in VIEWS.items()]  # fmt: skip
-            result = {"tools": tools}
+            result = {"tools": [_tool(name) for name in VIEWS]}
         case "tools/call" if given.get("name") in [*VIEWS]:
             result = _called(given)
         case "tools/call":
@@ -58,6 +55,11 @@ def replied(line: str) -> dict[str, Any] | None:
         case method:
             return _failed(number, NO_METHOD, f"method = {method!r}: not known here")
     return {"jsonrpc": "2.0", "id": number, "result": result}
+
+
+def _tool(name: str) -> dict[str, Any]:
+    return {"name": name, "description": WORDS["views"][name], "inputSchema": VIEWS[name].form.model_json_schema(),
+            "annotations": {"readOnlyHint": True}}  # fmt: skip
 
 
 def _failed(number: Any, code: int, message: str) -> dict[str, Any]:
