@@ -76,4 +76,5 @@ def own_rows() -> Iterator[dict[str, Any]]:
                 gpu = find(said["gpu"])
                 yield {"case": case, "gpu": gpu.name, "protocol": "cold", "latency_us": row["latency_us"],
                        "watts": row["power_w"], "group": file.stem, "own": True,
+                       "loops": "products of served models" if "counters" in row else "own loops",
                        "fitted": said["date"] <= FITTED_UNTIL}  # fmt: skip

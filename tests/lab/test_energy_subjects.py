@@ -1,0 +1,43 @@
+"""Loops of products: what `lab.board_energy --products` runs is what the measured file holds, in its order."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from corpus.watts import own_rows
+from lab.energy_subjects import gemm, products
+
+MEASURED = Path(__file__).parents[2] / "data" / "measured" / "h200" / "energy" / "2026-11-29-8889a620.json"
+
+
+def rows() -> list[dict[str, Any]]:
+    """As measured."""
+    return list(json.loads(MEASURED.read_text(encoding="utf-8"))["rows"])
+
+
+def test_the_measured_loops_are_those_that_the_tool_lists() -> None:
+    asked, found = list(products()), rows()
+    assert len(asked) == len(found) == 86
+    for make, row in zip(asked, found, strict=True):
+        if make.func is gemm:
+            shape = tuple(row["case"][name] for name in ("m", "n", "k"))
+            assert make.args == shape and make.keywords.get("dtype", "bf16") == row["case"]["dtype"]
+            assert (row["data"] == "resident") == (make.keywords.get("sets") == 1)
+
+
+def test_weights_that_stay_in_the_l2_are_no_rows_of_watts() -> None:
+    """Their cases are answered as if weights came from DRAM."""
+    mine = [row for row in own_rows() if row["loops"] == "products of served models"]
+    assert len(mine) == sum(row["data"] == "random" for row in rows()) == 82
+    assert not any(row["fitted"] for row in mine)
+
+
+def test_tiles_read_operands_again_as_the_counters_say() -> None:
+    """Never fewer bytes than each operand once, and up to 21 times as many."""
+    for row in rows():
+        if row["case"]["kernel"] == "gemm":
+            m, n, k = (row["case"][name] for name in ("m", "n", "k"))
+            once = (1 if row["case"]["dtype"] == "fp8" else 2) * (m + n) * k
+            assert 1.0 <= row["counters"]["to_sm_bytes"] / once < 24.0
