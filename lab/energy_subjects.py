@@ -201,7 +201,7 @@ ROWS = {
 }  # fmt: skip
 
 
-def products() -> Iterator[Callable[[], Subject]]:
+def products() -> Iterator[partial[Subject]]:
     """Makers of the products and experts of served models, few rows to many, types and shapes in turn."""
     made = [partial(gemm, m, *shape, dtype=dtype) for dtype, shapes in ROWS.items() for shape, ms in shapes for m in ms]
     made += [partial(gemm, m, 8192, 1024, sets=1) for m in (16, 64, 128, 256)]  # weights that stay in the L2
