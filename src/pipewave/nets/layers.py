@@ -4,8 +4,8 @@ Features that are one number for all calls (a framework, a term that a protocol 
 layer. A bias is one more row of its weights, and every layer's input ends in a one that brings it in: no pass over the
 units to add it. Calls are answered in parts whose hidden units stay in a core's own cache.
 
-A few calls cost less by plain products of one matrix after the other, constant categories folded into the biases and
-the members' first layers side by side (`ScalarNet`).
+A few calls cost less by plain products of one matrix after the other, constant categories folded into the biases,
+these into the matrices, and the members' first layers side by side (`ScalarNet`).
 """
 
 from __future__ import annotations
@@ -132,40 +132,34 @@ def lacking(missing: KeyError) -> BadFile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScalarNet:
-    """Layers for a few calls."""
+    """Layers for a few calls. The last unit of every layer is the same for all calls: its weights are the biases."""
 
     features: tuple[str, ...]
     pick: Callable[[Mapping[str, Any]], tuple[Any, ...]]
-    first: tuple[Floats, Floats]  # weights [feature, member · hidden] and bias
-    later: tuple[tuple[Floats, Floats], ...]  # which lead with the member axis unless there is one
+    members: int
+    first: Floats  # [feature + 1, member · unit]
+    later: tuple[Floats, ...]  # lead with the member axis unless there is one
     product: Callable[[Floats, Floats], Floats]
     activate: Callable[[Floats], Floats]  # in place
 
     def inputs(self, features: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The features of these names in the net's order."""
+        """The features of these names in the net's order, and a one."""
         try:
-            return self.pick(features)
+            return (*self.pick(features), 1.0)
         except KeyError as missing:
             raise lacking(missing) from missing
 
-    def __call__(self, inputs: Floats) -> tuple[Floats, Floats]:
-        """Of inputs [call, feature]: last hidden units and outputs, [member, call, ·]; of one member [call, ·]."""
-        product, active, (weight, bias) = self.product, self.activate, self.first
-        hidden = inputs.dot(weight)
-        if len(hidden) == 1:
-            hidden = hidden.reshape(bias.shape)
-        elif bias.ndim == 3:
-            hidden = hidden.reshape(len(hidden), len(bias), -1).swapaxes(0, 1)
-        hidden += bias
+    def __call__(self, inputs: Floats) -> tuple[list[list[float]], Floats]:
+        """Of inputs [call, feature + 1]: of each call every member's mean and log scale in turn; and the last hidden
+        units [member, call, unit], of one member [call, unit].
+        """
+        product, active, calls, members = self.product, self.activate, len(inputs), self.members
+        hidden = inputs.dot(self.first)
+        if members > 1:
+            hidden = hidden.reshape(calls, members, -1).swapaxes(0, 1)
         units = hidden
-        for weight, bias in self.later:
+        for weight in self.later:
             units = active(hidden)
             hidden = product(units, weight)
-            hidden += bias
-        return units, hidden
-
-    def members(self, inputs: Floats) -> tuple[list[list[float]], Floats]:
-        """Of each call, every member's mean, then the logarithms of their scales; and the last hidden units."""
-        units, out = self(inputs)
-        size = len(inputs)
-        return out.reshape(-1, size, out.shape[-1]).transpose(1, 2, 0).reshape(size, -1).tolist(), units
+        answers = hidden.swapaxes(0, 1) if members > 1 else hidden
+        return answers.reshape(calls, -1).tolist(), units[..., :-1]

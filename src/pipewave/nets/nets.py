@@ -126,29 +126,31 @@ def scalar_net(
 ) -> ScalarNet:
     """Nets that are `alike`, under constant categories, as one of all their members; `features`: what it is given."""
     one, features = nets[0], features or nets[0].features
-    weights, biases = _layers(tuple(nets), features)
-    first = _stacked([first_bias(net, net.codes(known)) for net, known in zip(nets, codes, strict=True)])
-    product: Callable[..., Floats] = np.matmul
-    if len(first) == 1:  # plain matrices: a third of the time
-        first, biases, product = first[0], tuple(b[0, 0] for b in biases), np.dot
-        weights = (weights[0], *(w[0] for w in weights[1:]))
-    later = tuple(zip(weights[1:], biases, strict=True))
-    active = ACTIVATIONS[one.activation]
-    return ScalarNet(features, itemgetter(*features), (weights[0], first), later, product, active)
+    weights = _layers(tuple(nets), features)
+    bias = _stacked([first_bias(net, net.codes(known)) for net, known in zip(nets, codes, strict=True)])
+    members, product = len(bias), np.dot if len(bias) == 1 else np.matmul  # of matrices: a third of the time
+    bias = np.append(bias, np.ones((members, 1, 1), np.float32), axis=2)  # of the constant unit
+    first = np.concatenate((weights[0], bias.reshape(1, -1)))
+    later = weights[1:] if members > 1 else tuple(weight[0] for weight in weights[1:])
+    return ScalarNet(features, itemgetter(*features), members, first, later, product, ACTIVATIONS[one.activation])
 
 
 @lru_cache(maxsize=64)
-def _layers(nets: tuple[Net, ...], features: tuple[str, ...]) -> tuple[tuple[Floats, ...], tuple[Floats, ...]]:
-    """Weights of all layers and biases after the first: what does not depend on categories, held once."""
-    depth = range(1, len(nets[0].weights))
-    seen = _stacked([net.weights[0] for net in nets])
-    first = np.zeros((len(features), len(seen), seen.shape[2]), np.float32)  # what a net does not see weighs nothing
-    first[[features.index(name) for name in nets[0].features]] = np.moveaxis(seen, 0, 1)
-    weights = (_stacked([net.weights[i] for net in nets]) for i in depth)
-    return (
-        (first.reshape(len(first), -1), *weights),
-        tuple(_stacked([net.biases[i] for net in nets]) for i in depth),
-    )
+def _layers(nets: tuple[Net, ...], features: tuple[str, ...]) -> tuple[Floats, ...]:
+    """Weights of all layers, biases of those after the first in their last row: what does not depend on categories."""
+    seen, last = _stacked([net.weights[0] for net in nets]), len(nets[0].weights) - 1
+    first = np.zeros((len(features), len(seen), seen.shape[2] + 1), np.float32)  # what a net does not see weighs nothing
+    first[[features.index(name) for name in nets[0].features], :, :-1] = np.moveaxis(seen, 0, 1)
+    unit = float(ACTIVATIONS[nets[0].activation](np.ones(1, np.float32))[0])  # of the constant unit
+    later = []
+    for depth in range(1, last + 1):
+        weight, bias = (_stacked([getattr(net, part)[depth] for net in nets]) for part in ("weights", "biases"))
+        both = np.concatenate((weight, bias / unit), axis=1)
+        if depth < last:
+            both = np.pad(both, ((0, 0), (0, 0), (0, 1)))
+            both[:, -1, -1] = 1.0 / unit
+        later.append(both)
+    return (first.reshape(len(first), -1), *later)
 
 
 def alike(one: Net, other: Net) -> bool:

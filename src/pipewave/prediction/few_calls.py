@@ -59,16 +59,14 @@ class Nets:
     correction: SoftwareCorrection | None
 
     def __call__(self, rows: Sequence[Physics]) -> list[list[float]]:
-        """Of each call: means, log scales and ceilings of the members, then the log of a calibration's factor."""
+        """Of each call: mean and log scale of every member, the residual's first, then the log of a calibration's
+        factor.
+        """
         seen = np.array([row[1] for row in rows], np.float32)
-        answers, units = self.residual.members(seen)
-        many, every = self.members, len(answers[0]) // 2
+        answers, units = self.residual(seen)
         if self.ceiling:
             plain = np.array([row[2] for row in rows], np.float32) if rows[0][2] else seen
-            ceilings = self.ceiling.members(plain)[0]
-            answers = [[*one, *top[: len(top) // 2]] for one, top in zip(answers, ceilings, strict=True)]
-        else:
-            answers = [[*one[:many], *one[every : every + many], *one[many:every]] for one in answers]
+            answers = [one + top for one, top in zip(answers, self.ceiling(plain)[0], strict=True)]
         if self.correction:
             units = units.reshape(-1, len(rows), units.shape[-1])
             factors = self.correction.log_factor(len(rows), [row[3] for row in rows], units).tolist()
@@ -261,7 +259,8 @@ def _after(
 
     def numbers(*known: Any) -> tuple[Any, ...]:
         answers = known[8:]
-        means, logs, tops = answers[:members], answers[members : 2 * members], answers[2 * members :][:ceilings]
+        means, logs = answers[: 2 * members : 2], answers[1 : 2 * members : 2]
+        tops = answers[2 * members :: 2][:ceilings]
         residual = merged(means, logs, RECORDED) if members else Residual(0.0, UNTRAINED_SCALE)
         log_ceiling = sum(tops) / ceilings + shift if ceilings else None
         factor = None if width is None else answers[-1]
@@ -271,4 +270,4 @@ def _after(
             seconds = law.in_step(seconds, known[4], family, ctx, stack, RECORDED)
         return *seconds, *known[5:8]
 
-    return straight(numbers, 8 + 2 * members + ceilings + (width is not None))
+    return straight(numbers, 8 + 2 * (members + ceilings) + (width is not None))
