@@ -1,8 +1,8 @@
 """Drawn calls as nets are asked them, and pairs of calls of which the second cannot be faster.
 
-The larger call of a pair has one size doubled or quadrupled, or quantises its input besides. Rows decide where the GPU
-was measured: a library may run a larger product by a faster kernel. So a pair may be as far out of order as the net
-says of the measured GPU, or of the nearest measured one of its generation.
+The larger call of a pair has one size doubled or quadrupled, or quantises its input besides. Rows decide where that
+software was measured on the GPU: a library may run a larger product by a faster kernel. So a pair may be as far out of
+order as the net says of it there, or on the nearest measured GPU of its generation.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from pipewave.gpus import GPU, find, names
 from pipewave.kernels import family_of
 from pipewave.kernels.base import Context, Family
 from pipewave.nets.nets import UNKNOWN, trained
-from pipewave.physics.cache import COLD
+from pipewave.physics.cache import COLD, SERVING
 from pipewave.physics.demand import PIPES, floor_s
 from pipewave.prediction.columns import columns, group_key, options_of
 from pipewave.prediction.kernel_latency import DRAM_REACHED, FIRST_BYTES_S
 from pipewave.prediction.resolve import Source, codes_of, resolve
+from pipewave.software.stacks import DEFAULT
 
 Floats = NDArray[np.float64]
 Case = dict[str, Any]
 Maker = Callable[[random.Random], Case]
 
-PROTOCOLS = ("cold", "graph", "profiler_warm")
+PROTOCOLS = ("cold", "graph", "profiler_warm", SERVING)  # what serves is asked as the replays that stand in for it
 TYPES = ("bf16", "fp16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int8", "int4")
 HALVES = ("bf16", "bf16", "fp16", "fp8")
 QUANTISED = ("fp8", "fp8_block", "int8", "nvfp4")  # types whose products may quantise their input
@@ -54,6 +55,7 @@ ORDERED: Mapping[str, tuple[str, ...]] = {
     "all_reduce": ("all_reduce", "all_reduce_small"),
     **{op: (op,) for op in ("all_gather", "reduce_scatter", "all_to_all", "send_recv")},
 }  # nets whose pairs are drawn, by family
+OWN_ROWS = ("measured", "nearest_version")  # of `Source.software`: the GPU's own rows of that software
 MOST_HEADS = 128  # of latent attention in any row: beyond, no row decides
 OTHER_SMS = 0.15  # share of contexts on a what-if of more or fewer SMs
 A_CONTEXT = 64  # calls
@@ -137,6 +139,8 @@ def _context(found: Mapping[str, Drawn], pick: random.Random, name: str) -> None
     if pick.random() < OTHER_SMS:
         gpu = gpu.what_if(sms=max(4, int(gpu.sms * math.exp(pick.uniform(-0.7, 0.5)))))
     stack = {"stack": pick.choice(stacks)} if stacks and pick.random() < 0.5 else {}
+    if protocol == SERVING:
+        protocol, stack = "graph", {"stack": DEFAULT[SERVING]}
     shared = options | stack | {"kernel": name, "dtype": dtype}
     cases = list(_runnable(family, gpu, [make(pick) | shared for _ in range(A_CONTEXT)]))
     if not cases:
@@ -182,7 +186,8 @@ def _allowed(
     """Log of how far each pair may be out of order, 0 or less."""
     ctx, source = small.ctx, small.source
     assumed = family.assumed is not None and bool(family.assumed(ctx))
-    if source.basis == "measured_gpu" or (source.near and not ctx.gpu.traits.stand_in and not assumed):
+    own = source.basis == "measured_gpu" or (source.near and not ctx.gpu.traits.stand_in and not assumed)
+    if own and source.software in OWN_ROWS:
         beyond = np.array([family.name == "mla" and case["heads"] > MOST_HEADS for case in larger])
         return np.where(beyond, 0.0, np.minimum(large.log - small.log[rows], 0.0))
     if not source.reference_gpu:

@@ -34,10 +34,13 @@ def rows(net: str, data_dir: str | Path | None = None) -> pd.DataFrame:
 
 
 def _unusable(frame: pd.DataFrame) -> pd.Series:
-    """Flagged rows but for our own, which are flagged for a clock that long products lower by themselves."""
+    """Flagged rows but for our own, which are flagged for a clock that long products lower by themselves, and rows of
+    builds between releases.
+    """
     coarse = frame["source"].isin(COARSE)
     surplus = coarse & (frame.sample(frac=1.0, random_state=0).groupby("gpu", observed=True).cumcount() >= COARSE_ROWS)
-    return (frame["flagged"] & ~frame["partial"] & ~corpus.is_own(frame)) | surplus
+    build = frame["version"].astype(str).str.startswith("dev")
+    return (frame["flagged"] & ~frame["partial"] & ~corpus.is_own(frame)) | surplus | build
 
 
 NETS = dict.fromkeys(NET_OF.values(), Net(rows, family_of("gemm"), ("gemm",), plans="gemm"))
