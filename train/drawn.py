@@ -116,20 +116,22 @@ def told(family: Family, cases: Sequence[Case], key: tuple[Any, ...], gpu: GPU, 
     return Told(analysis.net, features.astype(np.float32), codes_of_calls, base, least, weight, log, ctx, source)
 
 
-def drawn(families: Sequence[str], contexts: int, seed: int = 0) -> dict[str, Drawn]:
-    """Calls and pairs by net, of so many contexts of each family; what cannot run is left out."""
+def drawn(families: Sequence[str], contexts: int, seed: int = 0, net: str = "") -> dict[str, Drawn]:
+    """Calls and pairs by net, of so many contexts of each family; what cannot run, or another net than `net` answers,
+    is left out.
+    """
     pick, found = random.Random(seed), defaultdict[str, Drawn](Drawn)
     for name in families:
         for _ in range(contexts):
             try:
-                _context(found, pick, name)
+                _context(found, pick, name, net)
             except PipewaveError:
                 continue
     return dict(found)
 
 
-def _context(found: Mapping[str, Drawn], pick: random.Random, name: str) -> None:
-    """Calls of one context, and larger ones beside them."""
+def _context(found: Mapping[str, Drawn], pick: random.Random, name: str, net: str) -> None:
+    """Calls of one context, and larger ones beside them; none where another net than the one named answers."""
     family, gpu = family_of(name), find(pick.choice(sorted(names())))
     types = [dtype for dtype in (TYPES if name in ("gemm", "fused_moe") else HALVES) if gpu.supports(dtype)]
     dtype, protocol = pick.choice(types), pick.choice(PROTOCOLS)
@@ -148,6 +150,8 @@ def _context(found: Mapping[str, Drawn], pick: random.Random, name: str) -> None
     key = group_key(family, cases[0])
     cases = [case for case in cases if group_key(family, case) == key]
     small = told(family, cases, key, gpu, protocol)
+    if net not in ("", small.net):
+        return
     here = found[small.net].add(small)
     for size in SIZES.get(name, ("bytes",)):
         by = pick.choice((2, 2, 2, 2, 4))

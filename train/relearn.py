@@ -264,7 +264,7 @@ def _pairs(teacher: Ensemble, calls: Calls, size: int) -> Iterator[tuple[Tensor,
 def _calls(name: str, net: Net, categories: Mapping[str, Sequence[str]], contexts: int, device: str) -> Calls | None:
     """Drawn calls of a net and their pairs; None where its family has no order."""
     family = next((family for family, nets in ORDERED.items() if name in nets), None)
-    found = drawn([family], contexts).get(name) if family else None
+    found = drawn([family], contexts, net=name).get(name) if family else None
     if not found or not found.pairs:
         return None
     known_stacks = "stack" in net.categories
@@ -291,7 +291,8 @@ def relearn(
     known = Known(features, codes, residual.float(), weight.float(), fresh)
     calls = _calls(name, net, categories, plan.contexts, device)
     everything = torch.cat((features, calls.features)) if calls else features
-    spread = torch.maximum(everything.std(0), (everything.amax(0) - everything.amin(0)) / 8) + 1e-3
+    reach = everything.amax(0) - everything.amin(0)
+    spread = torch.where(reach > 0.0, torch.maximum(everything.std(0), reach / 8) + 1e-3, math.inf)  # a constant: bias
     teacher = ensemble_of(card, net.features, categories, everything.mean(0).cpu(), spread.cpu()).to(device)
     counts = f"{name}: {len(train):,} rows, {int(new[train].sum()):,} of them to learn"
     print(counts, f"{len(calls.small):,} pairs" if calls else "no pairs", flush=True)

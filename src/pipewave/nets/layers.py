@@ -150,8 +150,8 @@ class ScalarNet:
             raise lacking(missing) from missing
 
     def __call__(self, inputs: Floats) -> tuple[list[list[float]], Floats]:
-        """Of inputs [call, feature + 1]: of each call every member's mean and log scale in turn; and the last hidden
-        units [member, call, unit], of one member [call, unit].
+        """Of inputs [call, feature + 1]: of each call every member's mean and log scale in turn; and the last layer's
+        units [member, call, unit + 1], of one member [call, unit + 1].
         """
         product, active, calls, members = self.product, self.activate, len(inputs), self.members
         hidden = inputs.dot(self.first)
@@ -162,4 +162,4 @@ class ScalarNet:
             units = active(hidden)
             hidden = product(units, weight)
         answers = hidden.swapaxes(0, 1) if members > 1 else hidden
-        return answers.reshape(calls, -1).tolist(), units[..., :-1]
+        return answers.reshape(calls, -1).tolist(), units

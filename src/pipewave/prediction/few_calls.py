@@ -68,7 +68,7 @@ class Nets:
             plain = np.array([row[2] for row in rows], np.float32) if rows[0][2] else seen
             answers = [one + top for one, top in zip(answers, self.ceiling(plain)[0], strict=True)]
         if self.correction:
-            units = units.reshape(-1, len(rows), units.shape[-1])
+            units = units.reshape(-1, len(rows), units.shape[-1])[..., :-1]
             factors = self.correction.log_factor(len(rows), [row[3] for row in rows], units).tolist()
             for answer, factor in zip(answers, factors, strict=True):
                 answer.append(factor)
