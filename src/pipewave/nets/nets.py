@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from operator import itemgetter
@@ -139,7 +139,7 @@ def scalar_net(
 def _layers(nets: tuple[Net, ...], features: tuple[str, ...]) -> tuple[Floats, ...]:
     """Weights of all layers, biases of those after the first in their last row: what does not depend on categories."""
     seen, last = _stacked([net.weights[0] for net in nets]), len(nets[0].weights) - 1
-    first = np.zeros((len(features), len(seen), seen.shape[2] + 1), np.float32)  # what a net does not see weighs nothing
+    first = np.zeros((len(features), len(seen), seen.shape[2] + 1), np.float32)  # 0: of what a net does not see
     first[[features.index(name) for name in nets[0].features], :, :-1] = np.moveaxis(seen, 0, 1)
     unit = float(ACTIVATIONS[nets[0].activation](np.ones(1, np.float32))[0])  # of the constant unit
     later = []
