@@ -11,6 +11,7 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -116,17 +117,12 @@ def told(family: Family, cases: Sequence[Case], key: tuple[Any, ...], gpu: GPU, 
     return Told(analysis.net, features.astype(np.float32), codes_of_calls, base, least, weight, log, ctx, source)
 
 
-def drawn(families: Sequence[str], contexts: int, seed: int = 0, net: str = "") -> dict[str, Drawn]:
-    """Calls and pairs by net, of so many contexts of each family; what cannot run, or another net than `net` answers,
-    is left out.
-    """
+def drawn(family: str, contexts: int, seed: int = 0, net: str = "") -> dict[str, Drawn]:
+    """Calls and pairs by net, of so many contexts; without what cannot run and, where `net` is named, other nets'."""
     pick, found = random.Random(seed), defaultdict[str, Drawn](Drawn)
-    for name in families:
-        for _ in range(contexts):
-            try:
-                _context(found, pick, name, net)
-            except PipewaveError:
-                continue
+    for _ in range(contexts):
+        with suppress(PipewaveError):
+            _context(found, pick, family, net)
     return dict(found)
 
 

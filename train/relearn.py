@@ -264,7 +264,7 @@ def _pairs(teacher: Ensemble, calls: Calls, size: int) -> Iterator[tuple[Tensor,
 def _calls(name: str, net: Net, categories: Mapping[str, Sequence[str]], contexts: int, device: str) -> Calls | None:
     """Drawn calls of a net and their pairs; None where its family has no order."""
     family = next((family for family, nets in ORDERED.items() if name in nets), None)
-    found = drawn([family], contexts, net=name).get(name) if family else None
+    found = drawn(family, contexts, net=name).get(name) if family else None
     if not found or not found.pairs:
         return None
     known_stacks = "stack" in net.categories

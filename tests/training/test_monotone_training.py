@@ -15,7 +15,7 @@ from train.relearn import MARGIN, Calls, Known, Plan, shortfall, terms  # noqa: 
 
 @pytest.fixture(scope="module")
 def products() -> Calls:
-    return Calls.of(drawn(["gemm"], 12, seed=4)["gemm"], "cpu")
+    return Calls.of(drawn("gemm", 12, seed=4)["gemm"], "cpu")
 
 
 def test_pairs_are_calls_of_one_net_of_which_one_is_larger(products: Calls) -> None:
@@ -28,9 +28,10 @@ def test_pairs_are_calls_of_one_net_of_which_one_is_larger(products: Calls) -> N
 
 def test_families_have_pairs_of_their_own_nets() -> None:
     for family, nets in {"mla": {"mla_context", "mla_generation"}, "rmsnorm": {"rmsnorm"}}.items():
-        found = drawn([family], 8, seed=1)
+        found = drawn(family, 8, seed=1)
         assert set(found) <= nets
         assert all(len(np.concatenate(one.pairs)) for one in found.values())
+    assert set(drawn("gemm", 12, seed=4, net="gemm_fp8")) == {"gemm_fp8"}
 
 
 def test_training_brings_pairs_into_order_and_keeps_the_answers() -> None:

@@ -34,9 +34,7 @@ def rows(net: str, data_dir: str | Path | None = None) -> pd.DataFrame:
 
 
 def _unusable(frame: pd.DataFrame) -> pd.Series:
-    """Flagged rows but for our own, which are flagged for a clock that long products lower by themselves, and rows of
-    builds between releases.
-    """
+    """Flagged rows (our own are, for a clock that long products lower by themselves) and builds between releases."""
     coarse = frame["source"].isin(COARSE)
     surplus = coarse & (frame.sample(frac=1.0, random_state=0).groupby("gpu", observed=True).cumcount() >= COARSE_ROWS)
     build = frame["version"].astype(str).str.startswith("dev")
