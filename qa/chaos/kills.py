@@ -44,7 +44,7 @@ def measuring(folder: Path) -> Victim:
 
     path = folder / "rows"
     options = supervise.Options(store=str(path), device="fake", quiet=True, batch=8)
-    return Victim(lambda: supervise.measure(options), lambda: frozenset(store.done_keys(store.read(path))), 1.2)
+    return Victim(lambda: supervise.measure(options), lambda: frozenset(store.done_keys(store.read(path))), 0.5)
 
 
 def profiling(folder: Path) -> Victim:
@@ -84,7 +84,7 @@ def answering(command: str, case: dict[str, Any], longest_s: float) -> Callable[
         from pipewave.cli import build
 
         cases, out = folder / "cases.jsonl", folder / "answers.jsonl"
-        cases.write_text("".join(json.dumps(case | {"id": number}) + "\n" for number in range(2000)))
+        cases.write_text("".join(json.dumps(case | {"id": number}) + "\n" for number in range(20_000)))
         words = [command, "--cases", str(cases), "--out", str(out), "--resume"]
 
         def seen() -> Keys:
