@@ -43,8 +43,8 @@ def measuring(folder: Path) -> Victim:
     from pipewave.measure import supervise
 
     path = folder / "rows"
-    options = supervise.Options(store=str(path), device="fake", quiet=True, batch=8)
-    return Victim(lambda: supervise.measure(options), lambda: frozenset(store.done_keys(store.read(path))), 0.5)
+    options = supervise.Options(store=str(path), plan="standard", device="fake", quiet=True, batch=8)
+    return Victim(lambda: supervise.measure(options), lambda: frozenset(store.done_keys(store.read(path))), 0.7)
 
 
 def profiling(folder: Path) -> Victim:
@@ -101,7 +101,7 @@ VICTIMS = {
     "measure": measuring,
     "profile": profiling,
     "calibrate": calibrating,
-    "predict --out": answering("predict", GEMM, 0.3),
+    "predict --out": answering("predict", GEMM, 0.2),
     "serve --out": answering("serve", SERVE, 1.2),
 }
 
