@@ -1,8 +1,9 @@
 """Watts, joules and clocks of one kernel at a time, by the board's counter: `python -m lab.board_energy --out FILE`.
 
 Each call runs back to back from a CUDA graph: 1 s until it is steady, then 1.5 s that count. The same rows say how far
-a card and a day differ: time of the first 30 ms after a rest (`burst_us`) beside the steady time. Needs torch and an
-NVIDIA GPU; NVML is asked through ctypes. Nothing of the card is changed.
+a card and a day differ: time of the first 30 ms after a rest (`burst_us`) beside the steady time. `--products` runs
+those of served models instead, 0.7 and 1 s each. Needs torch and an NVIDIA GPU; NVML is asked through ctypes. Nothing
+of the card is changed.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lab.energy_subjects import Launch, Subject, attention, gemm, subjects
+from lab.energy_subjects import Launch, Subject, attention, gemm, products, subjects
 
 SETTLE_S, COUNT_S, REST_S, BURST_S = 1.0, 1.5, 0.4, 0.03
+PRODUCTS_S = 0.7, 1.0  # to settle and to count, of each of many
 
 
 class Board:
@@ -124,7 +126,7 @@ def median(values: list[float]) -> float:
     return sorted(values)[len(values) // 2] if values else 0.0
 
 
-def row(subject: Subject, board: Board) -> dict[str, Any]:
+def row(subject: Subject, board: Board, settle_s: float = SETTLE_S, count_s: float = COUNT_S) -> dict[str, Any]:
     """One call measured."""
     import torch
 
@@ -133,10 +135,10 @@ def row(subject: Subject, board: Board) -> dict[str, Any]:
     time.sleep(REST_S)
     replays, seconds, _ = replayed(graph, BURST_S)
     burst = seconds / replays / calls
-    replayed(graph, SETTLE_S)
+    replayed(graph, settle_s)
     replay_s = burst * calls
     begin, before = tick(graph, board, replay_s)
-    replays, seconds, states = replayed(graph, COUNT_S, board)
+    replays, seconds, states = replayed(graph, count_s, board)
     end, after = tick(graph, board, replay_s)
     torch.cuda.synchronize()
     replays, seconds, _ = replayed(graph, 0.3)
@@ -197,6 +199,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--limit", type=int, default=10_000, help="only the first calls")
+    parser.add_argument("--products", action="store_true", help="products and experts of served models alone")
     options = parser.parse_args()
     board = Board()
     found: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), **board.card(), "torch": torch.__version__}
@@ -204,13 +207,16 @@ def main() -> None:
     torch.zeros(1, device="cuda")
     found["idle_with_context"] = series(board, None, 3.0, 0.5)
     found["rows"] = []
-    for make in list(subjects())[: options.limit]:
+    times = PRODUCTS_S if options.products else (SETTLE_S, COUNT_S)
+    for make in list(products() if options.products else subjects())[: options.limit]:
         try:
-            found["rows"].append(row(make(), board))
+            found["rows"].append(row(make(), board, *times))
         except (RuntimeError, AttributeError, TypeError) as problem:
             found["rows"].append({"error": f"{type(problem).__name__}: {str(problem)[:200]}"})
         torch.cuda.empty_cache()
         options.out.write_text(json.dumps(found))
+    if options.products:
+        return
     found["duty"] = [duty(board, *each) for each in ((0.01, 0.01), (0.005, 0.02), (0.002, 0.05))]
     long = attention(1, 16384, 16384, 32, 8)
     found["series"] = {

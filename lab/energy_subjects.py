@@ -41,13 +41,15 @@ def turns(bytes_each: float) -> int:
     return max(1, min(32, int(256 * MIB // max(bytes_each, 1.0)))) if bytes_each < 128 * MIB else 1
 
 
-def gemm(m: int, n: int, k: int, dtype: str = "bf16", data: str = "random") -> Subject:
-    """A product as vLLM calls it: cuBLAS for 16-bit types, `_scaled_mm` with a scale a row for fp8."""
+def gemm(m: int, n: int, k: int, dtype: str = "bf16", data: str = "random", sets: int = 0) -> Subject:
+    """A product as vLLM calls it: cuBLAS for 16-bit types, `_scaled_mm` with a scale a row for fp8. `sets` of weights,
+    or as many as exceed the L2.
+    """
     import torch
 
     case: Case = {"kernel": "gemm", "m": m, "n": n, "k": k, "dtype": dtype}
     size = 1 if dtype in ("fp8", "int8") else 2
-    copies = turns(float(n * k * size))
+    copies = sets or turns(float(n * k * size))
     if dtype == "fp8":
         x = filled(data, m, k, dtype=torch.float8_e4m3fn)
         ws = [filled(data, n, k, dtype=torch.float8_e4m3fn) for _ in range(copies)]
@@ -72,7 +74,7 @@ def gemm(m: int, n: int, k: int, dtype: str = "bf16", data: str = "random") -> S
             for w in ws:
                 torch.mm(x, w.t(), out=out)
 
-    return Subject(case, run, copies, data)
+    return Subject(case, run, copies, "resident" if sets == 1 else data)
 
 
 def attention(batch: int, q: int, kv: int, heads: int, kv_heads: int, backend: str = "cudnn") -> Subject:
@@ -179,3 +181,33 @@ def subjects() -> Iterator[Callable[[], Subject]]:
         (4096, 4096),
     ):
         yield partial(stream, read, written)
+
+
+LLAMA_8B = {"qkv": (6144, 4096), "o": (4096, 4096), "gate_up": (28672, 4096), "down": (4096, 14336)}  # n, k
+LLAMA_70B_TP8 = {"qkv": (1280, 8192), "o": (8192, 1024), "gate_up": (7168, 8192), "down": (8192, 3584)}
+ROWS = {
+    "bf16": (
+        (LLAMA_8B["gate_up"], (1, 8, 16, 32, 64, 96, 128, 192, 256, 512, 1024, 2048)),
+        (LLAMA_8B["o"], (1, 16, 64, 128, 256, 512, 2048)), (LLAMA_8B["qkv"], (8, 32, 96, 192, 1024)),
+        (LLAMA_8B["down"], (1, 16, 64, 128, 256, 1024)), (LLAMA_70B_TP8["qkv"], (16, 64, 128, 256, 1024)),
+        (LLAMA_70B_TP8["o"], (16, 64, 128, 256, 1024)), (LLAMA_70B_TP8["gate_up"], (16, 64, 128, 256)),
+        (LLAMA_70B_TP8["down"], (16, 64, 128, 256, 512)),
+    ),
+    "fp8": (
+        (LLAMA_8B["gate_up"], (1, 16, 64, 96, 128, 192, 256, 512, 1024)), (LLAMA_8B["o"], (1, 16, 64, 128, 256, 1024)),
+        (LLAMA_8B["down"], (16, 64, 128, 256)), (LLAMA_8B["qkv"], (32, 64, 256)),
+        (LLAMA_70B_TP8["gate_up"], (16, 64, 128, 256)),
+    ),
+}  # fmt: skip
+
+
+def products() -> Iterator[Callable[[], Subject]]:
+    """Makers of the products and experts of served models, few rows to many, types and shapes in turn."""
+    made = [partial(gemm, m, *shape, dtype=dtype) for dtype, shapes in ROWS.items() for shape, ms in shapes for m in ms]
+    made += [partial(gemm, m, 8192, 1024, sets=1) for m in (16, 64, 128, 256)]  # weights that stay in the L2
+    many = [partial(experts, tokens, 128, 8, 2048, 768) for tokens in (1, 32, 128, 256, 2048)]
+    many += [partial(experts, tokens, 8, 2, 4096, 14336) for tokens in (16, 256)]
+    stride = 7  # neighbours of the list are measured apart
+    for first in range(stride):
+        yield from made[first::stride]
+        yield from many[first : first + 1]

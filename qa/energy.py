@@ -64,8 +64,9 @@ def kernels() -> None:
         _line(f"unseen shapes, {name}", some.take(mask), found[mask], law[mask])
     for gpu in power.COLLECTED:
         _line(f"without {gpu}", *power.unseen_gpu(rows, gpu))
-    for (gpu, fitted), ours in groupby(own_rows(), itemgetter("gpu", "fitted")):
-        _own_line(f"own loops on an {gpu}{'' if fitted else ', left out'}", list(ours))
+    distinct = itemgetter("loops", "gpu", "fitted")
+    for (loops, gpu, fitted), ours in groupby(sorted(own_rows(), key=distinct), distinct):
+        _own_line(f"{loops} on an {gpu}{'' if fitted else ', left out'}", list(ours))
 
 
 def _own_line(name: str, rows: list[dict[str, Any]]) -> None:
@@ -75,7 +76,7 @@ def _own_line(name: str, rows: list[dict[str, Any]]) -> None:
         np.array([getattr(one, f"power{side}_w") for one in answers]) for side in ("", "_low", "_high")
     )
     inside = 100 * np.mean((low <= true) & (true <= high))
-    print(f"{name:28} {len(rows):6} rows: mean {off(middle, true):.1f} %, in the interval {inside:.0f} %")
+    print(f"{name:38} {len(rows):6} rows: mean {off(middle, true):.1f} %, in the interval {inside:.0f} %")
 
 
 def steps() -> None:

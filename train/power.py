@@ -1,6 +1,7 @@
 """`python -m train power`: the constants of `physics/power.json`, from steady rows of the corpus and our own loops.
 
 A tenth of the corpus's steady rows began from a cold board and read low, none reads high, so that the loss is absolute.
+What a product at the limit would draw more counts nowhere: its constants are those of full clocks.
 Collections run on operands of their own (constants, memory as it was): a factor of a framework's rows under `graph`,
 `collected`, holds what that changes, and `physics/collected.json` what their meter reads besides.
 """
@@ -130,7 +131,7 @@ def fit(rows: Rows, steps: int = 2500, seed: int = 0) -> dict[str, Any]:
     family = torch.tensor([families.index(pair) for pair in zip(table["kind"], table["generation"], strict=True)])
     stacks = sorted(set(zip(table["kind"], table["stack"], strict=True)))
     stack = torch.tensor([stacks.index(pair) for pair in zip(table["kind"], table["stack"], strict=True)])
-    own = torch.tensor(table["own"].to_numpy(bool))
+    own, product = (torch.tensor(mask.to_numpy(bool)) for mask in (table["own"], table["kind"] == "gemm"))
     shares = torch.tensor(rows.shares, dtype=torch.float32)
     boards = pd.DataFrame([BOARDS.get(name, WATTS) for name in table["gpu"]])
     idle, limit = (torch.tensor(boards[name].to_numpy(), dtype=torch.float32) for name in ("idle", "limit"))
@@ -146,7 +147,7 @@ def fit(rows: Rows, steps: int = 2500, seed: int = 0) -> dict[str, Any]:
         factor = generation[family[some]] * newer[some] + torch.where(own[some], 0.0, collected[stack[some]])
         drawn = idle[some] + (shares[some] * torch.exp(law[kind[some]])).sum(1) * torch.exp(factor)
         held = (drawn**-20 + limit[some] ** -20) ** (-1 / 20)
-        error = torch.log(torch.where(own[some], drawn, held)) - truth[some]
+        error = torch.log(torch.where(own[some] & ~product[some], drawn, held)) - truth[some]
         loss = (weight[some] * torch.sqrt(error**2 + 4e-4)).mean()
         loss = loss + 3e-3 * (collected**2).mean() + 1e-2 * (generation**2).mean()
         optimiser.zero_grad()

@@ -27,7 +27,7 @@ from pipewave.files import packaged
 from pipewave.gpus import GPU, find
 from pipewave.physics.arith import ARRAY, RECORDED, Arith, straight
 from pipewave.physics.collected import Reading, reading_of
-from pipewave.physics.energy import Work, as_made
+from pipewave.physics.energy import CLOCK_EXPONENT, Work, as_made
 
 LAW = Path(__file__).with_name("power.json")
 START_S = 2e-6  # of a kernel, in which SMs wait for it to begin and to retire
@@ -85,7 +85,8 @@ class Draw:
     per_l2_byte_j: float
     spread: float  # half the 90 % interval of the logarithm of a call's watts
     sustained: bool  # times of these calls are of loops that last
-    in_step: float  # joules of a call bound by DRAM between the other kernels of a step, over those of the call alone
+    in_step: float  # joules of a call between the other kernels of a step, over those of the call alone
+    always: bool  # so, and not only where it is bound by DRAM
     rates: tuple[float, float, float]  # of FLOPs, DRAM and L2 bytes, a second
     reading: Reading | None  # what a collection's meter reads besides, in shares of `made_w`
     spent_alone: Callable[[float, float], tuple[float, ...]] = field(init=False)  # `spent` of one call, recorded
@@ -114,9 +115,11 @@ class Draw:
         """What a call draws that takes `seconds` alone, again and again; longer where the board is at its limit."""
         board, factor = self.board, exp(self.spread)
         joules = self.above_idle_j(work_j, seconds, xp)
-        if not self.sustained:
-            seconds = xp.maximum(seconds, joules / (board.limit_w - board.idle_w))
-        watts = xp.minimum(board.idle_w + joules / seconds, board.limit_w)
+        watts = board.idle_w + joules / seconds
+        if not self.sustained:  # the clock gives way, and work costs less at a lower one
+            over = xp.maximum(joules / (seconds * (board.limit_w - board.idle_w)), 1.0)
+            seconds = seconds * over ** (1.0 / CLOCK_EXPONENT)
+        watts = xp.minimum(watts, board.limit_w)
         low = xp.maximum(watts / factor, board.asleep_w)
         return Spent(watts, low, xp.minimum(watts * factor, MOST_OVER * board.limit_w), watts * seconds)
 
@@ -170,7 +173,8 @@ def draw_of(gpu: GPU, kind: str, dtype: str, stack: str = "", protocol: str = ""
         per_l2_byte_j=row["l2"] * full_w / rates[2],
         spread=reading.spread if reading and board.basis == MEASURED else row["spread"][POWER_BASES.index(board.basis)],
         sustained=protocol == GRAPH,
-        in_step=law["steps"]["experts"].get(generation, 1.0) if like == EXPERTS else 1.0,
+        in_step=law["steps"]["in_step"].get(like, {}).get(generation, 1.0),
+        always=like != EXPERTS,
         rates=rates,
         reading=reading,
     )

@@ -179,8 +179,9 @@ class Predictions(Sequence[Prediction]):
     @property
     def above_idle_j(self) -> Array:
         """Joules above what the idle board draws, of each call once inside a step, [call]."""
-        active_w, in_step = np.array([(draw.active_w, draw.in_step) for draw in self.draws])[self.group].T
-        in_step = np.where(self.bound == PIPES.index("dram"), in_step, 1.0)  # of calls that wait for their weights
+        of_draw = np.array([(draw.active_w, draw.in_step, draw.always) for draw in self.draws])[self.group]
+        active_w, in_step, always = of_draw.T
+        in_step = np.where((always > 0.0) | (self.bound == PIPES.index("dram")), in_step, 1.0)
         joules: Array = in_step * (active_w * np.maximum(1e-6 * self.latency_us - START_S, 0.0) + self.work_j)
         return joules
 
