@@ -306,8 +306,8 @@ def serve_command(
         return 0
     traffic = client.traffic if client else requests.traffic(spec)
     with waiting(f"{len(traffic):,} requests to {spec.name}"):
-        how = {"steady": requests.steady, "interval": interval, "keep_steps": bool(files.trace_out)}
-        found = served(deploy(stated, traffic), goals, **how)
+        deployed, keep = deploy(stated, traffic), bool(files.trace_out)
+        found = served(deployed, goals, steady=requests.steady, interval=interval, keep_steps=keep)
     files.write(found, requests.trace, model, gpu)
     read = [note for one in (server, client) if one for note in one.notes]  # out of pasted command lines
     answer: dict[str, Any] = found.to_dict() | {"notes": [*read, *found.answer["notes"]]}

@@ -46,7 +46,7 @@ class KvBudget:
 
     def held(self, tokens: int) -> int:
         """Pages of a request whose cache has so many tokens, its states' among them."""
-        return -(-tokens // self.page_size) + self.state_pages
+        return self.pages_for(tokens) + self.state_pages
 
     def too_small(self, tokens: int) -> DoesNotFit:
         """The error of a request whose cache has so many tokens at its end."""

@@ -284,7 +284,7 @@ class Replica:
     def _evict(self, request: int) -> None:
         if request in self.partial:
             done = self.partial.pop(request)
-            self._release(request, done)
+            self._release(request, self.tokens[request], done)
         else:
             began = self._leave(request)
             self.finish[began + self.left[request]].remove(request)
@@ -302,15 +302,18 @@ class Replica:
         now = length + self.tick - began
         self.decoding -= 1
         self.cached -= now
-        self.opens[(began - length) % self.kv.page_size] -= 1  # the ticks at which it opens a page
-        held = self.kv.held(now)
-        self.free += self.cache.leave(request, held, now) if self.cache else held
+        self.opens[self._opening(began, length)] -= 1
+        self._release(request, now, now)
         return began
 
-    def _release(self, request: int, done: int) -> None:
-        """Free the pages of a request that does not decode and has computed so many tokens, less those of others."""
-        held = self.kv.held(self.tokens[request])
+    def _release(self, request: int, length: int, done: int) -> None:
+        """Free the pages of a request of `length` tokens, `done` of them computed, less those that others share."""
+        held = self.kv.held(length)
         self.free += self.cache.leave(request, held, done) if self.cache else held
+
+    def _opening(self, began: int, length: int) -> int:
+        """The tick, modulo the page size, at which a request that began so opens a page."""
+        return (began - length) % self.kv.page_size
 
     def _advance(self) -> list[int]:
         """Every decoding request gets a token; returns those that are done with it."""
@@ -331,13 +334,13 @@ class Replica:
             length, left = self.tokens[request], self.left[request]
             self.owed -= 1
             if left <= 0:
-                self._release(request, length)
+                self._release(request, length, length)
                 self.running -= 1
                 step.done.append(request)
                 continue
             self.begun[request] = (self.tick, length)
             self.finish.setdefault(self.tick + left, []).append(request)
-            self.opens[(self.tick - length) % self.kv.page_size] += 1
+            self.opens[self._opening(self.tick, length)] += 1
             self.decoding += 1
             self.cached += length
 

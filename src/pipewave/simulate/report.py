@@ -27,7 +27,9 @@ TIMES = ("ttft_ms", "tpot_ms", "e2e_ms")
 Mask = NDArray[np.bool_]
 EDGE = 0.1  # of open-loop requests, at either end
 DIGITS = 4
-EARLY, BEHIND, QUICK = 0.25, 0.02, 1  # share of a run that fills it; growth of a queue over arrivals; a percentile
+EARLY = 0.25  # share of the time in which requests come that fills an engine
+BEHIND = 0.02  # growth of a queue over arrivals that is overload
+ALONE = 1.0  # percentile of the times a token takes: requests that hardly met others
 TURNS = 4.0  # times that the mean request takes, after which the first ones have left
 MEAN = "mean"
 LEAST = 1e-6  # of a time over its limit, where nothing is limited
@@ -203,11 +205,9 @@ def steadiness(record: Record, traffic: Traffic) -> Steadiness:
     """Compare arrivals with first tokens and with completions, after the first quarter of the time in which they come.
 
     Overloaded is an open loop whose queue grows by more than a fiftieth of the arrivals, or whose requests in the
-    system grow by more than a batch that fills would explain, each beyond chance (the standard deviation of a Poisson
-    count by Gehrels, 1986). Where a step takes `a + b n` for n requests, n grows at load 1 by the share that a
-    request's time alone is of the time it takes; alone are those that were quickest a token. A closed loop cannot be
-    overloaded; it is steady after two rounds, an open one when requests come for at least four times as long as the
-    mean one takes.
+    system grow by more than a batch that fills would explain (`_filling`), each beyond chance (the standard deviation
+    of a Poisson count by Gehrels, 1986). A closed loop cannot be overloaded; it is steady after two rounds, an open one
+    when requests come for at least four times as long as the mean one takes.
     """
     arrived, first, done = (np.sort(times) for times in (record.arrival_s, record.first_s, record.done_s))
     begin, last = (1.0 - EARLY) * arrived[0] + EARLY * arrived[-1], arrived[-1]
@@ -220,12 +220,19 @@ def steadiness(record: Record, traffic: Traffic) -> Steadiness:
     come, begun, gone = (
         float(np.diff(np.searchsorted(times, (begin, last), "right"))[0]) for times in (arrived, first, done)
     )
-    e2e, outputs, chance = record.done_s - record.arrival_s, traffic.output_len, 1.0 + math.sqrt(come + 0.75)
-    filling = float(np.percentile(e2e / outputs, QUICK) * outputs.mean() / e2e.mean())
-    overloaded = come - begun > max(BEHIND * come, chance) or come - gone > max(BEHIND, filling) * come + chance
+    e2e, chance = record.done_s - record.arrival_s, 1.0 + math.sqrt(come + 0.75)
+    grown = max(BEHIND, _filling(e2e, traffic.output_len)) * come + chance
+    overloaded = come - begun > max(BEHIND * come, chance) or come - gone > grown
     span, needed = float(last - arrived[0]), TURNS * float(e2e.mean())
     steady, enough = not overloaded and span >= needed, math.ceil(len(arrived) * needed / span)
     return Steadiness(overloaded, steady, enough, arrivals_per_s=come / float(last - begin), served_per_s=whole)
+
+
+def _filling(e2e_s: NDArray[np.float64], outputs: NDArray[np.int64]) -> float:
+    """By what share of arrivals the requests in the system may grow while a batch fills: where a step takes `a + b n`
+    for n requests, the share that a request's time alone is of the time it takes.
+    """
+    return float(np.percentile(e2e_s / outputs, ALONE) * outputs.mean() / e2e_s.mean())
 
 
 def over_time(record: Record, pages: int, powered: Sequence[Boards], points: int) -> dict[str, list[float]]:

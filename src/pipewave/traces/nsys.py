@@ -159,9 +159,7 @@ def _operator(text: str) -> Op | None:
     if match is None:
         return None
     try:
-        sizes = json.loads(
-            match[2]
-        )  # of each argument: [[4, 1024], [], [[2], [2]]]; of a list of tensors none are read
+        sizes = json.loads(match[2])  # an entry an argument: [[4, 1024], [], [[2], [2]]]; a list of tensors has none
     except (ValueError, RecursionError):
         sizes = []
     return Op(-1, match[1], tuple(map(dims_of, sizes)))
