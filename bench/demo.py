@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 import pipewave as pw
-from corpus.sm_clock import clock_mhz
 from pipewave.calls.families import CLASSES, from_dict
 from pipewave.cli.streams import show
 from pipewave.measure import rows as measured_rows
-from pipewave.measure.row_files import started_together
+from pipewave.measure.row_files import clock_mhz, started_together
 from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.models.load import load
 

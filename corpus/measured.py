@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from corpus.frame import DEFAULTS, SHAPES, Table, gpu_name, repository
-from corpus.sm_clock import clock_mhz
+from pipewave.measure.row_files import clock_mhz
 from pipewave.measure.row_files import rows as measured
 
 FOLDER = repository() / "data" / "measured"

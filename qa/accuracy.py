@@ -20,12 +20,11 @@ from typing import Any
 import numpy as np
 
 from corpus.cases import held_out, held_out_rows
-from corpus.sm_clock import clock_mhz
 from pipewave.calls.families import CLASSES, Call, from_dict
 from pipewave.cli.streams import show
 from pipewave.errors import BadFile, PipewaveError
 from pipewave.files import packaged, whole
-from pipewave.measure.row_files import rows, started_together
+from pipewave.measure.row_files import clock_mhz, rows, started_together
 from pipewave.nets.calibration.corrections import suspended
 from pipewave.physics.demand import Array
 from pipewave.prediction.answers import Predictions

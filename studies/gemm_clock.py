@@ -17,11 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import pipewave as pw
-from corpus.sm_clock import clock_mhz
 from pipewave.calls.families import from_dict
 from pipewave.kernels import family_of
 from pipewave.kernels.gemm.family import KNOTS
-from pipewave.measure.row_files import rows
+from pipewave.measure.row_files import clock_mhz, rows
 from pipewave.prediction.columns import columns_of, group_key_of
 from pipewave.prediction.kernel_latency import answer
 

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from corpus.sm_clock import clock_mhz
-from pipewave.measure.row_files import rows
+from pipewave.measure.row_files import clock_mhz, rows
 from qa.accuracy import family_name
 
 # Kinds of second measurements: folders of the first and of the second. A data set has some of them. The H100's were

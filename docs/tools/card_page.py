@@ -18,11 +18,10 @@ import matplotlib
 import numpy as np
 
 import pipewave as pw
-from corpus.sm_clock import clock_mhz
 from docs.tools.card_noise import call, cold
 from docs.tools.card_noise import table as noise
 from pipewave.measure.plan import PAGE_ORDERS as ORDERS
-from pipewave.measure.row_files import rows
+from pipewave.measure.row_files import clock_mhz, rows
 from studies.counters import compare
 from studies.counters import rows as counter_rows
 

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from corpus.sm_clock import clock_mhz
 from docs.tools.card_noise import cold, paired, table
 from lab.card_rows import Sources, assemble
 from lab.ragged_plans import plan
 from pipewave.files import store
-from pipewave.measure.row_files import environments, rows
+from pipewave.measure.row_files import clock_mhz, environments, rows
 from studies.card_blind import DATA, PARTS, RESULTS, name, phase, usable
 
 pytestmark = pytest.mark.slow  # whole data sets

@@ -18,6 +18,9 @@ from pipewave.files import packaged, store
 
 Row = dict[str, Any]
 FORMAT = "pipewave-rows-1"
+# Of a spin kernel beside its clocks, as `lab.microbench` finds it (`spin_overhead_us`); the first for other GPUs.
+SPIN_LAUNCH_US = {"NVIDIA H200": 0.613, "NVIDIA H100 80GB HBM3": 0.870}
+OTHER_SPIN_LAUNCH_US = SPIN_LAUNCH_US["NVIDIA H200"]
 # Fastest over slowest rank below which one of them started late, unless they are no further apart than a barrier lets
 # its ranks go: up to 8 µs where no host was late.
 WAITED, SPREAD_US = 0.75, 10.0
@@ -84,6 +87,12 @@ def from_columns(columns: Mapping[str, Sequence[Any]]) -> Iterator[Row]:
         row = {name: value for name, value in zip(columns, values, strict=True) if value is not None}
         case = {name[5:]: row.pop(name) for name in [name for name in row if name.startswith("case.")]}
         yield {**row, "case": case}
+
+
+def clock_mhz(row: Mapping[str, Any]) -> float | None:
+    """SM clock right after the call, from a spin of a known number of clocks; None where the row has no spin."""
+    spin_us, launch_us = row.get("spin_us"), SPIN_LAUNCH_US.get(row.get("gpu", ""), OTHER_SPIN_LAUNCH_US)
+    return row["spin_clocks"] / (spin_us - launch_us) if spin_us else None
 
 
 def started_together(row: Mapping[str, Any]) -> bool:
