@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pipewave.calibrate.fit import Sample, fit, log_factors, mape
-from train.corrected import coordinates_of
+from pipewave.calibrate.fit import Sample, fit, mape
+from train.corrected import coordinates_of, log_factors
 from train.rows import Floats, Rows
 from train.rows import load as load_rows
 from train.run import Run, load_predictions

@@ -37,8 +37,8 @@ from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.step import Engine, Runner, find_engine
 from studies.e2e_steps import Measured, Point, joined, measure_loads, point_of, runs_of
-from studies.e2e_vllm import print_rows, print_scores, score
-from train.step_fit import constants, fit, leave_one_model_out, write
+from studies.e2e_vllm import leave_one_model_out, print_rows, print_scores, score
+from train.step_fit import constants, fit, write
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "measured"
 GPUS = ("H100", "H200")

@@ -20,14 +20,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.simulate.estimate import estimate
-from pipewave.step import find_engine
+from pipewave.step import Engine, find_engine
 from pipewave.step.memory import budget
 from studies import rounded
-from studies.e2e_steps import GPU, PHASES, Point, engines, measure_loads, points, runner_of
+from studies.e2e_steps import GPU, PHASES, Measured, Point, engines, measure_loads, points, runner_of
 from studies.e2e_traces import traced
-from train.step_fit import constants, fit, leave_one_model_out
+from train.step_fit import constants, fit
 
 Errors = NDArray[np.float64]
+
+
+def leave_one_model_out(measured: Measured, start: Engine) -> Errors:
+    """Predicted ms of every point under constants fitted to the other models."""
+    models = np.array([point.model for point in measured.points])
+    out = np.zeros(len(models))
+    for model in dict.fromkeys(models.tolist()):
+        engine = fit(measured.only(models != model), start)
+        out[models == model] = measured.only(models == model).predict_ms(engine)
+    return out
 
 
 def score(chosen: Sequence[Point], errors: Errors) -> dict[str, dict[str, float]]:

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.calibrate.fit import Sample, fit, log_factors
-from pipewave.nets.calibration.correction import CODES
+from pipewave.calibrate.fit import Sample, fit
+from pipewave.nets.calibration.correction import CODES, Correction
 from train.intervals import Held, held, widths
 from train.rows import Floats, Ints, Rows
 from train.run import Predictions, Run, Scored
@@ -69,6 +69,14 @@ class LeftOut:
         names, coordinates = coordinates_of(rows, index, self.members, self.name)
         ratio = rows.residual[index] - self.mean[index]
         return Sample(names, coordinates, ratio, self.half[index], rows.group[index], frozenset())
+
+
+def log_factors(found: Correction | None, sample: Sample) -> Floats:
+    """What a correction does to rows of another sample with the same coordinates; nothing where there is none."""
+    if found is None or not len(sample):
+        return np.zeros(len(sample))
+    columns = [sample.names.index(name) for name in found.frame.names]
+    return found.at(found.frame.scaled(sample.coordinates[:, columns]))
 
 
 def coordinates_of(rows: Rows, index: Ints, members: Run | None, split: str) -> tuple[tuple[str, ...], Floats]:

@@ -45,17 +45,8 @@ SHARDS: tuple[Case, ...] = ({}, {"tp": 2}, {"ep": 4}, {"tp": 4})
 ROUTINGS = ("random", "balanced", "uniform", "power_law_1.2")
 SIZES = {"gemm": "mnk", "attention": ("heads", "kv_lens"), "mla": ("heads", "kv_lens"), "fused_moe": ("tokens",),
          "rmsnorm": ("rows", "dim"), "silu_and_mul": ("rows", "dim"), "elementwise": ("bytes_read",)}  # fmt: skip
-ORDERED: Mapping[str, tuple[str, ...]] = {
-    "gemm": ("gemm", "gemm_fp8", "gemm_block", "gemm_fp4"),
-    "attention": ("attention_prefill", "attention_decode"),
-    "mla": ("mla_context", "mla_generation"),
-    "fused_moe": ("fused_moe",),
-    "rmsnorm": ("rmsnorm",),
-    "silu_and_mul": ("silu_and_mul",),
-    "elementwise": ("elementwise",),
-    "all_reduce": ("all_reduce", "all_reduce_small"),
-    **{op: (op,) for op in ("all_gather", "reduce_scatter", "all_to_all", "send_recv")},
-}  # nets whose pairs are drawn, by family
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
+ORDERED = {name: family_of(name).nets for name in (*SIZES, *COLLECTIVES)}  # nets whose pairs are drawn, by family
 OWN_ROWS = ("measured", "nearest_version")  # of `Source.software`: the GPU's own rows of that software
 MOST_HEADS = 128  # of latent attention in any row: beyond, no row decides
 OTHER_SMS = 0.15  # share of contexts on a what-if of more or fewer SMs

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from safetensors.numpy import load as parse
 from safetensors.numpy import save as to_safetensors
 
 from pipewave.nets.nets import SCHEMA
-from pipewave.nets.weights_metadata import BASES, Interval, TrainingRow, kind_of, nested
+from pipewave.nets.weights_metadata import BASES, Interval, TrainingRow, kind_of
 from pipewave.software.stacks import framework, version
 from train.cards import read, write
 from train.ceilings import shipped_shifts
@@ -154,6 +154,15 @@ def ran(rows: Rows) -> dict[str, Any]:
     return nested(
         [TrainingRow(protocol, stack, kind_of(*kinds), gpu, impl) for protocol, stack, *kinds, gpu, impl in unique]
     )
+
+
+def nested(rows: Iterable[TrainingRow]) -> dict[str, Any]:
+    """Rows as cards hold them: what `from_nested` reads."""
+    document: dict[str, Any] = {}
+    for row in sorted(set(rows)):
+        of_kind = document.setdefault(row.protocol, {}).setdefault(row.stack, {}).setdefault(row.kind, {})
+        of_kind.setdefault(row.gpu, []).append(row.impl)
+    return document
 
 
 def software(rows: Rows) -> dict[str, Any]:

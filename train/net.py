@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from corpus.select import FOLDS, HELD_OUT, fold
 from pipewave.calls.fields import defaults
 from pipewave.gpus import find
-from pipewave.kernels.attention.tasks import Requests, requests_of, uniform
+from pipewave.kernels.attention.tasks import Requests, requests_of
 from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.prediction.columns import numeric_fields, ragged
 from train.rows import Column, Floats, Rows
@@ -145,6 +145,11 @@ def _requests(part: pd.DataFrame) -> Requests:
         return requests_of({"q_lens": ragged(q_lens), "kv_lens": ragged(kv_lens)})
     keys = part["kv_len"] if "kv_len" in part else part["q_len"]
     return uniform(*(column.to_numpy(np.float64) for column in (part["q_len"], keys, part["batch"])))
+
+
+def uniform(q: Floats, kv: Floats, batch: Floats) -> Requests:
+    """Calls whose requests are all alike: `batch` of them, `q` new tokens and `kv` keys each."""
+    return Requests(q, kv, batch, float(batch[0]) if len(batch) == 1 else batch, np.arange(len(q)), None)
 
 
 def _column(part: pd.DataFrame, name: str, otherwise: float) -> Floats:

@@ -177,9 +177,10 @@ def recounted(card: dict[str, Any], rows: Rows, index: NDArray[np.int64], off: F
     held-out rows; GPUs and versions count alike.
     """
     known, protocol = card["intervals"], rows.columns["protocol"].text()[index]
+    of = {name: name.partition("|")[2] for name in known if name.partition("|")[0] == "measured_gpu"}
     found = dict(known)
-    for name in [name for name in known if name.partition("|")[0] == "measured_gpu"]:
-        mine = (protocol == name.partition("|")[2]) if "|" in name else ~np.isin(protocol, _own(known))
+    for name, own in of.items():  # its protocol, or "": all protocols without an interval of their own
+        mine = protocol == own if own else ~np.isin(protocol, list(of.values()))
         mine &= rows.weight[index] > 0
         if mine.sum() < 10 * FEWEST:
             continue
@@ -189,11 +190,6 @@ def recounted(card: dict[str, Any], rows: Rows, index: NDArray[np.int64], off: F
         by = weighted_quantile(np.abs(off[mine]) / half, balance(cell), LEVEL)
         found[name] = known[name] | {"multiple": round(known[name]["multiple"] * by, 4)}
     return found
-
-
-def _own(known: dict[str, Any]) -> list[str]:
-    """Protocols with an interval of their own."""
-    return [name.partition("|")[2] for name in known if name.startswith("measured_gpu|")]
 
 
 def put(net: str, options: argparse.Namespace) -> list[Cell]:

@@ -25,17 +25,16 @@ from torch import Tensor
 
 from pipewave.nets.nets import Net, load
 from pipewave.nets.weights_metadata import from_nested, kind_of
-from pipewave.software.stacks import nearest
 from train.cards import read
 from train.descent import Loss, orders, taught
 from train.drawn import ORDERED, Drawn, drawn
-from train.ensemble import Ensemble, Shape
+from train.ensemble import Ensemble
 from train.fit import clip
 from train.record import begun
-from train.rows import Ints, Rows
+from train.rows import Floats, Ints, Rows
 from train.run import Run, as_one, save_predictions
 from train.splits import by_name, meet
-from train.start import Start
+from train.start import ensemble_of, successors, with_new
 
 SPLIT, TRAINER = "ship", "train.relearn"
 SCALES = 0.4  # what a square of the log of the error's scale costs where answers are kept
@@ -85,7 +84,8 @@ class Known:
         index = index.to(self.codes.device)
         codes = self.codes[index]
         half = torch.rand(len(codes), 1, device=codes.device) < 0.5
-        shown = torch.where(half, hidden_at_random(codes), codes)
+        hidden = half & (torch.rand(codes.shape, device=codes.device) < HIDDEN_SHARE)
+        shown = torch.where(hidden, 0, codes)
         return Known(self.features[index], shown, self.residual[index], self.weight[index], self.new[index])
 
 
@@ -157,11 +157,6 @@ def shortfall(net: Ensemble, calls: Calls) -> Tensor:
     return torch.cat([calls.short(net, some) for some in numbers])
 
 
-def hidden_at_random(codes: Tensor) -> Tensor:
-    """Codes with some hidden, as in training."""
-    return codes * (torch.rand(codes.shape, device=codes.device) >= HIDDEN_SHARE)
-
-
 def new_rows(rows: Rows, card: Mapping[str, Any], learn: Sequence[str]) -> NDArray[np.bool_]:
     """Rows of software that a card does not know on their GPU, and those that meet a list of conditions."""
     ran = {(row.protocol, row.stack, row.kind, row.gpu) for row in from_nested(card.get("software", {})).rows}
@@ -181,37 +176,6 @@ def codes_of(categories: Mapping[str, Sequence[str]], rows: Rows, index: Ints) -
         column = rows.columns[name]
         found.append(np.array([known.get(value, 0) for value in column.values])[column.codes[index]])
     return torch.tensor(np.stack(found, 1))
-
-
-def with_new(net: Net, rows: Rows) -> dict[str, tuple[str, ...]]:
-    """A net's categories with the values of these rows that it does not know behind its own."""
-    seen = {name: set(np.unique(rows.columns[name].text()).tolist()) for name in net.categories}
-    return {name: (*codes, *sorted(seen[name] - set(codes))) for name, codes in net.categories.items()}
-
-
-def successors(stacks: Sequence[str], net: Net) -> Tensor:
-    """For each version that a net does not know, codes with that of the version that it begins as changed to its own,
-    [version, code].
-    """
-    known, found = list(net.categories["stack"]), []
-    for code in range(len(known), len(stacks)):
-        row, near = list(range(len(stacks))), nearest(stacks[code], known)
-        row[known.index(near) if near else 0] = code
-        found.append(row)
-    return torch.tensor(found, dtype=torch.long).reshape(-1, len(stacks))
-
-
-def ensemble_of(
-    card: Path, features: Sequence[str], categories: dict[str, tuple[str, ...]], mean: Tensor, std: Tensor
-) -> Ensemble:
-    """Weights that ship as members that can be trained; versions that they do not know begin as the nearest."""
-    net = load(card).net
-    hidden, members = tuple(weight.shape[2] for weight in net.weights[:-1]), len(net.weights[0])
-    shape = Shape(len(features), tuple(map(len, categories.values())), hidden, net.activation)
-    each = (mean.expand(members, -1).clone(), std.expand(members, -1).clone())
-    found = Ensemble(shape, tuple(range(members)), *each, torch.zeros(members, 2))
-    Start.of(card, features, categories).into(found)
-    return found
 
 
 def terms(
@@ -272,6 +236,39 @@ def _calls(name: str, net: Net, categories: Mapping[str, Sequence[str]], context
     return Calls.of(found, device, *later)
 
 
+def _learned_from(
+    net: Net, rows: Rows, categories: Mapping[str, Sequence[str]], new: NDArray[np.bool_], device: str
+) -> Known:
+    """The rows that a net is trained on: those not held out that weigh anything."""
+    train = by_name(SPLIT, rows).train
+    train = train[rows.weight[train] > 0]
+    parts = (rows.features[train][:, [rows.names.index(name) for name in net.features]],
+             codes_of(categories, rows, train), rows.residual[train].astype(np.float32),
+             (rows.weight[train] / rows.weight[train].mean()).astype(np.float32), new[train])  # fmt: skip
+    return Known(*(torch.as_tensor(part).to(device) for part in parts))
+
+
+def _teacher(
+    card: Path, net: Net, categories: dict[str, tuple[str, ...]], known: Known, calls: Calls | None
+) -> Ensemble:
+    """The weights that ship, standardised by rows and drawn calls."""
+    everything = torch.cat((known.features, calls.features)) if calls else known.features
+    reach = everything.amax(0) - everything.amin(0)
+    spread = torch.where(reach > 0.0, torch.maximum(everything.std(0), reach / 8) + 1e-3, math.inf)  # a constant: bias
+    made = ensemble_of(card, net.features, categories, everything.mean(0).cpu(), spread.cpu())
+    return made.to(known.features.device)
+
+
+def _said_of_held_out(
+    tried: Mapping[str, Ensemble], net: Net, rows: Rows, categories: Mapping[str, Sequence[str]], device: str
+) -> dict[str, tuple[Floats, Floats]]:
+    """What each net answers to held-out rows: log residual and scale."""
+    score = by_name(SPLIT, rows).score
+    features = rows.features[score][:, [rows.names.index(name) for name in net.features]]
+    asked = torch.tensor(features).to(device), codes_of(categories, rows, score).to(device)
+    return {key: as_one(answers(one, *asked).cpu().numpy()) for key, one in tried.items()}
+
+
 def relearn(
     name: str, rows: Rows, card: Path, folder: Path, plan: Plan, device: str = "cpu", end: float = math.inf
 ) -> None:
@@ -280,30 +277,20 @@ def relearn(
     """
     torch.manual_seed(0)
     random.seed(0)
-    ended, net, split = begun(device, card), load(card).net, by_name(SPLIT, rows)
-    document = read(card)
-    categories, columns = with_new(net, rows), [rows.names.index(name) for name in net.features]
-    new = new_rows(rows, document, plan.learn)
-    train = split.train[rows.weight[split.train] > 0]
-    parts = (rows.features[train][:, columns], codes_of(categories, rows, train), rows.residual[train],
-             rows.weight[train] / rows.weight[train].mean(), new[train])  # fmt: skip
-    features, codes, residual, weight, fresh = (torch.as_tensor(part).to(device) for part in parts)
-    known = Known(features, codes, residual.float(), weight.float(), fresh)
+    ended, net, document = begun(device, card), load(card).net, read(card)
+    categories = with_new(net, rows)
+    known = _learned_from(net, rows, categories, new_rows(rows, document, plan.learn), device)
     calls = _calls(name, net, categories, plan.contexts, device)
-    everything = torch.cat((features, calls.features)) if calls else features
-    reach = everything.amax(0) - everything.amin(0)
-    spread = torch.where(reach > 0.0, torch.maximum(everything.std(0), reach / 8) + 1e-3, math.inf)  # a constant: bias
-    teacher = ensemble_of(card, net.features, categories, everything.mean(0).cpu(), spread.cpu()).to(device)
-    counts = f"{name}: {len(train):,} rows, {int(new[train].sum()):,} of them to learn"
+    teacher = _teacher(card, net, categories, known, calls)
+    counts = f"{name}: {len(known.new):,} rows, {int(known.new.sum()):,} of them to learn"
     print(counts, f"{len(calls.small):,} pairs" if calls else "no pairs", flush=True)
-    moving, most = copy.deepcopy(teacher), min(plan.steps, max(FEWEST, plan.epochs * len(train) // plan.batch))
+    moving, most = copy.deepcopy(teacher), min(plan.steps, max(FEWEST, plan.epochs * len(known.new) // plan.batch))
     left = max(10.0, end - time.perf_counter())
     losses = terms(moving, teacher, known, calls, plan)
     last, early, steps = taught(moving, losses, most, plan.rate, clip, left, EARLY)
     tried = {"last": last, "early": early, "half way": blended(teacher, last), "before": teacher}
-    held = torch.tensor(rows.features[split.score][:, columns]).to(device), codes_of(categories, rows, split.score)
-    said_of = {key: as_one(answers(one, held[0], held[1].to(device)).cpu().numpy()) for key, one in tried.items()}
-    errors = {key: halves_off(rows, split.score, mean) for key, (mean, _) in said_of.items()}
+    said_of = _said_of_held_out(tried, net, rows, categories, device)
+    errors = {key: halves_off(rows, by_name(SPLIT, rows).score, mean) for key, (mean, _) in said_of.items()}
     chosen = min(errors, key=lambda key: errors[key][0] * (1.0 if key == "last" else 1.0 + PREFERRED))
     if calls:
         share = {key: float((shortfall(one, calls) > MARGIN + 0.02).float().mean()) for key, one in tried.items()}
@@ -319,9 +306,8 @@ def relearn(
     Run.write(folder, [SPLIT] * len(teacher.mean), tensors, log | ended())
     save_predictions(folder, {SPLIT: said_of[chosen], "before": said_of["before"]})
     off = ", ".join(f"{key} {two[0]:.2f} and {two[1]:.2f}" for key, two in errors.items())
-    print(
-        f"{name}: {steps:,} steps, % off on the held-out groups that choose and that tell: {off}: {chosen}", flush=True
-    )
+    told = f"{steps:,} steps, % off on the held-out groups that choose and that tell: {off}: {chosen}"
+    print(f"{name}: {told}", flush=True)
 
 
 @torch.no_grad()

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from pipewave.nets.nets import Net, load
 from pipewave.software.stacks import framework, nearest, version
-from train.ensemble import Ensemble
-from train.rows import UNKNOWN
+from train.ensemble import Ensemble, Shape
+from train.rows import UNKNOWN, Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +78,34 @@ def neighbours(stacks: Sequence[str], seen: Tensor) -> Tensor:
 def tension(table: Tensor, tied: Tensor) -> Tensor:
     """Sum of squares of what each version adds to the one before it, [member]."""
     return (table[:, tied[:, 0]] - table[:, tied[:, 1]]).square().sum((1, 2))
+
+
+def with_new(net: Net, rows: Rows) -> dict[str, tuple[str, ...]]:
+    """A net's categories with the values of these rows that it does not know behind its own."""
+    seen = {name: set(np.unique(rows.columns[name].text()).tolist()) for name in net.categories}
+    return {name: (*codes, *sorted(seen[name] - set(codes))) for name, codes in net.categories.items()}
+
+
+def successors(stacks: Sequence[str], net: Net) -> Tensor:
+    """For each version that a net does not know, codes with that of the version that it begins as changed to its own,
+    [version, code].
+    """
+    known, found = list(net.categories["stack"]), []
+    for code in range(len(known), len(stacks)):
+        row, near = list(range(len(stacks))), nearest(stacks[code], known)
+        row[known.index(near) if near else 0] = code
+        found.append(row)
+    return torch.tensor(found, dtype=torch.long).reshape(-1, len(stacks))
+
+
+def ensemble_of(
+    card: Path, features: Sequence[str], categories: dict[str, tuple[str, ...]], mean: Tensor, std: Tensor
+) -> Ensemble:
+    """Weights that ship as members that can be trained; versions that they do not know begin as the nearest."""
+    net = load(card).net
+    hidden, members = tuple(weight.shape[2] for weight in net.weights[:-1]), len(net.weights[0])
+    shape = Shape(len(features), tuple(map(len, categories.values())), hidden, net.activation)
+    each = (mean.expand(members, -1).clone(), std.expand(members, -1).clone())
+    found = Ensemble(shape, tuple(range(members)), *each, torch.zeros(members, 2))
+    Start.of(card, features, categories).into(found)
+    return found

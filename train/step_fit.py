@@ -83,16 +83,6 @@ def loss(measured: Measured, engine: Engine) -> float:
     return float(np.mean([np.mean([np.mean(v) for v in models.values()]) for models in groups.values()]))
 
 
-def leave_one_model_out(measured: Measured, start: Engine) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Predicted ms of every point under constants fitted to the other models."""
-    models = np.array([point.model for point in measured.points])
-    out = np.zeros(len(models))
-    for model in dict.fromkeys(models.tolist()):
-        engine = fit(measured.only(models != model), start)
-        out[models == model] = measured.only(models == model).predict_ms(engine)
-    return out
-
-
 def constants(engine: Engine) -> dict[str, float]:
     """The fitted fields, rounded."""
     return {name: float(f"{asdict(engine.host)[name]:.3g}") for name in RANGES}

@@ -23,9 +23,10 @@ import torch
 
 from pipewave.files import manifest
 from pipewave.physics.demand import Array
-from pipewave.told.posterior import FILE, NORMAL, PLACES, Points, Posterior, Prior
+from pipewave.told.posterior import FILE, NORMAL, Points, Posterior, Prior
 from studies.published_rows import corpus, read
 from studies.told_rows import FOLDS, LEFT_OUT, Told, folds, renumbered, siblings, splits, told
+from train.cards import settings
 
 FREEDOM = 3.0  # of Student's law
 DRAWS = 8  # of a group
@@ -39,23 +40,7 @@ PAIRS = 96  # of two models on one machine, and of two numbers of GPUs
 SIBLINGS = 0.5  # what each kind of pairs counts beside a group's own rows
 ROUND = 0.01  # below which errors do not pull
 COVERED = 0.9
-# Where the search starts: standard deviations in log time.
-START: dict[str, Any] = {
-    "causes": [0.1, 0.15, 0.3, 0.4],
-    "level": [0.05, 0.03, 0.08, 0.1],
-    "own_level": [0.1, 0.04, 0.04, 0.1],
-    "local": [0.15, 0.06, 0.05, 0.05],
-    "lengths": [2.0] * len(PLACES),
-    "trend": [[0.05] * len(PLACES), [0.02] * len(PLACES), [0.03] * len(PLACES), [0.02] * len(PLACES)],
-    "noise": [0.06, 0.02, 0.04, 0.03],
-    "shared": [0.03],
-    "run": [0.03],
-    "other_software": [0.5, 0.5],
-    "other_model": [0.1, 0.1],
-    "spoiled": [0.7, 0.35, 0.3, 0.3],
-    "spoiled_share": [0.03],
-    "width": [1.0],
-}
+START = settings("told")  # of the search: standard deviations in log time
 FIXED = ("spoiled", "spoiled_share", "width")  # assumed: few published runs are spoiled, users' may well be
 SHARES = ("other_software", "other_model", "spoiled_share")
 

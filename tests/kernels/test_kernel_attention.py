@@ -16,7 +16,7 @@ from pipewave.gpus.architectures import architecture_of
 from pipewave.kernels import family_of
 from pipewave.kernels.attention.family import analyse, phase
 from pipewave.kernels.attention.software import engine_name, engine_of
-from pipewave.kernels.attention.tasks import requests_of, uniform
+from pipewave.kernels.attention.tasks import Requests, requests_of
 from pipewave.kernels.base import Context
 from pipewave.measure.row_files import rows
 from pipewave.prediction.columns import columns, group_key, options_of
@@ -43,13 +43,14 @@ def floor_us(case: dict[str, object], gpu: str = "H200") -> float:
 
 
 @pytest.mark.parametrize(("q", "kv"), [(1, 900), (1, 70_000), (512, 512), (300, 5000)])
-def test_lists_and_uniform_columns_give_the_same(q: int, kv: int) -> None:
+def test_equal_requests_and_one_group_of_them_give_the_same(q: int, kv: int) -> None:
     batch = 70  # long enough for the lists to be grouped
     case = case_of([q] * batch, [kv] * batch)
     ctx = context(case)
     listed = analyse(columns(FAMILY, [case]), ctx)
     heads = {name: np.array([float(v)]) for name, v in (("heads", 32), ("kv_heads", 8), ("window", 0))}
-    straight = analyse(heads, ctx, uniform(*(np.array([float(v)]) for v in (q, kv, batch))))
+    group = Requests(*(np.array([float(v)]) for v in (q, kv, batch)), float(batch), np.arange(1), None)
+    straight = analyse(heads, ctx, group)
     assert listed.net == straight.net
     assert listed.base_s == pytest.approx(straight.base_s)
     for name, values in listed.features.items():

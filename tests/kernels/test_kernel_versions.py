@@ -8,7 +8,7 @@ import pytest
 import pipewave as pw
 from pipewave.kernels import family_of
 from pipewave.kernels.attention.family import DECODE, analyse
-from pipewave.kernels.attention.tasks import uniform
+from pipewave.kernels.attention.tasks import Requests
 from pipewave.kernels.base import Context
 from pipewave.nets.weights_metadata import changes
 from pipewave.physics.cache import PRODUCT_DRAM_SHARE
@@ -55,7 +55,7 @@ def _decode(stack: str, impl: str, gpu: str, batch: float, kv_dtype: str = "bf16
     options = {"kv_dtype": kv_dtype, "causal": True, "head_dim": 128, "variant": DECODE}
     ctx = Context(pw.find(gpu), "bf16", "graph", stack, impl, tuple(options.items()))
     heads = {"heads": np.array([32.0]), "kv_heads": np.array([8.0]), "window": np.array([0.0])}
-    requests = uniform(np.array([1.0]), np.array([512.0]), np.array([batch]))
+    requests = Requests(np.array([1.0]), np.array([512.0]), np.array([batch]), batch, np.arange(1), None)
     return float(analyse(heads, ctx, requests).base_s[0])
 
 

@@ -12,7 +12,6 @@ from pipewave.nets.weights_metadata import (
     from_nested,
     furthest,
     kind_of,
-    nested,
 )
 from pipewave.prediction.fallback import Query, fallback_chain
 from pipewave.software.stacks import framework, nearest, version, version_text, versioned
@@ -58,8 +57,14 @@ def test_calls_that_name_no_stack_get_no_note() -> None:
     assert fallback_chain(KNOWN, Query(None, "A100", "bf16", "graph"), None)[0].note == ""
 
 
-def test_what_is_written_is_read_again() -> None:
-    assert from_nested(nested(ROWS)) == KNOWN
+def test_a_card_is_read_row_by_row() -> None:
+    of_l40s = {"vllm-0.22.0": {"bf16": {"L40S": ["cublas", "default"]}, "bf16,fp8": {"L40S": ["flashinfer"]}}}
+    assert from_nested({"graph": of_l40s, "cold": {"vllm-0.22.1": {"fp8": {"H200": ["cutlass"]}}}}).rows == {
+        TrainingRow("graph", "vllm-0.22.0", "bf16", "L40S", "cublas"),
+        TrainingRow("graph", "vllm-0.22.0", "bf16", "L40S", "default"),
+        TrainingRow("graph", "vllm-0.22.0", "bf16,fp8", "L40S", "flashinfer"),
+        TrainingRow("cold", "vllm-0.22.1", "fp8", "H200", "cutlass"),
+    }
 
 
 def test_of_levels_the_furthest_counts() -> None:

@@ -11,8 +11,8 @@ from pipewave.step import find_engine
 from pipewave.step.kernel_latency import kernel_latencies
 from studies.e2e_steps import Measured, measure_loads, points, runner_of, steps_of
 from studies.e2e_traces import family_of, traced
-from studies.e2e_vllm import memory, score
-from train.step_fit import fit, leave_one_model_out
+from studies.e2e_vllm import leave_one_model_out, memory, score
+from train.step_fit import fit
 
 
 @pytest.fixture(scope="module")

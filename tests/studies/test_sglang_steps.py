@@ -8,7 +8,8 @@ import pytest
 from pipewave.step import find_engine
 from studies.e2e_sglang import GPUS, ROUNDS, Told, measured, one_answer, points, rows, told
 from studies.e2e_steps import Measured
-from train.step_fit import leave_one_model_out, loss
+from studies.e2e_vllm import leave_one_model_out
+from train.step_fit import loss
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from synthetic import synthetic
 
-from pipewave.calibrate.fit import FARTHEST, Sample, fit, log_factors
+from pipewave.calibrate.fit import FARTHEST, Sample, fit
 from train import evaluate
-from train.corrected import averaged, corrected
+from train.corrected import averaged, corrected, log_factors
 from train.splits import by_name, expand
 
 DATA = synthetic()

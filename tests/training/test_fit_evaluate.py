@@ -10,8 +10,16 @@ import numpy as np
 import pytest
 from synthetic import synthetic
 
-from pipewave.nets.weights_metadata import BASES, Interval, half_width, intervals_of
+from pipewave.nets.weights_metadata import (
+    BASES,
+    Interval,
+    TrainingRow,
+    from_nested,
+    half_width,
+    intervals_of,
+)
 from train import evaluate
+from train.export import nested
 from train.run import save_predictions
 from train.splits import by_name, expand, meet
 
@@ -128,6 +136,13 @@ def test_exported_weights_answer_as_the_trainer_did(tmp_path: Path) -> None:
     assert not shipped.ceiling.net.tables
     assert shipped.ceiling.plain is None
     assert shipped.ceiling.shifts == {}  # its plan held out no fold that could tell
+
+
+def test_rows_that_a_card_holds_are_read_again() -> None:
+    rows = [TrainingRow(*one, "impl") for one in (("cold", "a-1.0", "bf16", "H200"), ("cold", "a-1.0", "bf16", "L40S"))]
+    rows += [rows[0]._replace(impl="other"), rows[0]._replace(kind="bf16,fp8"), rows[0]]  # the last is no new one
+    assert from_nested(nested(rows)).rows == set(rows)
+    assert nested(rows)["cold"]["a-1.0"]["bf16"] == {"H200": ["impl", "other"], "L40S": ["impl"]}
 
 
 def test_the_card_says_where_it_was_trained_and_what_stands_in(tmp_path: Path) -> None:

@@ -45,12 +45,6 @@ OLDER_ROWS = 1_500  # a GPU, stack and type
 MANY_LAYERS = 3  # of a version tell what it runs usually
 # Series that may have fallen back to untuned kernels, and how much slower than the layer's other series they then are.
 TUNED, SLOWER = ("moe_torch_flow", "moe_torch_flow_cutlass", "moe_torch_flow_nongated"), 1.8
-EVIDENCE = (
-    "all numbers of tokens of one sharding and routing of a layer take 1.8 to 6 times what the layer's other shardings "
-    "do beside the estimate: a tenth of the series on H100 and H200, 2 to 4 % on B200 and GB200, none on RTX PRO 6000; "
-    "neighbouring shardings are as fast as ever, and 1.3.0rc10 and 1.3.0rc20 are slow on others: the tuning before the "
-    "measurement failed"
-)
 LAYER = ["gpu", "stack", "impl", "dtype", "group"]
 # How much more a row counts where rows are few: engine steps ask for cold ones.
 IMPORTANCE = {"cold": 3.0, "profiler_warm": 1.5, "graph": 1.0}

@@ -93,14 +93,6 @@ def fit(sample: Sample) -> Fit:
     return Fit(found if after < before else None, len(sample), groups, before, min(after, before))
 
 
-def log_factors(found: Correction | None, sample: Sample) -> Array:
-    """What a correction does to rows of another sample with the same coordinates; nothing where there is none."""
-    if found is None or not len(sample):
-        return np.zeros(len(sample))
-    columns = [sample.names.index(name) for name in found.frame.names]
-    return found.at(found.frame.scaled(sample.coordinates[:, columns]))
-
-
 def mape(log_error: Array) -> float:
     """Mean relative error in % of log predicted - log measured."""
     return 100.0 * float(np.abs(np.expm1(log_error)).mean())

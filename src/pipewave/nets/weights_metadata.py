@@ -116,7 +116,7 @@ def changes(stack: str, dtype: str, net: str, capability: int) -> tuple[tuple[in
 
 
 def from_nested(document: Mapping[str, Any]) -> TrainingRows:
-    """Read what `nested` wrote: protocol → stack → kind → GPU → implementations."""
+    """Rows as cards hold them: protocol → stack → kind → GPU → implementations."""
     rows = (
         TrainingRow(protocol, stack, kind, gpu, impl)
         for protocol, of_protocol in document.items()
@@ -126,15 +126,6 @@ def from_nested(document: Mapping[str, Any]) -> TrainingRows:
         for impl in impls
     )
     return TrainingRows(frozenset(rows))
-
-
-def nested(rows: Collection[TrainingRow]) -> dict[str, Any]:
-    """Rows as nested objects, as cards hold them."""
-    document: dict[str, Any] = {}
-    for row in sorted(set(rows)):
-        of_kind = document.setdefault(row.protocol, {}).setdefault(row.stack, {}).setdefault(row.kind, {})
-        of_kind.setdefault(row.gpu, []).append(row.impl)
-    return document
 
 
 @dataclass(frozen=True, slots=True)

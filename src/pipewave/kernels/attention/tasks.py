@@ -146,11 +146,6 @@ def _grouped(q: Array, kv: Array, offsets: NDArray[np.intp]) -> Requests:
     return Requests(q[at], kv[at], count, float(batch[0]) if len(batch) == 1 else batch, starts, owner)
 
 
-def uniform(q: Array, kv: Array, batch: Array) -> Requests:
-    """Calls whose requests are all alike: `batch` of them, `q` new tokens and `kv` keys each."""
-    return Requests(q, kv, batch, float(batch[0]) if len(batch) == 1 else batch, np.arange(len(q)), None)
-
-
 # Which query-key pairs and which KV tiles a request visits: closed forms, no loop over tiles.
 #
 # A query at position p of a request with `kv` keys, of which the last `q` are its own, sees the keys up to its own
