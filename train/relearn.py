@@ -255,8 +255,9 @@ def _teacher(
     everything = torch.cat((known.features, calls.features)) if calls else known.features
     reach = everything.amax(0) - everything.amin(0)
     spread = torch.where(reach > 0.0, torch.maximum(everything.std(0), reach / 8) + 1e-3, math.inf)  # a constant: bias
-    made = ensemble_of(card, net.features, categories, everything.mean(0).cpu(), spread.cpu())
-    return made.to(known.features.device)
+    mean, device = everything.mean(0).cpu(), known.features.device
+    made: Ensemble = ensemble_of(card, net.features, categories, mean, spread.cpu()).to(device)
+    return made
 
 
 def _said_of_held_out(

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipewave.errors import BadInput, MissingField, UnknownField, meant_or_known
 from pipewave.gpus import GPU, find
-from pipewave.models import ModelSource, ModelSpec, load
+from pipewave.models import ModelSource, ModelSpec
+from pipewave.models import load as load_model
 from pipewave.simulate.estimate import Estimate
 from pipewave.simulate.estimate import estimate as static_batch
 from pipewave.simulate.step_time import step_time
@@ -29,24 +30,6 @@ __all__ = ["Model", "estimate", "find_rate", "load_model", "plan", "serve", "ste
 
 Model = ModelSpec
 LENGTHS = ("input_len", "output_len")
-
-
-def load_model(model: str | Path | Mapping[str, Any]) -> ModelSpec:
-    """A model from its configuration. Nothing is downloaded.
-
-    Args:
-        model: built-in name, Hugging Face name in the local cache, a `config.json` or a folder with one, or its parsed
-            content.
-
-    Returns:
-        The model as layers and their parts; widths in elements.
-
-    Raises:
-        UnknownModel: no model of that name.
-        UnsupportedModel: a field changes the computation and is not modelled.
-        BadFile: the file cannot be read.
-    """
-    return load(model)
 
 
 @wraps(static_batch)
@@ -215,7 +198,7 @@ def plan(
     question, demand, space = _sorted(_long_names(asked), usual, (Question, Demand, Space))
     variants = quantised(model, quantize, tuple(ignore))
     return search(
-        load(model, ignore=tuple(ignore)),
+        load_model(model, ignore=tuple(ignore)),
         Question(**question, recorded=recorded),
         Space((gpus,) if isinstance(gpus, str) else tuple(gpus), weights=("", *variants), **space),
         demand=Demand(**demand, arrivals=recorded),

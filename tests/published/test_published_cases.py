@@ -13,7 +13,7 @@ import pytest
 from pipewave.cli import build
 from pipewave.errors import BadFile, BadInput, MissingField, UnknownField
 from pipewave.published.answers import answer
-from pipewave.published.cases import from_dict
+from pipewave.published.cases import Case, from_dict
 from pipewave.published.stream import answer_lines, answer_stream
 from tests.command_line import CliRunner
 
@@ -39,6 +39,18 @@ def test_an_answer_holds_what_the_contract_names() -> None:
         assert found[f"{name}_low"] < found[name] < found[f"{name}_high"]
     assert found["ttft_p99_ms"] >= found["ttft_ms"]
     assert sum(found["basis"].values()) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_a_case_that_fails_in_a_way_nobody_foresaw_costs_the_others_nothing() -> None:
+    def fails_at_h200(case: Case) -> dict[str, Any]:
+        if case.gpu == "H200":
+            raise ZeroDivisionError("float division by zero")
+        return answer(case)
+
+    found = stream(BASE | {"id": 1}, BASE | {"id": 2, "gpu": "H200"}, ask=fails_at_h200)
+    message = "ZeroDivisionError: float division by zero"
+    assert found[0]["ttft_ms"] == asked()["ttft_ms"]
+    assert found[1] == {"id": 2, "error": {"code": "internal", "field": None, "message": message}}
 
 
 @pytest.mark.parametrize("name", ["NaN", "Infinity", "[1]", "{}"])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+from contextlib import nullcontext
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pipewave.tune.engine.gpu import INSTALLED, KEYS
+from pipewave.tune.engine import gpu
+from pipewave.tune.engine.gpu import INSTALLED, KEYS, GpuTimer
 from pipewave.tune.engine.lookups import ENGINES, Lookup
 
 SHIPPED = {16: {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1}}
@@ -77,3 +79,15 @@ def test_a_configuration_stands_for_the_file_for_a_while(engine: tuple[str, dict
     with of.override(product, 64, RULE)():
         assert of.shipped(product) == {64: RULE}
     assert of.shipped(product) == {}
+
+
+def test_where_no_configuration_runs_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise TypeError("unexpected argument")
+
+    of, timer = experts("vllm"), object.__new__(GpuTimer)
+    timer._engine = SimpleNamespace(override=lambda *_: nullcontext)  # type: ignore[assignment]
+    timer._made, timer._runs, timer._failed = {(of, 8): fails}, {}, ""
+    monkeypatch.setattr(gpu, "compile_ahead", lambda _: None)
+    with pytest.raises(RuntimeError, match="no configuration runs: TypeError: unexpected argument"):
+        timer.time(of, 8, [dict.fromkeys(KEYS, 1)])

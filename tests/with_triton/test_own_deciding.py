@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import shutil
+import subprocess
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -144,8 +145,14 @@ def test_factors_are_those_of_the_nearest_launches_in_c_as_in_python() -> None:
     assert abs(np.log(exact / np.frombuffer(listed)[5 + 3 * 4 : 5 + 3 * 5])).max() < 0.7, "mostly its own"
 
 
-def test_where_nothing_compiles_there_is_no_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deciding, "module", lambda source: None)
+@pytest.mark.parametrize("missing", [RuntimeError("Failed to find C compiler"), OSError(2, "gcc"),
+                                     subprocess.CalledProcessError(1, "gcc")])  # fmt: skip
+def test_where_nothing_compiles_there_is_no_function(missing: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(source: str, name: str) -> None:
+        raise missing
+
+    monkeypatch.setattr("triton.runtime.build.compile_module_from_src", fails)
+    monkeypatch.setattr(deciding, "module", deciding.module.__wrapped__)
     every = [Candidate(0, formula(gemm.gemm, *dense(64, 64, 64), {f"BLOCK_{name}": 16 for name in "MNK"},
                                   constants_of(gemm.gemm)), np.ones(len(wave.TERMS)), 1)]  # fmt: skip
     assert chooser(every, (1.0,))[1] is None

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from pipewave.errors import BadInput, UnknownGPU
+from pipewave.files import packaged
 from pipewave.gpus.architectures import generation
-from pipewave.gpus.shipped import key_of, raw_specs, shipped, spellings, stem_of
+from pipewave.gpus.shipped import NUMBERS, key_of, raw_specs, shipped, spellings, stem_of
 from pipewave.gpus.spec import GPU, VALUE_FIELDS, Source
 
 _FILE_SUFFIXES = (".yaml", ".yml", ".json")
@@ -110,17 +111,6 @@ SUMMARY_FIELDS = (
     "fp8_tflops", "fp4_tflops", "dram_gb", "dram_gbps", "l2_mb", "link", "link_gbps", "tdp_w",
 )  # fmt: skip
 
-_UNITS = {
-    "tflops": "TFLOP/s",
-    "tops": "TOP/s",
-    "mhz": "MHz",
-    "gbps": "GB/s",
-    "gb": "GB",
-    "gib": "GiB",
-    "mb": "MiB",
-    "w": "W",
-}
-
 
 def summary_rows() -> list[dict[str, Any]]:
     """Return one row per shipped GPU, keyed by SUMMARY_FIELDS; None = cannot run."""
@@ -152,4 +142,4 @@ def unit_of(field: str) -> str:
         head, *rest = field.split("_per_")
         size = {"kb": "KB", "bytes": "B"}.get(head.rsplit("_", 1)[-1], "")
         return "/".join([size, *(word.upper() if word == "sm" else word for word in rest)])
-    return _UNITS.get(field.rsplit("_", 1)[-1], "")
+    return str(packaged.shared(NUMBERS)["units"].get(field.rsplit("_", 1)[-1], ""))

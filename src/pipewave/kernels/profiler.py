@@ -6,21 +6,24 @@ Families read calls off these (`Profile` in `kernels.family_metadata`); `traces`
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipewave.calls.fields import Call
 from pipewave.errors import BadInput
+from pipewave.files import packaged
 
 Dims = tuple[int, ...]
-# Operand types and widths in bytes, by the type names that PyTorch records.
-TYPES = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "c10::Float8_e4m3fn": "fp8", "signed char": "int8"}
-WIDTHS = {
-    "double": 8, "long int": 8, "float": 4, "int": 4, "c10::BFloat16": 2, "c10::Half": 2, "short int": 2, "bool": 1,
-    "signed char": 1, "unsigned char": 1, "c10::Float8_e4m3fn": 1,
-}  # fmt: skip
+# Operand types and widths in bytes by the type names that PyTorch records; operand types as kernel names spell them, of
+# which the first found wins, so narrow types come before what they are scaled in.
+_KNOWN = packaged.document(Path(__file__).with_name("operand_types.json"))
+TYPES: Mapping[str, str] = _KNOWN["types"]
+WIDTHS: Mapping[str, int] = _KNOWN["widths"]
+DTYPES = tuple((re.compile(pattern), dtype) for pattern, dtype in _KNOWN["in_kernel_names"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,17 +123,6 @@ class KernelName(NamedTuple):
     family: str | None = None  # what predicts it (None: nothing does)
 
 
-# Operand types as kernel names spell them; the first found wins, so narrow types come before what they are scaled in.
-DTYPES = tuple(
-    (re.compile(pattern), dtype)
-    for pattern, dtype in (
-        (r"nvfp4|mxfp4|float_e2m1|fp4_t|e2m1", "nvfp4"),
-        (r"nvjet_(sm\d+_)?q|e4m3|Float8|fp8", "fp8"),
-        (r"int8_t|_i8|imma|s8_s8", "int8"),
-        (r"nvjet_(sm\d+_)?h|f16f16|_fp16_|__half|half_t|c10::Half|_f16_", "fp16"),
-        (r"nvjet_(sm\d+_)?t|bf16|bfloat|BFloat", "bf16"),
-    )
-)
 LONGEST = 4096  # characters of a name that are looked at
 
 

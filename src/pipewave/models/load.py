@@ -58,11 +58,23 @@ ModelSource: TypeAlias = str | Path | Mapping[str, Any] | ModelSpec  # by name, 
 
 
 def load(model: ModelSource, *, ignore: tuple[str, ...] = (), online: str | None = None) -> ModelSpec:
-    """The model of a built-in name, a listed checkpoint, a path, a decoded config or a ModelSpec (returned as it is).
+    """A model from its configuration. Nothing is downloaded.
 
-    `ignore`: config fields the caller knows to be harmless. `online`: what an engine makes of 16-bit weights while it
-    loads them (`fp8`), or another checkpoint holds in their place; quantised checkpoints stay as they are. Raises
-    UnknownModel, BadFile, MissingField, BadInput or UnsupportedModel.
+    Args:
+        model: built-in name, name of a listed checkpoint, Hugging Face name in the local cache, a `config.json` or a
+            folder with one, its parsed content, or a ModelSpec, which is returned as it is.
+        ignore: fields of the configuration that are known to change nothing.
+        online: what an engine makes of 16-bit weights while it loads them (`fp8`), or another checkpoint holds in their
+            place; quantised checkpoints stay as they are.
+
+    Returns:
+        The model as layers and their parts; widths in elements.
+
+    Raises:
+        UnknownModel: no model of that name.
+        UnsupportedModel: a field changes the computation and is not modelled.
+        BadFile: the file cannot be read.
+        MissingField, BadInput: a field is missing, or cannot be.
     """
     if isinstance(model, ModelSpec):
         return model

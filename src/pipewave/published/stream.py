@@ -98,7 +98,7 @@ def answer_all(cases: Sequence[Case], ask: Ask = answer) -> list[dict[str, Any]]
             found.append(ask(case))
         except PipewaveError as problem:
             found.append(error(problem))
-        except Exception as problem:  # noqa: BLE001 one case must not cost the others their answers
+        except Exception as problem:  # noqa: BLE001  one case must not cost the others their answers
             what = f"{type(problem).__name__}: {problem}"
             found.append({"error": {"code": "internal", "field": None, "message": what}})
     return found

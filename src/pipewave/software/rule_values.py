@@ -162,9 +162,7 @@ VALUES: Mapping[str, Any] = {
     "attention_legacy_products": float,
     "attention_decode_companions": Companions,
     "attention_value_dim": float | None,
-    "attention_groups": record(
-        least=float, most=float | None
-    ),  # heads of a group that a kernel takes (None: any number)
+    "attention_groups": record(least=float, most=float | None),  # heads of a group that a kernel takes (None: any)
     "attention_skips": bool,
     "attention_widest_window": float | None,
     "attention_fp8_products": bool,

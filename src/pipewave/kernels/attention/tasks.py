@@ -90,11 +90,6 @@ class Alike:
         """Arithmetic of amounts per group: there is one."""
         return self.xp
 
-    @property
-    def calls(self) -> int:
-        """The call."""
-        return 1
-
     def total(self, per_request: Amount) -> Amount:
         """Sum over the requests."""
         return per_request * self.batch

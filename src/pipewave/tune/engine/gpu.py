@@ -130,9 +130,10 @@ class GpuTimer:
         # a generator that no capture holds: PyTorch's own gives nothing any more after a capture that failed
         self._random = torch.Generator("cuda").manual_seed(0)
         self._weights: tuple[Any, Any] = (None, None)
+        self._failed = ""  # why the last configuration that does not run does not
 
     def time(self, of: Lookup, m: int, configs: Sequence[Mapping[str, int]]) -> list[float]:
-        """µs of each configuration in this order, NaN where it does not run."""
+        """µs of each configuration in this order, NaN where it does not run; RuntimeError where none does, and why."""
         call = self._call(of, m)
         launches = {_values(config): partial(_under, self._engine.override(of, m, dict(config)), call)
                     for config in configs}  # fmt: skip
@@ -141,6 +142,8 @@ class GpuTimer:
         self._runs |= {each: self._recorded(launches[each]) for each in new}
         timed = [self._runs[_values(config)] for config in configs]
         running = [i for i, replay in enumerate(timed) if replay is not None]
+        if not running:
+            raise RuntimeError(f"no configuration runs: {self._failed}")
         us = self._timer([[replay] for replay in timed if replay is not None])
         found = dict(zip(running, us, strict=True))
         return [found.get(i, float("nan")) for i in range(len(configs))]
@@ -150,7 +153,8 @@ class GpuTimer:
         short kernel, and the GPU would wait for it within the time measured. A call that cannot be captured is timed
         as it is.
         """  # fmt: skip
-        if not _runs(launch):
+        if why := _failure(launch):
+            self._failed = why
             return None
         graph = self._torch.cuda.CUDAGraph()
         try:
@@ -224,15 +228,16 @@ def compile_ahead(launches: Sequence[Callable[[], Any]]) -> None:
 
     with compiling_in_threads() as ahead, patch.object(JITFunction, "run", compile_only):
         for launch in launches if ahead else ():
-            _runs(launch)
+            _failure(launch)
 
 
-def _runs(launch: Callable[[], Any]) -> bool:
+def _failure(launch: Callable[[], Any]) -> str:
+    """Why a call does not run; empty where it does."""
     try:
         launch()
-    except Exception:  # noqa: BLE001  the compiler raises whatever its passes raise: such a configuration is out
-        return False
-    return True
+    except Exception as problem:  # noqa: BLE001  the compiler raises whatever its passes raise: it is out by that
+        return f"{type(problem).__name__}: {problem}"
+    return ""
 
 
 def _values(config: Mapping[str, int]) -> tuple[int, ...]:
