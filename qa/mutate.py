@@ -41,7 +41,7 @@ TESTS = {
         "tests/prediction tests/step/test_power_at_the_limit.py"
     ),
     "planning": "tests/planning -m 'not slow'",
-    "models": "tests/models",
+    "models": "tests/models/test_written_down.py tests/models",
     "simulate": "tests/simulate -m 'not slow'",
     "tune": "tests/tune -m 'not slow'",
 }
