@@ -280,7 +280,9 @@ def test_units(field: str, unit: str) -> None:
 
 @pytest.mark.skipif(not (DATA / "pipeweave" / "hardware").is_dir(), reason="public corpus absent")
 def test_agrees_with_the_published_hardware_tables() -> None:
-    for path in sorted((DATA / "pipeweave" / "hardware").glob("*.json")):
+    tables = sorted((DATA / "pipeweave" / "hardware").glob("*.json"))
+    assert len(tables) >= 11
+    for path in tables:
         row = json.loads(path.read_text())
         gpu = find(path.stem)
         assert find(row["name"]) is gpu
@@ -298,7 +300,9 @@ def test_agrees_with_the_published_hardware_tables() -> None:
 def test_agrees_with_the_published_system_files() -> None:
     import yaml
 
-    for path in sorted((DATA / "aiconfigurator" / "systems").glob("*.yaml")):
+    systems = sorted((DATA / "aiconfigurator" / "systems").glob("*.yaml"))
+    assert len(systems) >= 6
+    for path in systems:
         system = yaml.safe_load(path.read_text())
         chip, node, gpu = system["gpu"], system["node"], find(path.stem)
         assert gpu.compute_capability == chip["sm_version"]

@@ -228,13 +228,15 @@ def test_a_rack_of_nvlink_is_one_island() -> None:
     assert pw.predict(pw.all_reduce(1 << 26, 8, nodes=2), "B200").latency_us > 2 * within.latency_us
 
 
-@pytest.mark.parametrize("gpu", ["L40S", "RTX 6000 Ada", "RTX PRO 6000 Server"])
+@pytest.mark.parametrize(("gpu", "off"), [("L40S", 0.25), ("RTX 6000 Ada", 0.2), ("RTX PRO 6000 Server", 0.5)])
 @pytest.mark.parametrize("world", [2, 4, 8])
-def test_neighbours_over_pcie_send_as_fast_as_an_all_reduce_of_the_same_traffic(gpu: str, world: int) -> None:
+def test_neighbours_over_pcie_send_as_fast_as_an_all_reduce_of_the_same_traffic(
+    gpu: str, off: float, world: int
+) -> None:
     """All-reduces over PCIe were measured, sends were not."""
     size = 10**8
     reduce = pw.predict(pw.all_reduce(size * world // (2 * (world - 1)), world), gpu).latency_us
-    assert pw.predict(pw.send_recv(size, world=world), gpu).latency_us == pytest.approx(reduce, rel=0.6)
+    assert pw.predict(pw.send_recv(size, world=world), gpu).latency_us == pytest.approx(reduce, rel=off)
 
 
 def test_more_neighbours_on_a_switch_send_no_slower() -> None:

@@ -36,8 +36,9 @@ def test_weights_that_stay_in_the_l2_are_no_rows_of_watts() -> None:
 
 def test_tiles_read_operands_again_as_the_counters_say() -> None:
     """Never fewer bytes than each operand once, and up to 21 times as many."""
-    for row in rows():
-        if row["case"]["kernel"] == "gemm":
-            m, n, k = (row["case"][name] for name in ("m", "n", "k"))
-            once = (1 if row["case"]["dtype"] == "fp8" else 2) * (m + n) * k
-            assert 1.0 <= row["counters"]["to_sm_bytes"] / once < 24.0
+    products = [row for row in rows() if row["case"]["kernel"] == "gemm"]
+    assert len(products) > 50
+    for row in products:
+        m, n, k = (row["case"][name] for name in ("m", "n", "k"))
+        once = (1 if row["case"]["dtype"] == "fp8" else 2) * (m + n) * k
+        assert 1.0 <= row["counters"]["to_sm_bytes"] / once < 22.0

@@ -83,7 +83,9 @@ def test_foreign_and_damaged_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_every_weights_file_has_a_card_that_names_its_source() -> None:
-    for weights in SHIPPED.glob("*.safetensors"):
+    files = list(SHIPPED.glob("*.safetensors"))
+    assert files
+    for weights in files:
         card = json.loads(weights.with_name(weights.stem + ".card.json").read_text())
         assert "Apache-2.0" in card["source"]
         assert card["trained on"]

@@ -97,15 +97,17 @@ class TestCorpus:
 
         from pipewave.models import load
 
-        for path in sorted((DATA / "config").glob("*.json")):
+        configs = sorted((DATA / "config").glob("*.json"))
+        assert len(configs) >= 3
+        for path in configs:
             built_in = load(path.stem)
             assert replace(load(str(path)), name=built_in.name, max_length=None) == replace(built_in, max_length=None)
 
     @pytest.mark.parametrize(("gpu", "file"), [("H200", "e2e_H200"), ("A100", "e2e_A100"), ("H20", "e2e_H20")])
-    def test_within_a_third_of_real_runs(self, gpu: str, file: str) -> None:
+    def test_within_a_seventh_of_real_runs(self, gpu: str, file: str) -> None:
         runs = [json.loads(line) for line in (DATA / "e2e" / "real" / f"{file}.jsonl").read_text().splitlines()]
         real = next(r for r in runs if r["run_name"].endswith("arxiv_8") and r["iteration"] == 2)
         answer = replay(DATA / "workload" / "Qwen2.5-14B_arxiv_8_fa3_tp1_pp1.json", gpu)
-        assert answer.prefill_ms == pytest.approx(1e3 * real["prefill_latency"], rel=0.33)
-        assert answer.decode_ms_mean == pytest.approx(1e3 * real["median_decode_latency"], rel=0.33)
-        assert answer.total_ms == pytest.approx(1e3 * real["total_latency"], rel=0.33)
+        assert answer.prefill_ms == pytest.approx(1e3 * real["prefill_latency"], rel=0.14)
+        assert answer.decode_ms_mean == pytest.approx(1e3 * real["median_decode_latency"], rel=0.14)
+        assert answer.total_ms == pytest.approx(1e3 * real["total_latency"], rel=0.14)

@@ -198,7 +198,9 @@ def test_a_misspelt_option_is_refused_and_the_right_one_named(option: str) -> No
 
 def test_options_of_an_engine_that_only_look_alike_pass() -> None:
     """Every recorded option of every engine, and what its front end takes."""
-    for path in sorted(server_command.FLAGS.glob("*.txt")):
+    recorded_of = sorted(server_command.FLAGS.glob("*.txt"))
+    assert {path.name.partition("-")[0] for path in recorded_of} == {"sglang", "trtllm", "vllm"}
+    for path in recorded_of:
         engine, program = path.name.partition("-")[0], {"vllm": "vllm serve", "trtllm": "trtllm-serve"}
         command = program.get(engine, "python -m sglang.launch_server --model-path")
         for option in (line for line in path.read_text().splitlines() if line.startswith("--")):

@@ -150,7 +150,9 @@ def test_decode_that_read_only_k_is_dropped(corpus: Path) -> None:
 
 def test_absent_window_means_none_and_trtllm_head_64_has_sinks(corpus: Path) -> None:
     folder = corpus / AIC / "a100_sxm/attention"
-    for file in sorted(folder.glob("*/*/context_attention_perf.parquet")):
+    files = sorted(folder.glob("*/*/context_attention_perf.parquet"))
+    assert files
+    for file in files:
         rows = aiconfigurator.attention("prefill")(file, corpus)
         assert (rows["window"] >= 0).all()
         expected = (rows["head_dim"] == 64) & (rows["framework"] == "trtllm")
@@ -167,7 +169,9 @@ def test_two_matrix_experts_are_not_gated(corpus: Path) -> None:
 
 def test_no_collective_beats_its_link(corpus: Path) -> None:
     for folder in ("a100_sxm", "h200_sxm"):
-        for file in sorted((corpus / AIC / folder / "comm/nccl").glob("*/nccl_perf.parquet")):
+        files = sorted((corpus / AIC / folder / "comm/nccl").glob("*/nccl_perf.parquet"))
+        assert files
+        for file in files:
             rows = collectives.nccl(file, corpus)
             ring = rows["op"].map({"all_reduce": 2.0}).fillna(1.0) * (rows["world"] - 1) / rows["world"]
             bus_gbps = ring * rows["bytes"] / rows["latency_us"] * 1e-3
@@ -199,8 +203,12 @@ def test_pipeweave_fp8_counts(corpus: Path) -> None:
 @pytest.mark.parametrize("source", [vidur, llmservingsim])
 def test_projections_stay_below_peak_and_bandwidth(corpus: Path, source: object) -> None:
     """Wrong (n, k) of a projection would show as a rate no GPU has; the l2-warm small ones may beat DRAM."""
-    for table in (table for table in source.TABLES if table.family == "gemm"):
-        for file in table.files(corpus)[:6]:
+    tables = [table for table in source.TABLES if table.family == "gemm"]
+    assert tables
+    for table in tables:
+        files = table.files(corpus)[:6]
+        assert files
+        for file in files:
             rows = table.read(file, corpus)
             gpu = find(str(rows["raw_gpu"].iloc[0]))
             seconds = rows["latency_us"].to_numpy() * 1e-6

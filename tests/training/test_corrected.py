@@ -32,7 +32,9 @@ def test_a_gpu_that_is_off_by_a_factor_is_put_right() -> None:
 
 
 def test_rows_that_correct_and_their_groups_are_not_scored() -> None:
-    for part in corrected(DATA, left_out(0.3)):
+    parts = corrected(DATA, left_out(0.3))
+    assert parts
+    for part in parts:
         gpu = part.name.split(":")[1]
         assert (DATA.columns["gpu"].text()[part.index] == gpu).all()
         mine = np.flatnonzero(DATA.columns["gpu"].text() == gpu)

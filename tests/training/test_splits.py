@@ -23,7 +23,9 @@ def test_fold_is_crc32_modulo_ten() -> None:
 
 
 def test_fold_splits_hold_out_whole_groups_and_lose_no_row() -> None:
-    for name in splits.expand(["fold:*"], ROWS):
+    names = splits.expand(["fold:*"], ROWS)
+    assert len(names) == 5
+    for name in names:
         split = splits.by_name(name, ROWS)
         assert not set(ROWS.group[split.train]) & set(ROWS.group[split.score])
         assert sorted([*split.train, *split.score]) == list(range(len(ROWS)))

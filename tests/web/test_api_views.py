@@ -61,6 +61,7 @@ def test_the_example_of_each_family_can_be_asked(client: Any, kernel: str) -> No
 
 def test_curves_are_the_predictions_of_the_library(client: Any) -> None:
     found = answer(client, "kernel", {**GEMM, "gpus": ["H200", "L40S"], "protocol": "serving"})
+    assert [series["gpu"] for series in found["series"]] == ["H200", "L40S"]
     for series in found["series"]:
         direct = pw.predict([pw.gemm(m, 4096, 4096) for m in found["x"]], series["gpu"], protocol="serving")
         assert series["latency_us"] == pytest.approx(direct.latency_us, rel=1e-4)
