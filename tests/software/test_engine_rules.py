@@ -284,6 +284,18 @@ def test_tensorrt_llm_joins_reductions_and_norms_of_those_models_that_its_source
     assert (float(saved[0]) > 0.0) == fuses
 
 
+def test_a_rule_of_a_candidate_holds_for_its_release_and_one_of_a_release_for_its_candidates() -> None:
+    """A version of two numbers is a release, too."""
+    facts = DeploymentFacts(tp=2, model_type="llama", hidden=8192)
+    fused = {version: engine_rules.fields("trtllm", version, facts).get("fused_norm_mib", 0)
+             for version in ("0.21.0", "1.0.0rc4", "1.0.0rc5", "1.0.0", "1.0", "1.1.0rc1")}  # fmt: skip
+    assert fused == {"0.21.0": 0, "1.0.0rc4": 0, "1.0.0rc5": 8, "1.0.0": 8, "1.0": 8, "1.1.0rc1": 8}
+    hybrid = DeploymentFacts(states="gdn")
+    saved = {version: engine_rules.fields("trtllm", version, hybrid)["states"].places
+             for version in ("1.3.0rc20", "1.3.0", "1.3")}  # fmt: skip
+    assert saved == dict.fromkeys(("1.3.0rc20", "1.3.0", "1.3"), "blocks")
+
+
 def test_experts_in_python_keep_the_host_busy() -> None:
     deployment = Deployment(load("gpt-oss-120b"), Parallel(8))
     prompt = {}

@@ -14,9 +14,9 @@ from typing import Any, get_type_hints
 
 from pipewave.errors import BadFile
 from pipewave.files import packaged
+from pipewave.software import stacks
 from pipewave.software.engine_parts import PARTS, DeploymentFacts, KernelRule, StateCheckpoints, StaticReserve
 from pipewave.software.rules import Case, Facts, frozen, typed
-from pipewave.software.stacks import version_of
 
 HERE = Path(__file__).parent
 NAMES = ("vllm", "sglang", "trtllm")  # engines with rules; the first is that of an answer where none is named
@@ -30,7 +30,7 @@ def read(engine: str) -> Mapping[str, Any]:
     """
     own, found = packaged.document(HERE / f"{engine}.json"), releases(engine)
     versions = dict.fromkeys([*own["known_versions"], *found["versions"]])
-    return {**own, "known_versions": sorted(versions, key=version_of), "rules": [*own["rules"], *found["rules"]]}
+    return {**own, "known_versions": sorted(versions, key=stacks.version_of), "rules": [*own["rules"], *found["rules"]]}
 
 
 def releases(engine: str) -> Mapping[str, Any]:
@@ -41,14 +41,14 @@ def releases(engine: str) -> Mapping[str, Any]:
 @cache
 def knows(engine: str, version: str) -> bool:
     """Whether rules or rows of a version of an engine were read: of others, as little is known as of an unnamed one."""
-    asked = version_of(version)
-    known = map(version_of, read(engine)["known_versions"])
+    asked = stacks.version_of(version)
+    known = map(stacks.version_of, read(engine)["known_versions"])
     return len(asked) > 1 and any(asked[: len(each)] == each[: len(asked)] for each in known)
 
 
 def facts_of(version: str, setting: DeploymentFacts) -> Facts:
-    """What conditions of an engine's rules may name."""
-    return {name: getattr(setting, name) for name in setting.__slots__} | {"version": version_of(version)}
+    """What conditions of an engine's rules may name; a release comes after all of its candidates."""
+    return {name: getattr(setting, name) for name in setting.__slots__} | {"version": stacks.version(version)}
 
 
 @cache
