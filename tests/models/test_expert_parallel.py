@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipewave.calls.operators import MoeAllToAll
 from pipewave.errors import BadInput
 from pipewave.kernels.moe.routing import steady_weights
 from pipewave.models import load
 from pipewave.models.expert_parallel import Balance, balance_of, copied, packed, report
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel, weight_bytes
+from pipewave.step import find_engine
 
 LOADS = st.lists(st.floats(1.0, 1e4), min_size=8, max_size=24)
 
@@ -110,3 +112,19 @@ def test_the_report_says_before_and_after() -> None:
     told = report(Balance(32), 256, 32)
     assert told["expert_skew"] > told["expert_skew_balanced"] >= 1.0
     assert report(Balance(32), 256, 1) == {} and report(Balance(None), 256, 8).keys() == {"expert_skew"}
+
+
+def test_tensor_ranks_send_their_part_over_hosts_that_experts_span() -> None:
+    """DeepSeek-V3 over two tensor and eight data-parallel ranks of two hosts: 33 tokens of a rank go out in halves."""
+    model, split, batch = load("DeepSeek-V3"), Parallel(tp=2, dp=8, ep=16), Batch.of([1] * 33, [512] * 33)
+
+    def sent(exchange: str, nodes: int = 2) -> MoeAllToAll:
+        engine = find_engine("vllm").what_if(exchange=exchange)
+        uses = Deployment(model, split, group_nodes=nodes, engine=engine).kernels(batch)
+        call = {use.name: use.call for use in uses}["moe_dispatch"]
+        assert isinstance(call, MoeAllToAll)
+        return call
+
+    assert [(call.tokens, call.nodes) for call in (sent("deepep_ll"), sent("deepep_ll", 1))] == [(17, 2), (17, 1)]
+    assert sent("nvlink_one_sided").nodes == 1  # no host's memory is written from another host
+    assert sent("deepep_ll", 3).nodes == 1  # sixteen ranks do not divide over three hosts

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from model_families import LLAMA
+from model_families import LLAMA, PUBLISHED
 
 from pipewave.errors import BadFile, BadInput, MissingField, PipewaveError, UnknownModel, UnsupportedModel
 from pipewave.models import Mla, Moe, load
@@ -252,3 +252,16 @@ def test_a_config_is_never_called_config(tmp_path: Path, file: str, name: str) -
     expected = tmp_path.name if file == "config" else name
     assert load(path).name == LLAMA.get("_name_or_path", expected)
     assert config_name({}, file) == name and config_name({"_name_or_path": "a/b"}, file) == "a/b"
+
+
+def test_a_vendors_and_transformers_fields_of_one_recurrence_are_one_model() -> None:
+    """Kimi Linear: the section that its repository publishes, and the fields that transformers saves."""
+    config = PUBLISHED["Kimi-Linear-48B-A3B"]["config"]
+    saved = {name: value for name, value in config.items() if name != "linear_attn_config"}
+    section, layers = config["linear_attn_config"], range(1, config["num_hidden_layers"] + 1)
+    saved["layer_types"] = [f"{'linear' if n in section['kda_layers'] else 'full'}_attention" for n in layers]
+    saved |= {"linear_num_heads": section["num_heads"], "linear_head_dim": section["head_dim"]}
+    saved |= {"linear_conv_kernel_dim": section["short_conv_kernel_size"]}
+    for model_type in (config["model_type"], "never_seen"):
+        named = {"model_type": model_type, "architectures": ["SomeForCausalLM"]}
+        assert parse(saved | named, "saved").layers == parse(config | named, "published").layers

@@ -155,10 +155,9 @@ class Stage:
         return [("context", context), ("generation", generation)]  # type: ignore[list-item]
 
     def linear(self, matrix: Linear, rows: int | None = None) -> Use:
-        """One matrix product over `rows` tokens; of a block-diagonal map, its blocks as one product of equal work."""
+        """One matrix product over `rows` tokens."""
         n, k = matrix.shape(self.tp)
         kind = matrix.precision
-        k = k // matrix.groups if matrix.groups > 1 else k
         call = Gemm(self.rows if rows is None else rows, n, k, dtype=kind.dtype, quantize=kind.quantize)
         return Use(matrix.name, call)
 
