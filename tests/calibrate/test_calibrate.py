@@ -132,6 +132,21 @@ def test_a_correction_says_the_same_by_name_and_by_row() -> None:
     assert np.where(ran, by_name["slow"], by_name["usual"]) == pytest.approx(moved(given, given))
 
 
+@pytest.mark.parametrize("path", sorted(corrections.SHIPPED.glob("*.safetensors")), ids=lambda path: path.stem)
+def test_rows_of_a_correction_are_answered_one_by_one_as_together(path: Path) -> None:
+    """Where a call is one of the rows, rounding may leave a squared distance below 0, of which there is no root."""
+    for found in corrections.load(path).corrections.values():
+        own = sum("=" not in name for name in found.frame.names)
+        ran = [name for name, there in zip(found.frame.names[own:], found.points[0, own:], strict=True) if there > 0.0]
+        moved = found.of_software(dict(name.split("=") for name in ran))  # software of the first row
+        given = found.points[:, :own] * found.frame.spread[:own] + found.frame.middle[:own]
+        raw = np.column_stack([given, np.ones((len(given), 2))])
+        together = moved(raw)
+        assert np.isfinite(together).all()
+        assert [float(moved(row)) for row in raw] == pytest.approx(together, rel=1e-9, abs=1e-9)
+        assert [float(moved(row)) for row in raw.astype(np.float32)] == pytest.approx(together, abs=1e-6)
+
+
 def test_predictions_pick_a_calibration_up_and_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = pw.predict(CALL, GPU)
     report = calibrate(store_of(tmp_path / "rows", 1.2), GPU, out=tmp_path / corrections.file_name(GPU))

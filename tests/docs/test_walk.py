@@ -28,6 +28,7 @@ def walk() -> list[tuple[str, str]]:
 @pytest.fixture
 def executed() -> set[tuple[str, str]]:
     """Files of the package and functions that run while the call of the page is predicted, with nothing remembered."""
+    few_calls._run.cache_clear()
     few_calls._context.cache_clear()
     few_calls._after.cache_clear()
     resolve.setting.cache_clear()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pipewave.nets.layers import CALLS_AT_ONCE, Layers
+from pipewave.nets.layers import ACTIVATIONS, CALLS_AT_ONCE, Layers
 
 SIZES = (7, 12, 5, 2)  # inputs, two hidden layers, outputs
 MEMBERS = 3
@@ -45,11 +45,24 @@ def by_hand(layers: Layers, member: int, call: NDArray[np.float32]) -> list[NDAr
 @pytest.mark.parametrize("calls", [1, CALLS_AT_ONCE, CALLS_AT_ONCE + 3])
 def test_every_part_answers_as_its_calls_alone(activation: str, calls: int) -> None:
     layers, inputs = made(activation), with_one(calls)
-    outputs, units = layers.outputs(inputs), layers.units(inputs)
+    units = np.empty((MEMBERS, calls, SIZES[-2]), np.float32)
+    outputs = layers.outputs(inputs, units)
     assert outputs.shape == (MEMBERS, calls, SIZES[-1])
-    assert units.shape == (MEMBERS, calls, SIZES[-2])
+    assert np.array_equal(outputs, layers.outputs(inputs))
     for member in range(MEMBERS):
         for call in {0, calls // 2, calls - 1}:
             hidden, answer = by_hand(layers, member, inputs[call])
             assert np.allclose(units[member, call], hidden, rtol=1e-4, atol=1e-5)
             assert np.allclose(outputs[member, call], answer, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("activation", ["relu", "silu"])
+def test_sums_stay_unless_units_take_their_place(activation: str) -> None:
+    sums = np.array([-200.0, -3.0, 0.0, 0.5, 40.0], np.float32)
+    before, room = sums.copy(), np.empty_like(sums)
+    expected = [float(active(np.float64(each), activation)) for each in sums]
+    assert ACTIVATIONS[activation](sums) == pytest.approx(expected, rel=1e-6, abs=1e-30)
+    ACTIVATIONS[activation](sums, out=room)
+    assert np.array_equal(sums, before) and room == pytest.approx(expected, rel=1e-6, abs=1e-30)
+    ACTIVATIONS[activation](sums, out=sums)
+    assert np.array_equal(sums, room)

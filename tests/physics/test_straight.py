@@ -66,3 +66,20 @@ def test_a_formula_that_looks_at_its_numbers_is_refused(looks: Callable[[Any], A
     with pytest.raises(TypeError) as refused:
         straight(looks, 1)
     assert looks is float or refused.type is NotStraight
+
+
+def test_values_looked_at_once_stand_where_they_are_looked_at_but_not_without_end() -> None:
+    """Python reads two hundred brackets within one another, and formulas over long lists have more steps than that."""
+
+    def summed(x: Any) -> Any:
+        total = x
+        for step in range(500):
+            total = (total + 1.0) * (1.0 + step % 2)
+        return total * 1e-150, RECORDED.where(total > 0.0, 1.0 / total, 0.0)
+
+    line = straight(summed, 1)
+    total = 3.0
+    for step in range(500):
+        total = (total + 1.0) * (1.0 + step % 2)
+    assert line(3.0) == (total * 1e-150, 1.0 / total)
+    assert len(line.__code__.co_varnames) < 50

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import FrozenInstanceError, asdict, fields, replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from pipewave.calls.families import Call
 from pipewave.errors import BadFile
 from pipewave.gpus import find
 from pipewave.kernels import family_of
+from pipewave.nets import nets
 from pipewave.nets.nets import alike, scalar_net, trained
 from pipewave.prediction.columns import columns_of, group_key_of
 from pipewave.prediction.few_calls import FEW, answer_few
@@ -104,24 +106,49 @@ def test_other_families_are_left_to_the_batch() -> None:
 
 
 @pytest.mark.parametrize("activation", ["relu", "silu"])
+@pytest.mark.parametrize("wasted", [-1, nets.WASTED, 10**9])
 @pytest.mark.parametrize("name", ["gemm", "attention_decode"])
-def test_nets_alone_compute_what_nets_compute(name: str, activation: str) -> None:
+def test_nets_alone_compute_what_nets_compute(
+    name: str, wasted: int, activation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Members multiplied apart, side by side where that is faster, or side by side throughout; of one call or several."""
+    monkeypatch.setattr(nets, "WASTED", wasted)
+    nets._layers.cache_clear()
     learned = trained(name)
     assert learned is not None and learned.ceiling is not None
     codes = {"gpu": "H200", "dtype": "bf16", "protocol": "cold"}
-    nets = [replace(net, activation=activation) for net in (learned.net, learned.ceiling.net)]
-    assert alike(*nets) == (name == "gemm")  # a ceiling of attention has fewer layers
-    features = dict(zip(nets[0].features, np.random.default_rng(0).normal(size=len(nets[0].features)), strict=True))
-    for asked in [*([net] for net in nets), *([nets] if alike(*nets) else [])]:
+    both = [replace(net, activation=activation) for net in (learned.net, learned.ceiling.net)]
+    assert alike(*both) == (name == "gemm")  # a ceiling of attention has fewer layers
+    rng = np.random.default_rng(0)
+    calls = [dict(zip(both[0].features, rng.normal(size=len(both[0].features)), strict=True)) for _ in range(3)]
+    batch = {feature: np.array([call[feature] for call in calls]) for feature in both[0].features}
+    for asked in [*([net] for net in both), *([both] if alike(*both) else [])]:
         small = scalar_net(asked, [codes] * len(asked))
-        (answers,), _ = small(np.array([small.inputs(features)], np.float32))
-        means = answers[::2]
-        for net in asked:
-            mine, means = means[: len(net.weights[0])], means[len(net.weights[0]) :]
-            batch = {feature: np.full(3, value) for feature, value in features.items()}
-            assert np.mean(mine) == pytest.approx(net.mean(batch, codes)[0], rel=1e-4, abs=1e-5)
+        inputs = [small.inputs(call) for call in calls]
+        wanted = np.array([2, len(inputs[0]) + 5, len(inputs[0]) - 1])  # a feature, a unit of the first member, a one
+        many, seen = small(inputs, wanted)
+        _, units = asked[0].with_units(asked[0].inputs(batch), codes)
+        for i, one in enumerate(inputs):
+            (alone,), seen_alone = small([one], wanted)
+            assert alone == pytest.approx(many[i], rel=1e-4, abs=1e-5)
+            assert seen_alone == pytest.approx(seen[i], rel=1e-4, abs=1e-5)
+            assert seen_alone == pytest.approx([one[2], units[0, i, 5], 1.0], rel=1e-4, abs=1e-5)
+            means = alone[::2]
+            for net in asked:
+                mine, means = means[: len(net.weights[0])], means[len(net.weights[0]) :]
+                assert np.mean(mine) == pytest.approx(net.mean(batch, codes)[i], rel=1e-4, abs=1e-5)
         with pytest.raises(BadFile, match="reinstall"):
             small.inputs({})
+
+
+def test_an_answer_alone_is_as_one_that_was_built() -> None:
+    """It is put together another way: nothing can tell, and nothing can be set."""
+    alone = pw.predict(pw.gemm(512, 512, 512), "H200")
+    built = type(alone)(**{each.name: getattr(alone, each.name) for each in fields(alone)})
+    assert type(alone) is pw.Prediction and alone == built and hash(alone) == hash(built)
+    assert pickle.loads(pickle.dumps(alone)) == replace(built, bound=alone.bound) and repr(alone) == repr(built)
+    with pytest.raises(FrozenInstanceError):
+        alone.latency_us = 1.0  # type: ignore[misc]
 
 
 def test_threads_do_not_disturb_each_other() -> None:

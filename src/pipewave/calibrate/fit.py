@@ -202,7 +202,7 @@ def _coordinates(analysis: Analysis, codes: Mapping[str, str]) -> dict[str, Arra
     """What a correction looks at besides software: the features, and what the net makes of them."""
     found, learned = dict(analysis.features), trained(analysis.net)
     if learned:
-        units = learned.net.units(learned.net.inputs(analysis.features), codes).swapaxes(1, 2)
+        units = learned.net.with_units(learned.net.inputs(analysis.features), codes)[1].swapaxes(1, 2)
         found |= {f"{UNIT}{i}": one.astype(np.float64) for i, one in enumerate(units.reshape(-1, units.shape[2]))}
     return found
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from operator import itemgetter
 from pathlib import Path
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from pipewave.errors import BadFile
 from pipewave.files import packaged
-from pipewave.nets.layers import ACTIVATIONS, Floats, Inputs, Layers, Named, ScalarNet, inputs_of
+from pipewave.nets.layers import ACTIVATIONS, Floats, Inputs, Layers, Named, Product, ScalarNet, inputs_of
 from pipewave.nets.weights_metadata import WeightsMetadata, metadata_of
 from pipewave.physics.arith import ARRAY, Arith
 
@@ -29,6 +30,7 @@ Members = Sequence[float] | NDArray[np.float64]  # of one call, or [member, call
 SCHEMA = 1
 SHIPPED = packaged.ROOT / "data" / "weights"
 UNKNOWN = "?"  # the category of stacks, implementations and types never seen in training
+WASTED = 8_000  # zeros among the weights of a layer that cost what one product more does
 UNTRAINED_SCALE = 0.35  # interval half-width in log time before any training, divided by the default quantile
 
 
@@ -51,10 +53,16 @@ class Net:
     tables: Mapping[str, Floats]  # category → [member, code, first hidden layer]
     activation: str
 
-    def __call__(self, features: Named | Inputs, codes: Mapping[str, str]) -> Residual:
+    def __call__(self, features: Named | Inputs, codes: Mapping[str, str], units: Floats | None = None) -> Residual:
         """Evaluate a batch; `features` must hold every name of `self.features`, `codes` are constant over it."""
-        wide = self._outputs(features, codes).astype(np.float64)
+        wide = self._outputs(features, codes, units).astype(np.float64)
         return merged(wide[..., 0], wide[..., 1], ARRAY)
+
+    def with_units(self, inputs: Inputs, codes: Mapping[str, str]) -> tuple[Residual, Floats]:
+        """The same, and the last hidden units, [member, call, unit]: calls that a net takes for alike are near."""
+        last = self.weights[-1]
+        units = np.empty((len(last), len(inputs.varying), last.shape[1]), np.float32)
+        return self(inputs, codes, units), units
 
     def mean(self, features: Named | Inputs, codes: Mapping[str, str]) -> NDArray[np.float64]:
         """The mean alone, of a net whose scale means nothing."""
@@ -69,16 +77,10 @@ class Net:
         """The features of many calls as it takes them. BadFile where one is lacking."""
         return inputs_of(features, self.features)
 
-    def units(self, inputs: Inputs, codes: Mapping[str, str]) -> Floats:
-        """The last hidden units of all members, [member, call, unit]: calls that a net takes for alike are near."""
-        return self._under(codes, inputs).units(inputs.varying)
-
-    def _outputs(self, features: Named | Inputs, codes: Mapping[str, str]) -> Floats:
+    def _outputs(self, features: Named | Inputs, codes: Mapping[str, str], units: Floats | None = None) -> Floats:
         inputs = features if isinstance(features, Inputs) else self.inputs(features)
-        return self._under(codes, inputs).outputs(inputs.varying)
-
-    def _under(self, codes: Mapping[str, str], inputs: Inputs) -> Layers:
-        return layers_under(self, self.codes(codes), inputs.places, inputs.constant)
+        layers = layers_under(self, self.codes(codes), inputs.places, inputs.constant)
+        return layers.outputs(inputs.varying, units)
 
 
 @lru_cache(maxsize=4096)
@@ -125,44 +127,45 @@ def scalar_net(
     nets: Sequence[Net], codes: Sequence[Mapping[str, str]], features: tuple[str, ...] | None = None
 ) -> ScalarNet:
     """Nets that are `alike`, under constant categories, as one of all their members; `features`: what it is given."""
-    one, features = nets[0], features or nets[0].features
-    weights = _layers(tuple(nets), features)
-    bias = _stacked([first_bias(net, net.codes(known)) for net, known in zip(nets, codes, strict=True)])
-    members, product = len(bias), np.dot if len(bias) == 1 else np.matmul  # of matrices: a third of the time
-    bias = np.append(bias, np.ones((members, 1, 1), np.float32), axis=2)  # of the constant unit
-    first = np.concatenate((weights[0], bias.reshape(1, -1)))
-    later = weights[1:] if members > 1 else tuple(weight[0] for weight in weights[1:])
-    return ScalarNet(features, itemgetter(*features), members, first, later, product, ACTIVATIONS[one.activation])
+    features = features or nets[0].features
+    ((weight, given, found),), *later = _layers(tuple(nets), features)
+    weight = weight.copy()
+    biases = [first_bias(net, net.codes(known)).ravel() for net, known in zip(nets, codes, strict=True)]
+    weight[-1, weight[-1] == 0.0] = np.concatenate(biases)
+    write = Struct(f"{len(features) + 1}f").pack_into
+    return ScalarNet(features, itemgetter(*features), [[(weight, given, found)], *later], nets[0].activation, write)
 
 
 @lru_cache(maxsize=64)
-def _layers(nets: tuple[Net, ...], features: tuple[str, ...]) -> tuple[Floats, ...]:
-    """Weights of all layers, biases of those after the first in their last row: what does not depend on categories."""
-    seen, last = _stacked([net.weights[0] for net in nets]), len(nets[0].weights) - 1
-    first = np.zeros((len(features), len(seen), seen.shape[2] + 1), np.float32)  # 0: of what a net does not see
-    first[[features.index(name) for name in nets[0].features], :, :-1] = np.moveaxis(seen, 0, 1)
-    unit = float(ACTIVATIONS[nets[0].activation](np.ones(1, np.float32))[0])  # of the constant unit
-    later = []
-    for depth in range(1, last + 1):
-        weight, bias = (_stacked([getattr(net, part)[depth] for net in nets]) for part in ("weights", "biases"))
-        both = np.concatenate((weight, bias / unit), axis=1)
-        if depth < last:
-            both = np.pad(both, ((0, 0), (0, 0), (0, 1)))
-            both[:, -1, -1] = 1.0 / unit
-        later.append(both)
-    return (first.reshape(len(first), -1), *later)
+def _layers(nets: tuple[Net, ...], features: tuple[str, ...]) -> Sequence[Sequence[Product]]:
+    """Products of all layers: what does not depend on categories. Biases of the first are 0, its ones to hand on 1."""
+    members, last = [(net, i) for net in nets for i in range(len(net.biases[0]))], len(nets[0].weights) - 1
+    one, unit = 1.0, float(ACTIVATIONS[nets[0].activation](np.ones(1, np.float32), out=np.empty(1, np.float32))[0])
+    sizes = [np.array([net.weights[at].shape[1:] for net, _ in members]) for at in range(last + 1)]
+    # Members share a matrix, with a one behind their units, where its zeros cost less than a product each.
+    apart = [0 < at < last and s.sum(0).prod() - s.prod(1).sum() > WASTED * len(s) for at, s in enumerate(sizes)]
+    rows: list[Any] = [[features.index(name) for name in nets[0].features]] * len(members)
+    height, layers = len(features), []
+    for at, size in enumerate(sizes):
+        behind = int(at < last and apart[at + 1])
+        ends = np.cumsum(size[:, 1] + behind) - behind
+        columns = [slice(end - width, end) for width, end in zip(size[:, 1], ends, strict=True)]
+        whole = np.zeros((height + 1, columns[-1].stop), np.float32)
+        whole[-1] = 1.0 / one
+        for (net, i), row, column in zip(members, rows, columns, strict=True):
+            whole[row, column] = net.weights[at][i]
+            whole[row.stop if apart[at] else -1, column] = net.biases[at][i] / one if at else 0.0
+        parts = zip(rows, columns, strict=True) if apart[at] else [(slice(0, height), slice(0, columns[-1].stop))]
+        given = [(slice(row.start, row.stop + 1), column) for row, column in parts]
+        order: Any = "F" if at == last else "C"  # its sums are few
+        layers.append([(whole[taken, found].copy(order), taken, found) for taken, found in given])
+        height, rows, one = columns[-1].stop, columns, unit
+    return layers
 
 
 def alike(one: Net, other: Net) -> bool:
     """Whether two nets see the same features through as many layers, so that they can be evaluated together."""
     return (one.features, one.activation, len(one.weights)) == (other.features, other.activation, len(other.weights))
-
-
-def _stacked(members: Sequence[Floats]) -> Floats:
-    """[member, ·, ·] of all nets; narrower layers get units that stay 0."""
-    height, width = (max(part.shape[axis] for part in members) for axis in (1, 2))
-    widened = [np.pad(p, ((0, 0), (0, height - p.shape[1]), (0, width - p.shape[2]))) for p in members]
-    return np.ascontiguousarray(np.concatenate(widened))
 
 
 @dataclass(frozen=True, slots=True)

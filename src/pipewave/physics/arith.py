@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +67,7 @@ def log2(values: Any, xp: Arith = ARRAY) -> Any:
 
 LOCALS = {name: getattr(math, name) for name in ("gcd", "ceil", "floor", "sqrt", "exp", "log2")}
 NAME = re.compile(r"\b[xt]\d+\b")  # of arguments and of what is worked out
+DEEPEST = 60  # brackets of an expression; Python reads 200 within one another
 
 
 class NotStraight(TypeError):
@@ -156,10 +158,9 @@ def straight(formula: Callable[..., Any], numbers: int) -> Callable[..., Any]:
     """
     lines: dict[str, str] = {}
     names = [f"x{i}" for i in range(numbers)]
-    answer = _nested(formula(*(Symbol(name, lines) for name in names)))
-    body = "".join(f"    {name} = {expression}\n" for expression, name in _needed(lines, answer))
+    body = _body(lines, _nested(formula(*(Symbol(name, lines) for name in names))))
     scope: dict[str, Any] = dict(LOCALS)
-    exec(f"def line({', '.join(names)}):\n{body}    return {answer}\n", scope)  # our own arithmetic
+    exec(f"def line({', '.join(names)}):\n{body}", scope)  # our own arithmetic
     line: Callable[..., Any] = scope["line"]
     return line
 
@@ -168,11 +169,18 @@ def _nested(value: Any) -> str:
     return f"({''.join(_nested(each) + ', ' for each in value)})" if isinstance(value, tuple) else _text(value)
 
 
-def _needed(lines: dict[str, str], answer: str) -> Sequence[tuple[str, str]]:
-    """Lines that the answer rests on, in order."""
-    wanted, kept = set(NAME.findall(answer)), list[tuple[str, str]]()
+def _body(lines: dict[str, str], answer: str) -> str:
+    """The lines that the answer rests on, in order, then itself. What is looked at once has no line of its own."""
+    times, kept = Counter(NAME.findall(answer)), [("", answer)]
     for expression, name in reversed(lines.items()):
-        if name in wanted:
-            kept.append((expression, name))
-            wanted.update(NAME.findall(expression))
-    return kept[::-1]
+        if name in times:
+            kept.append((name, expression))
+            times.update(NAME.findall(expression))
+    inside, body = dict[str, str](), ""
+    for name, expression in reversed(kept):
+        whole = NAME.sub(lambda found: inside.get(found[0], found[0]), expression)
+        if times[name] == 1 and whole.count("(") < DEEPEST:
+            inside[name] = f"({whole})"
+        else:
+            body += f"    {name} = {whole}\n" if name else f"    return {whole}\n"
+    return body

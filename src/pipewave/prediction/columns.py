@@ -45,8 +45,10 @@ def group_key(family: Family, case: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def group_key_of(family: Family, call: Call, stack: str | None, impl: str | None) -> tuple[Any, ...]:
     """The same of a call; `stack` and `impl` where it names none."""
-    dtype, own_stack, own_impl, *options = _shared(family).of_call(call)
-    key = (dtype, own_stack or stack, own_impl or impl, *(family.same(tuple(options)) if family.same else options))
+    key = _shared(family).of_call(call)
+    if stack or impl or family.same:
+        options = family.same(key[3:]) if family.same else key[3:]
+        key = (key[0], key[1] or stack, key[2] or impl, *options)
     return (*key, family.variant(FieldsOf(call))) if family.variant else key
 
 

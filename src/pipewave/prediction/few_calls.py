@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipewave.calls.families import Call
 from pipewave.calls.fields import FieldsOf, rules
@@ -44,7 +45,6 @@ class Physics(NamedTuple):
     known: tuple[Any, ...]
     inputs: tuple[Any, ...]
     plain_inputs: tuple[Any, ...]  # of the ceiling's net, where it sees something else than the residual's
-    coordinates: tuple[Any, ...]  # of a calibration
     product: str  # type of the products where it is not that of the call
 
 
@@ -57,20 +57,19 @@ class Nets:
     ceiling: ScalarNet | None  # where it cannot be evaluated together with the residual
     alike: bool  # whether it is given the same features
     correction: SoftwareCorrection | None
+    coordinates: NDArray[np.intp] | None  # of the correction, as `residual` counts its inputs and units
 
     def __call__(self, rows: Sequence[Physics]) -> list[list[float]]:
         """Of each call: mean and log scale of every member, the residual's first, then the log of a calibration's
         factor.
         """
-        seen = np.array([row[1] for row in rows], np.float32)
-        answers, units = self.residual(seen)
+        answers, coordinates = self.residual([row[1] for row in rows], self.coordinates)
         if self.ceiling:
-            plain = np.array([row[2] for row in rows], np.float32) if rows[0][2] else seen
-            answers = [one + top for one, top in zip(answers, self.ceiling(plain)[0], strict=True)]
+            tops, _ = self.ceiling([row[2] or row[1] for row in rows])
+            answers = [one + top for one, top in zip(answers, tops, strict=True)]
         if self.correction:
-            units = units.reshape(-1, len(rows), units.shape[-1])[..., :-1]
-            factors = self.correction.log_factor(len(rows), [row[3] for row in rows], units).tolist()
-            for answer, factor in zip(answers, factors, strict=True):
+            factors = self.correction(coordinates).tolist()
+            for answer, factor in zip(answers, factors if len(rows) > 1 else (factors,), strict=True):
                 answer.append(factor)
         return answers
 
@@ -104,14 +103,21 @@ def answer_few(
     family: Family, calls: Sequence[Call], key: Sequence[Any], gpu: GPU, protocol: str, *, ceilings: bool = True
 ) -> Answers | None:
     """Answers of calls with one group key, a number each of one call or [row, call]; None where only a batch can."""
+    first, other, note = _run(family, tuple(key), gpu, protocol, corrections.of(gpu), ceilings)
+    found = _alone(first, calls) if first else None
+    if found is None or other is None:
+        return found
+    beside = _alone(other, calls)
+    return beside and law.as_run(note, found, beside, SCALAR if len(calls) == 1 else ARRAY)
+
+
+@lru_cache(maxsize=4096)
+def _run(family: Family, key: Any, gpu: GPU, *asked: Any) -> tuple[FewContext | None, FewContext | None, str]:
+    """Contexts of the calls that `law.run_of` names, and its note; no first one where only a batch can answer."""
     if family.formula is None and family.one is None:
-        return None
-
-    def alone(key: tuple[Any, ...], protocol: str, in_force: corrections.InForce | None, asked: int) -> Answers | None:
-        return _alone(_context(family, key, gpu, protocol, in_force, asked), calls)
-
-    xp = SCALAR if len(calls) == 1 else ARRAY
-    return law.as_run(alone, family, tuple(key), gpu, protocol, xp, ceilings=ceilings)
+        return None, None, ""
+    first, other, note = law.run_of(family, key, gpu, *asked)
+    return _context(family, gpu, *first), other and _context(family, gpu, *other), note
 
 
 def _alone(few: FewContext, calls: Sequence[Call]) -> Answers | None:
@@ -121,14 +127,14 @@ def _alone(few: FewContext, calls: Sequence[Call]) -> Answers | None:
         return None
     learned = few.nets(rows) if few.nets else [()] * len(rows)  # type: ignore[arg-type]
     numbers = [few.after(*row[0], *answer) for row, answer in zip(rows, learned, strict=True)]  # type: ignore[index]
-    product = rows[0][4]  # type: ignore[index]
+    product = rows[0][3]  # type: ignore[index]
     draw = at.draws.get(product) or at.draw(product)
     return Answers(numbers[0] if len(rows) == 1 else np.array(numbers).T, at.source, at.ctx, draw)
 
 
 @lru_cache(maxsize=4096)
 def _context(
-    family: Family, key: tuple[Any, ...], gpu: GPU, protocol: str, in_force: corrections.InForce | None, asked: int
+    family: Family, gpu: GPU, key: tuple[Any, ...], protocol: str, in_force: corrections.InForce | None, asked: int
 ) -> FewContext:
     step = (family, key[1]) if law.in_step_of(family, protocol) else None
 
@@ -148,15 +154,18 @@ def _context(
 
 
 def _nets(at: Setting, learned: Trained) -> Nets:
+    nets, codes, moved, ceiling, among, coordinates = [learned.net], [at.codes], at.correction, None, True, None
+    given = tuple(dict.fromkeys((*learned.net.features, *(moved.features if moved else ()))))
+    if moved:  # behind whose coordinates stand two ones
+        one = len(given)
+        coordinates = np.array([*map(given.index, moved.features), *(moved.units + one + 1), one, one])
+    if at.ceiling and at.contexts[2] == at.ctx and alike(learned.net, at.ceiling.net):
+        nets, codes = [*nets, at.ceiling.net], [*codes, at.plain_codes]
+    elif at.ceiling:
+        among = {*at.ceiling.net.features} <= {*given}
+        ceiling = scalar_net([at.ceiling.net], [at.plain_codes], given if among else None)
     members = len(learned.net.weights[0])
-    if at.ceiling is None:
-        return Nets(scalar_net([learned.net], [at.codes]), members, None, True, at.correction)
-    nets, both = (learned.net, at.ceiling.net), (at.codes, at.plain_codes)
-    if at.contexts[2] == at.ctx and alike(*nets):
-        return Nets(scalar_net(nets, both), members, None, True, at.correction)
-    among = {*nets[1].features} <= {*nets[0].features}
-    ceiling = scalar_net(nets[1:], both[1:], nets[0].features if among else None)
-    return Nets(scalar_net(nets[:1], both[:1]), members, ceiling, among, at.correction)
+    return Nets(scalar_net(nets, codes, given), members, ceiling, among, moved, coordinates)
 
 
 def _directly(family: Family, at: Setting, nets: Nets | None) -> Callable[[Call], Physics | None]:
@@ -231,7 +240,7 @@ def _physics(sketches: tuple[Sketch, ...], at: Setting, nets: Nets | None, xp: A
     for pipe, seconds in pipes.items():
         bound = xp.where(seconds > floor, PIPES.index(pipe), bound)
         floor = xp.maximum(seconds, floor)
-    ceiling, moved = (nets.ceiling, nets.correction) if nets else (None, None)
+    ceiling = nets.ceiling if nets else None
     same = plain_seen is seen and nets is not None and nets.alike
     seconds = found.base_s, floor, pipes.get("dram", 0.0), plain.base_s
     heat = energy.joules(ctx.gpu, ctx.dtype, found.work)
@@ -240,7 +249,6 @@ def _physics(sketches: tuple[Sketch, ...], at: Setting, nets: Nets | None, xp: A
         known=(*seconds, found.amounts.get("dram", 0.0), bound, heat, work_j),
         inputs=nets.residual.inputs(seen.features) if nets else (),
         plain_inputs=ceiling.inputs(plain_seen.features) if ceiling and not same else (),
-        coordinates=tuple(seen.features[name] for name in moved.features) if moved else (),
         product=found.work.product,
     )
 

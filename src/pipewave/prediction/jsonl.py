@@ -22,7 +22,7 @@ from pipewave.kernels.base import Family
 from pipewave.physics.demand import PIPES
 from pipewave.prediction.answers import no_latency, usable
 from pipewave.prediction.columns import columns, group_key, numeric_fields
-from pipewave.prediction.kernel_latency import LATENCY, US, Answers, answer
+from pipewave.prediction.kernel_latency import LATENCY, US, WORK_J, Answers, answer
 from pipewave.prediction.requests import where
 
 CHUNK_LINES = 32_768
@@ -269,7 +269,7 @@ def texts(answers: Answers, ids: Sequence[Any]) -> Iterator[str]:
     bases = f'"power_basis": "{answers.draw.board.basis}", "basis": "{source.basis}"'
     tail = f', {bases}, {software}, "software": "{source.software}"{notes}}}\n'
     rows = np.round(answers.seconds.T * US, 6).tolist()
-    spent = np.stack(np.broadcast_arrays(*answers.draw.spent(answers.work_j, answers.seconds[LATENCY])))
+    spent = np.stack(np.broadcast_arrays(*answers.draw.spent(answers.numbers[WORK_J], answers.seconds[LATENCY])))
     spent[-1] *= US  # µJ, so that rounding leaves eight digits
     watts = np.round(spent.T, 2).tolist()
     fine = usable(answers.seconds).tolist()

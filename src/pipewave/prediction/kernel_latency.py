@@ -18,7 +18,7 @@ rates change: so a faster GPU is never slower.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -75,47 +75,42 @@ class Answers(NamedTuple):
         """Indices into PIPES, [call]."""
         return np.asarray(self.numbers[BOUND], np.intp)
 
-    @property
-    def work_j(self) -> Any:
-        """Joules of FLOPs and bytes."""
-        return self.numbers[WORK_J]
-
 
 def answer(
     family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str, *, ceilings: bool = True
 ) -> Answers:
     """Answer a batch that shares the group key (dtype, stack, impl, options...)."""
-
-    def alone(key: tuple[Any, ...], protocol: str, in_force: corrections.InForce | None, asked: int) -> Answers:
-        return _alone(family, cols, key, gpu, protocol, in_force, asked)
-
-    found: Any = as_run(alone, family, tuple(key), gpu, protocol, ARRAY, ceilings=ceilings)
+    first, other, note = run_of(family, tuple(key), gpu, protocol, corrections.of(gpu), ceilings)
+    found: Any = _alone(family, cols, gpu, first)
+    if other:
+        found = as_run(note, found, _alone(family, cols, gpu, other), ARRAY)
     return found._replace(numbers=np.asarray(found.numbers))  # type: ignore[no-any-return]
 
 
-def as_run(
-    alone: Callable[..., Answers | None],
-    family: Family,
-    key: tuple[Any, ...],
-    gpu: GPU,
-    protocol: str,
-    xp: Arith,
-    *,
-    ceilings: bool,
-) -> Answers | None:
-    """Answers under a protocol from those of calls measured one by one: `alone` of a group key, a protocol, the
-    calibrations in force, and what is asked of them. None where `alone` has none. `ceilings`: whether anybody looks at
-    them; else they mean nothing.
+Asked = tuple[tuple[Any, ...], str, corrections.InForce | None, int]  # group key, protocol, calibrations, what is asked
+
+
+@lru_cache(maxsize=4096)
+def run_of(
+    family: Family, key: tuple[Any, ...], gpu: GPU, protocol: str, in_force: corrections.InForce | None, ceilings: bool
+) -> tuple[Asked, Asked | None, str]:
+    """Calls measured one by one whose answers answer under a protocol, others beside them, and what to say of these.
+
+    `ceilings`: whether anybody looks at them; else they mean nothing.
     """
-    protocol, in_force = as_timed(family, protocol, gpu), corrections.of(gpu)
-    asked, in_step = CEILINGS if ceilings else TIMES, family.reads if protocol == SERVING else ""
-    note = stand_in(family, key, gpu, in_force) if in_step == "operands" else ""
-    found = alone(key, protocol, in_force, FLOORS if note else asked)
-    if found is None or not (note or (in_step == "activations" and ceilings)):
-        return found
-    other = alone(replay_key(key), "graph", in_force, asked) if note else alone(key, COLD, in_force, asked)
-    if other is None:
-        return None
+    asked = CEILINGS if ceilings else TIMES
+    if protocol == SERVING and family.reads == "operands" and (note := _stand_in(family, key, gpu, in_force)):
+        return (key, protocol, in_force, FLOORS), (replay_key(key), "graph", in_force, asked), note
+    if protocol == SERVING and family.reads == "activations":
+        if not gpu.traits.l2_carries:  # calls in a step are as cold ones where no L2 carries their activations
+            protocol = COLD
+        elif ceilings:
+            return (key, protocol, in_force, asked), (key, COLD, in_force, asked), ""
+    return (key, protocol, in_force, asked), None, ""
+
+
+def as_run(note: str, found: Answers, other: Answers, xp: Arith) -> Answers:
+    """Answers of a run's first calls with those of its others."""
     if note:
         seconds = replayed(other.numbers, found.numbers[FLOOR], xp)
         return found._replace(numbers=(*seconds, *found.numbers[BOUND:]), source=with_note(other.source, note))
@@ -125,16 +120,9 @@ def as_run(
     return found._replace(numbers=(*step[:CEILING], ceiling, *step[BOUND:]))
 
 
-def _alone(
-    family: Family,
-    cols: Columns,
-    key: tuple[Any, ...],
-    gpu: GPU,
-    protocol: str,
-    in_force: corrections.InForce | None,
-    asked: int,
-) -> Answers:
+def _alone(family: Family, cols: Columns, gpu: GPU, given: Asked) -> Answers:
     """Answers of calls measured one by one; under `serving`, of cold calls or of those that read operands."""
+    key, protocol, in_force, asked = given
     at = setting(family, key, gpu, protocol, in_force, asked)
     analysis, ctx = family.analyse(cols, at.ctx), at.ctx
     if analysis.net != at.net:
@@ -168,10 +156,12 @@ def _learned(at: Setting, seen: Analysis, plain: Analysis) -> tuple[Residual, An
     residual, log_ceiling = Residual(0.0, UNTRAINED_SCALE), None
     if learned:
         inputs, ceiling = learned.net.inputs(seen.features), at.ceiling
-        residual = learned.net(inputs, at.codes)
+        if at.correction:
+            residual, units = learned.net.with_units(inputs, at.codes)
+        else:
+            residual = learned.net(inputs, at.codes)
         same = ceiling and plain is seen and ceiling.net.features == learned.net.features
         log_ceiling = ceiling(inputs if same else plain.features, at.plain_codes) if ceiling else None
-        units = learned.net.units(inputs, at.codes) if at.correction else None
     if at.correction is None:
         return residual, log_ceiling, None
     features = np.transpose([seen.features[name] for name in at.correction.features])
@@ -220,20 +210,12 @@ def ceiling_s(base_s: Any, log_ratio: Any, floor: Any, high: Any, xp: Arith) -> 
     return xp.maximum(xp.minimum(base_s * xp.exp(log_ratio), BEYOND * high), floor)
 
 
-@lru_cache(maxsize=4096)
-def as_timed(family: Family, protocol: str, gpu: GPU) -> str:
-    """The protocol that answers: streaming calls in a step are cold where no L2 carries their activations."""
-    streams = protocol == SERVING and family.reads == "activations"
-    return COLD if streams and not gpu.traits.l2_carries else protocol
-
-
 def replay_key(key: Sequence[Any]) -> tuple[Any, ...]:
     """The group key of graph replays over rotating weights, which come closer than other GPUs' cold rows."""
     return key[0], key[1] or stacks.DEFAULT[SERVING], *key[2:]
 
 
-@lru_cache(maxsize=4096)
-def stand_in(family: Family, key: tuple[Any, ...], gpu: GPU, in_force: corrections.InForce | None) -> str:
+def _stand_in(family: Family, key: tuple[Any, ...], gpu: GPU, in_force: corrections.InForce | None) -> str:
     """What to say of graph replays that answer in the place of calls in a step; empty where cold rows answer.
 
     A framework's own kernels, of which there are replays on the GPU, come before another framework's cold ones. A GPU

@@ -88,52 +88,6 @@ class Between:
         return cls(inner / width, np.sqrt(np.maximum(distance, 0.0) * (3.0 / width)), alike)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class WeightedCovariance:
-    """Weighted sum of the covariances of calls with some rows, for calls that share their last coordinates.
-
-    What does not depend on the call is worked out once: with d the distance over `reach`, one call takes
-
-        level + slope · x + Σ weights (1 + d) exp(-d),  d² = |root x|² + products · x + squares
-    """
-
-    level: float
-    slope: Array  # [coordinate]
-    weights: Array  # [row], of the smooth part; empty without one
-    root: float
-    products: Array  # [coordinate, row]
-    squares: Array  # [row]
-
-    @classmethod
-    def of(cls, scales: Scales, points: Array, weights: Array, shared: Array) -> WeightedCovariance:
-        """Of `points` [row, coordinate] with `weights` [row]; `shared` are the calls' last coordinates."""
-        width, own = max(points.shape[1], 1), points.shape[1] - len(shared)
-        slope = scales.linear**2 / width * (weights @ points)
-        codes = points.shape[1] - scales.codes
-        alike = (points[:, codes:] > 0.0) @ (shared[len(shared) - scales.codes :] > 0.0).astype(float) / len(CODES)
-        level = weights @ (CONSTANT**2 + scales.software**2 * alike) + slope[own:] @ shared
-        root = np.sqrt(3.0 / width) / scales.reach
-        near = root * points[:, :own]
-        squares = (near**2).sum(1) + root**2 * ((points[:, own:] - shared) ** 2).sum(1)
-        smooth = scales.smooth**2 * weights if scales.smooth else weights[:0]
-        return cls(float(level), slope[:own], smooth, float(root), np.ascontiguousarray(-2.0 * root * near.T), squares)
-
-    def __call__(self, at: Array) -> Array:
-        """Of coordinates [call, coordinate], one a call."""
-        total = at @ self.slope
-        total += self.level
-        if len(self.weights):
-            far = at.dot(self.products)
-            far += self.squares
-            far += self.root**2 * np.einsum("ij,ij->i", at, at)[:, None]
-            far = np.sqrt(np.maximum(far, 0.0, out=far), out=far)
-            near = np.exp(-far)
-            far += 1.0
-            near *= far
-            total += near @ self.weights
-        return np.asarray(total)
-
-
 def likeliest(points: Array, values: Array, codes: int = 0) -> Scales:
     """The scales of highest evidence on a grid; the last `codes` coordinates tell software."""
     step = -(-len(values) // SEARCHED_ROWS)
@@ -155,6 +109,8 @@ def left_out(inverse: Array, values: Array, groups: NDArray[np.intp]) -> Array:
 
 
 FARTHEST = 3.0  # standard deviations of the rows beyond which a coordinate counts as the edge
+ROUNDING = 1e-10  # added to squared distances: between equal points rounding leaves less than a tenth of it below 0
+LEAST, MOST, ONE = (np.full((), value) for value in (-FARTHEST, FARTHEST, 1.0))  # numpy would convert plain numbers
 CHUNK_CALLS = 512  # whose covariances with the rows stay in a cache
 UNIT = "unit"  # with a number: a hidden unit of the net
 CODES = ("stack", "impl", "dtype")
@@ -218,29 +174,47 @@ def moved(seconds: Rows, log_factor: Any, width: float, xp: Arith) -> tuple[Any,
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SoftwareCorrection:
-    """A correction of calls that share their software: of the coordinates that differ, features come before units."""
+    """A correction of calls that share their software: of the coordinates that differ, features come before units.
+
+    What does not depend on the call is worked out once. Behind its coordinates x stand a one and |x|², so that with d
+    the distance from each row over `reach` it takes
+
+        trend · x + Σ weights (1 + d) exp(-d),  d² = products · x
+    """
 
     features: tuple[str, ...]
     units: NDArray[np.intp]  # hidden units of the net, counted through its members
-    middle: Array  # [coordinate]
+    middle: Array  # [coordinate + 2]
     scale: Array
-    covariance: WeightedCovariance
+    trend: Array
+    products: Array  # [coordinate + 2, row]
+    weights: Array  # [row], of the smooth part; empty without one
     width: float  # factor on the half-width of the interval, in log time
 
     def log_factor(self, calls: int, features: Any, units: Floats | None = None) -> Array:
         """Log of corrected over predicted latency, [call]; features [call, feature], units [member, call, unit]."""
         own = len(self.features)
-        raw = np.empty((calls, len(self.middle)))
+        raw = np.ones((calls, len(self.middle)))
         raw[:, :own] = features
         if units is not None:
-            raw[:, own:] = units.swapaxes(0, 1).reshape(calls, -1)[:, self.units]
-        raw -= self.middle
-        raw *= self.scale
-        np.minimum(raw, FARTHEST, out=raw)
-        np.maximum(raw, -FARTHEST, out=raw)
-        if len(raw) <= CHUNK_CALLS:
-            return self.covariance(raw)
-        return np.concatenate([self.covariance(raw[at : at + CHUNK_CALLS]) for at in range(0, len(raw), CHUNK_CALLS)])
+            raw[:, own:-2] = units.swapaxes(0, 1).reshape(calls, -1)[:, self.units]
+        return np.concatenate([self(raw[at : at + CHUNK_CALLS]) for at in range(0, calls, CHUNK_CALLS)])
+
+    def __call__(self, raw: Array) -> Array:
+        """Of coordinates and two ones behind them, [coordinate + 2] of one call, [call, coordinate + 2] of several."""
+        at = raw - self.middle
+        at *= self.scale
+        np.minimum(at, MOST, out=at)
+        np.maximum(at, LEAST, out=at)
+        total = at.dot(self.trend)
+        if not len(self.weights):
+            return np.asarray(total)
+        at[..., -1] = np.einsum("ij,ij->i", at, at) if at.ndim > 1 else at.dot(at)
+        far = at.dot(self.products)
+        near = np.exp(np.sqrt(far, out=far))
+        far += ONE
+        far /= near
+        return np.asarray(total + far.dot(self.weights))
 
 
 @lru_cache(maxsize=256)
@@ -250,6 +224,22 @@ def _of_software(correction: Correction, codes: tuple[tuple[str, str], ...]) -> 
     features = tuple(name for name in frame.names[:own] if not name.startswith(UNIT))  # before the units
     units = [int(name.removeprefix(UNIT)) for name in frame.names[len(features) : own]]
     shared = frame.scaled(np.array([[float(name in ran) for name in frame.names]]))[0, own:]
-    covariance = WeightedCovariance.of(correction.scales, correction.points, correction.weights, shared)
-    middle, scale = frame.middle[:own], 1.0 / frame.spread[:own]
-    return SoftwareCorrection(features, np.array(units, np.intp), middle, scale, covariance, correction.width)
+    scales, points, weights = correction.scales, correction.points, correction.weights
+    width, coded = max(points.shape[1], 1), points.shape[1] - scales.codes
+    slope = scales.linear**2 / width * (weights @ points)
+    alike = (points[:, coded:] > 0.0) @ (shared[len(shared) - scales.codes :] > 0.0).astype(float) / len(CODES)
+    level = weights @ (CONSTANT**2 + scales.software**2 * alike) + slope[own:] @ shared
+    nearer = 3.0 / width / scales.reach**2
+    rows = points[:, :own].astype(np.float64)
+    squares = (rows**2).sum(1) + ((points[:, own:] - shared) ** 2).sum(1) + ROUNDING / nearer
+    products = np.vstack([-2.0 * rows.T, squares - 1.0, np.ones(len(rows))])  # |x|² counts the one, too
+    return SoftwareCorrection(
+        features=features,
+        units=np.array(units, np.intp),
+        middle=np.append(frame.middle[:own], (0.0, 1.0)),
+        scale=np.append(1.0 / frame.spread[:own], (1.0, 1.0)),
+        trend=np.append(slope[:own], (level, 0.0)),
+        products=nearer * products,
+        weights=scales.smooth**2 * weights if scales.smooth else weights[:0],
+        width=correction.width,
+    )
