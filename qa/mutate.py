@@ -40,7 +40,9 @@ TESTS = {
         "tests/prediction/test_paths.py tests/prediction/test_few_calls.py tests/prediction/test_prediction_laws.py "
         "tests/prediction tests/step/test_power_at_the_limit.py"
     ),
-    "planning": "tests/planning/test_search_by_hand.py tests/planning/test_looks_by_hand.py tests/planning -m 'not slow'",
+    "planning": (
+        "tests/planning/test_search_by_hand.py tests/planning/test_looks_by_hand.py tests/planning -m 'not slow'"
+    ),
     "models": "tests/models/test_written_down.py tests/models",
     "simulate": "tests/simulate -m 'not slow'",
     "tune": "tests/tune -m 'not slow'",

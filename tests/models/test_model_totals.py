@@ -74,12 +74,21 @@ def test_bytes_of_an_unquantised_model_are_two_a_parameter(name: str) -> None:
 @pytest.mark.parametrize("name", ["Llama-3.1-70B", "Qwen3-30B-A3B", "DeepSeek-V3", "gpt-oss-20b"])
 def test_shards_hold_the_model_between_them(name: str) -> None:
     model = load(name)
-    for parallel in (Parallel(2), Parallel(2, 2), Parallel(4, 1, 2)):
+    for parallel in (Parallel(2), Parallel(2, 2), Parallel(1, 4), Parallel(4, 1, 2)):
         if parallel.ep > 1 and not model.is_moe:
             continue
         held = sum(stage_bytes(model, parallel, stage) for stage in range(parallel.pp)) * parallel.tp
         assert held >= weight_bytes(model) * 0.999
         assert held <= weight_bytes(model) * 1.2  # what every rank repeats: norms, router, latent projections
+
+
+def test_the_embedding_is_first_and_the_last_norm_and_head_are_last() -> None:
+    """Llama-3.1-8B over four stages of eight layers each."""
+    model = load("Llama-3.1-8B")
+    first, second, third, last = (stage_bytes(model, Parallel(1, 4), stage) for stage in range(4))
+    assert second == third and first + second + third + last == weight_bytes(model)
+    table = 2 * model.vocab * model.hidden
+    assert (first - second, last - second) == (table, table + 2 * model.hidden)
 
 
 @pytest.mark.parametrize(

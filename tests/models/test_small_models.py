@@ -326,8 +326,8 @@ def test_a_compressed_entry_in_whole_eight_bytes(head_dim: int, rope: int, entry
     mixer = next(x.mixer for x in parse(config, "x").layers if isinstance(x.mixer, Compressed) and not x.mixer.indexer)
     changed = replace(mixer, head_dim=head_dim, rope_dim=rope, compress_ratio=4, window=16)
     assert changed.entry_bytes == entry
-    assert changed.token_bytes(2) == entry / 4
-    assert changed.cache_bytes(100, 2, chunk=8) == entry * 24 + entry * 25
+    assert changed.token_bytes(2, 1) == entry / 4
+    assert changed.cache_bytes(100, 2, 1, 8) == entry * 24 + entry * 25
 
 
 def test_rows_of_a_model_on_ranks() -> None:

@@ -20,16 +20,16 @@ class Mixer(LayerPart):
         """Tokens behind the newest one that a query may see, by a window or a chunk; None: all."""
         return getattr(self, "window", None) or getattr(self, "chunk", None)
 
-    def cache_bytes(self, length: float, width: int, tp: int = 1, chunk: int = 0) -> float:
+    def cache_bytes(self, length: float, width: int, tp: int, chunk: int) -> float:
         """Bytes that a sequence of `length` tokens holds on a rank; `chunk`: tokens before windows give pages back."""
         kept = length if self.seen is None else min(length, self.seen + chunk)
         return self.token_bytes(width, tp) * kept
 
-    def token_bytes(self, width: int, tp: int = 1) -> float:
+    def token_bytes(self, width: int, tp: int) -> float:
         """Cache bytes one more token takes, windows apart."""
         return 0.0
 
-    def state_bytes(self, tp: int = 1, width: int = 0) -> int:
+    def state_bytes(self, tp: int, width: int = 0) -> int:
         """Bytes a sequence holds on a rank whatever its length; `width`: of a state's element (0: the model's)."""
         return 0
 
@@ -93,7 +93,7 @@ class Gqa(Mixer):
         extra = norm[self.qk_norm] + (self.heads if self.sinks else 0) + (self.query.inp if self.query else 0)
         return extra + (self.indexer.params if self.indexer else 0)
 
-    def token_bytes(self, width: int, tp: int = 1) -> float:
+    def token_bytes(self, width: int, tp: int) -> float:
         """K and V that a token leaves on a rank, and its index key."""
         held = 0 if self.borrowed or not self.causal else max(self.kv_heads // tp, 1) * (self.head_dim + self.v_dim)
         return held * width + (self.indexer.key_bytes if self.indexer else 0)
@@ -127,7 +127,7 @@ class Mla(Mixer):
         own = (self.q_lora_rank or 0) + self.kv_lora_rank + (self.heads if self.sinks else 0)
         return own + (self.indexer.params if self.indexer else 0)
 
-    def token_bytes(self, width: int, tp: int = 1) -> float:
+    def token_bytes(self, width: int, tp: int) -> float:
         """The latent, which every rank holds whole; sparse attention's 8-bit one with a rotary part in 16 bits and fp32
         scales, one per 128 elements.
 
@@ -180,17 +180,17 @@ class Compressed(Mixer):
         plain = self.head_dim - self.rope_dim
         return -(-(plain + 2 * self.rope_dim + plain // 64) // 8) * 8
 
-    def token_bytes(self, width: int, tp: int = 1) -> float:
+    def token_bytes(self, width: int, tp: int) -> float:
         """Bytes of cache that a token takes on a rank."""
         if not self.compress_ratio:
             return 0.0
         return (self.entry_bytes + (self.indexer.key_bytes if self.indexer else 0)) / self.compress_ratio
 
-    def cache_bytes(self, length: float, width: int, tp: int = 1, chunk: int = 0) -> float:
+    def cache_bytes(self, length: float, width: int, tp: int, chunk: int) -> float:
         """Bytes of cache that a request of so many tokens takes on a rank."""
         return self.entry_bytes * min(length, self.window + chunk) + self.token_bytes(width, tp) * length
 
-    def state_bytes(self, tp: int = 1, width: int = 0) -> int:
+    def state_bytes(self, tp: int, width: int = 0) -> int:
         """What compressors keep of the tokens of an entry to come: values and gates in fp32, twice as many where
         entries overlap (with an indexer). vLLM 0.22.1, models/deepseek_v4/compressor.py.
         """
@@ -224,7 +224,7 @@ class Recurrent(Mixer):
         """What tensor parallelism has to divide, by the name that errors use."""
         return {f"{self.kind} heads": self.heads}
 
-    def state_bytes(self, tp: int = 1, width: int = 0) -> int:
+    def state_bytes(self, tp: int, width: int = 0) -> int:
         """Bytes of state that a request takes on a rank."""
         state = self.heads // tp * self.key_dim * self.value_dim * (width or self.state_width)
         return state + self.channels // tp * max(self.kernel - 1, 0) * 2
