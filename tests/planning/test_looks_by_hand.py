@@ -20,13 +20,14 @@ MOST = 64
 
 
 class Timer:
-    """Steps that add up; ranks of a group wait for the slowest."""
+    """Steps that add up; ranks of a group wait for the slowest, and experts meet half the tokens of the others."""
 
     def seconds(self, requests: int, held: int, pieces: Any) -> float:
         return STEP_S + REQUEST_S * requests + CACHED_S * held + TOKEN_S * sum(tokens for tokens, _ in pieces)
 
     def group_seconds(self, ranks: Any) -> float:
-        return max(self.seconds(*rank) for rank in ranks)
+        prompts = [TOKEN_S * sum(tokens for tokens, _ in pieces) for _, _, pieces in ranks]
+        return max(self.seconds(*rank) for rank in ranks) + (sum(prompts) - max(prompts)) / 2
 
 
 def server(ranks: int = 1, pages: float = 1e6, **policy: Any) -> Any:
@@ -104,6 +105,7 @@ def test_prompts_of_other_ranks_hold_a_rank_up() -> None:
     requests, x = np.array([0.02, 8.0, 60.0]), np.array([0.03, 0.02, 0.01])
     steps = np.array([decode_s(each) for each in requests])
     alone = look._prompt_s(MOST / 2, 1) / look.beside_s
+    assert alone == pytest.approx(0.5), "a prompt's tokens, and half of those of two other ranks"
     for held, step, prompt, got in zip(requests, steps, x, look._held_up(requests, steps, x), strict=True):
         together = 1.0
         for _ in range(8):
