@@ -45,7 +45,7 @@ TESTS = {
     ),
     "models": "tests/models/test_written_down.py tests/models",
     "simulate": "tests/simulate -m 'not slow'",
-    "tune": "tests/tune -m 'not slow'",
+    "tune": "tests/tune tests/with_triton -m 'not slow'",  # the latter read and choose kernels of users
 }
 LEFT_OUT = (  # in SQL: operators, by the name that cosmic-ray gives them
     "operator_name LIKE 'core/ReplaceBinaryOperator_BitOr_%'",
