@@ -49,10 +49,11 @@ def find(gpu: str | Path | GPU) -> GPU:
     """
     if isinstance(gpu, GPU):
         return gpu
+    if isinstance(gpu, str) and (named := _OWN.get().get(gpu) or _named(gpu)):
+        return named
     if not isinstance(gpu, str | Path):
         raise BadInput(f"gpu = {gpu!r} is not possible: give a name, a spec file or a GPU", field="gpu")
-    named = _OWN.get().get(gpu) or _named(gpu) if isinstance(gpu, str) else None
-    return named or _from_file(gpu)
+    return _from_file(gpu)
 
 
 def names() -> tuple[str, ...]:
