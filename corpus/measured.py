@@ -18,9 +18,10 @@ from pipewave.measure.row_files import clock_mhz
 from pipewave.measure.row_files import rows as measured
 
 FOLDER = repository() / "data" / "measured"
+REPLAYS = "replays"  # calls of other rows of the card, under `graph`
 # Plans of one family, in folders of their own. Not `kind_kernels`: physics alone answers its attention kernel, and its
 # MXFP4 experts, two layers of one model, would stand for every layer of other frameworks (`docs/train.md`).
-MORE = {"attention": ("ragged", "mixed"), "fused_moe": ("experts",)}
+MORE = {"attention": ("ragged", "mixed", REPLAYS), "fused_moe": ("experts",)}
 CARDS = tuple(sorted({file.parent.name for file in FOLDER.glob("*/*.json.gz")}))  # each a source by its own name
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 
@@ -50,8 +51,8 @@ def _flat(file: Path) -> Iterator[dict[str, Any]]:
             yield {"dtype": "bf16"} | case | software | row_wide
 
 
-def reader(family: str) -> Callable[[Path, Path], pd.DataFrame]:
-    """Reader of one packed file; rows flushed another way are flagged.
+def reader(family: str, card: str) -> Callable[[Path, Path], pd.DataFrame]:
+    """Reader of packed files of a card; rows flushed another way are flagged.
 
     `throttled` rows stay: nine in ten carry the mark (the power cap moves the clock under any load), and they spread
     no more than the others.
@@ -61,7 +62,7 @@ def reader(family: str) -> Callable[[Path, Path], pd.DataFrame]:
         rows = pd.DataFrame(list(_flat(file)))
         defaults = {name: DEFAULTS[name] for name in SHAPES[family] if name in rows and name in DEFAULTS}
         filled = {name: rows[name].where(rows[name].notna(), value) for name, value in defaults.items()}
-        return rows.assign(**filled, raw_gpu=file.parent.name)
+        return rows.assign(**filled, raw_gpu=card)
 
     return read
 
@@ -76,8 +77,9 @@ def files(kernel: str) -> Iterator[tuple[str, str, Path]]:
 
 
 def _table(card: str, family: str, *kernels: str) -> Table:
-    patterns = tuple(f"data/measured/{card}/{kernel}.json.gz" for kernel in kernels or (family,))
-    return Table(card, family, patterns, reader(family), own=True)
+    places = (f"data/measured/{card}", f"data/measured/{card}/{REPLAYS}")
+    patterns = tuple(f"{place}/{kernel}.json.gz" for place in places for kernel in kernels or (family,))
+    return Table(card, family, patterns, reader(family, card), own=True)
 
 
 FAMILIES = ("gemm", "attention", "mla", "fused_moe", "rmsnorm", "silu_and_mul")

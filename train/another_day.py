@@ -1,6 +1,6 @@
-"""`python -m train.another_day [--write]`: cold intervals that hold shapes without rows on another card and day.
+"""`python -m train.another_day [--write]`: our own intervals that hold shapes without rows on another card and day.
 
-Other cold intervals rest on rows that members never saw, of the cards and days that nets learned from. Rows of another
+Other intervals rest on rows that members never saw, of the cards and days that nets learned from. Rows of another
 day (`studies.another_day`) say how much wider they must be: the factor on the multiple that holds 90 % of the rows of
 each GPU model, the larger of the two; never narrower, since these are few shapes. What the factor of one model, H100 or
 H200, holds of the other's rows is printed: the other is then a card, a day and shapes that settled nothing. Rows of
@@ -31,8 +31,9 @@ from train.cards import WEIGHTS, read, write
 from train.intervals import LEVEL
 from train.two_levels import weighted_quantile
 
-PROTOCOL = "cold"
-BASIS = f"{BASES[0]}|{PROTOCOL}"
+COLD, GRAPH = "cold", "graph"
+OWN = ("vllm-0.22.1", "torch-2.11")  # what our rows ran
+WIDENED = {COLD: (f"{BASES[0]}|{COLD}",), GRAPH: tuple(f"{BASES[0]}|{GRAPH}|{stack}" for stack in OWN)}
 Floats = NDArray[np.float64]
 Row = dict[str, Any]
 Needed = Mapping[str, Floats]  # by GPU model: the factor that each row needs
@@ -40,21 +41,19 @@ Needed = Mapping[str, Floats]  # by GPU model: the factor that each row needs
 
 def net_of(case: Mapping[str, Any]) -> str:
     """The net that answers a call of our rows."""
-    if case["kernel"] == "gemm":
-        return NET_OF[case["dtype"]]
     if case["kernel"] == "attention":
         return DECODE if phase(case) == "decode" else PREFILL
-    return str(case["kernel"])
+    return NET_OF[case["dtype"]] if case["kernel"] == "gemm" else str(case["kernel"])
 
 
-def concerned(row: Row, old: Mapping[str, Row]) -> bool:
-    """A cold call without other rows, of one GPU, whose heads have a usual width."""
+def concerned(row: Row, old: Mapping[str, Row], protocol: str) -> bool:
+    """A call without other rows, of one GPU, whose heads have a usual width."""
     case = row["case"]
-    fresh = row["protocol"] == PROTOCOL and row["key"] not in old and "bytes" not in case and case["kernel"] in CLASSES
+    fresh = row["protocol"] == protocol and row["key"] not in old and "bytes" not in case and case["kernel"] in CLASSES
     return fresh and case.get("head_dim", WIDTHS[0]) in WIDTHS
 
 
-def needed() -> dict[str, dict[str, Floats]]:
+def needed(protocol: str = COLD) -> dict[str, dict[str, Floats]]:
     """By net and GPU model, on both machines where there are two."""
     found: dict[str, dict[str, list[Floats]]] = defaultdict(lambda: defaultdict(list))
     for card in CARDS:
@@ -62,16 +61,16 @@ def needed() -> dict[str, dict[str, Floats]]:
         for second in SECOND.get(card, ("",)):
             groups: dict[str, list[Row]] = defaultdict(list)
             for row in rows(DATA / card.lower() / PLACE / second):
-                if concerned(row, old):
+                if concerned(row, old, protocol):
                     groups[net_of(row["case"])].append(row)
             for net, some in groups.items():
-                found[net][card].append(_factors(card, some))
+                found[net][card].append(_factors(card, some, protocol))
     return {net: {card: np.concatenate(parts) for card, parts in cards.items()} for net, cards in found.items()}
 
 
-def _factors(card: str, some: list[Row]) -> Floats:
+def _factors(card: str, some: list[Row], protocol: str) -> Floats:
     with suspended():
-        told = answered(card, some, PROTOCOL)
+        told = answered(card, some, protocol)
     error = np.abs(np.log([row["latency_us"] for row in some] / told.latency_us))
     return np.asarray(error / np.log(told.high_us / told.latency_us))
 
@@ -92,23 +91,24 @@ def report(net: str, of: Needed) -> str:
     return f"{net}: inside {inside}, factor {factor(of):.2f}, then {held}; by the other model's factor {nested}"
 
 
-def update(net: str, by: float) -> None:
-    """Widen the cold interval of a card by a factor."""
+def update(net: str, protocol: str, by: float) -> None:
+    """Widen the interval of a card by a factor."""
     path = WEIGHTS / f"{net}.json"
-    card = read(path)
-    usual = card["intervals"][BASIS]
-    card["intervals"][BASIS] = usual | {
-        name: round(usual[name] * by, 4) for name in ("multiple", "most") if name in usual
-    }
+    card, all_gpus = read(path), f"{BASES[0]}|{protocol}"
+    for name in WIDENED[protocol]:
+        usual = card["intervals"].get(name) or card["intervals"].get(all_gpus, card["intervals"][BASES[0]])
+        wider = {part: round(usual[part] * by, 4) for part in ("multiple", "most") if part in usual}
+        card["intervals"][name] = usual | wider
     write(path, card)
 
 
 def settled(*, write: bool) -> Iterator[str]:
-    """A line a net."""
-    for net, of in sorted(needed().items()):
-        yield report(net, of)
-        if write and factor(of) > 1.0:
-            update(net, factor(of))
+    """A line a net and protocol."""
+    for protocol in WIDENED:
+        for net, of in sorted(needed(protocol).items()):
+            yield f"{protocol}, {report(net, of)}"
+            if write and factor(of) > 1.0:
+                update(net, protocol, factor(of))
 
 
 def main(argv: list[str] | None = None) -> int:

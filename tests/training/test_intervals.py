@@ -140,6 +140,9 @@ def test_a_protocol_may_have_an_interval_of_its_own() -> None:
     assert half_width(intervals_of(known, "measured_gpu", "cold"), scale) == pytest.approx([0.2])
     assert half_width(intervals_of(known, "measured_gpu", "graph"), scale) == pytest.approx([0.1])
     assert half_width(intervals_of(known, "same_architecture", "cold"), scale) == pytest.approx([0.2])
+    known["measured_gpu|cold|vllm-0.22.1"] = Interval(3.0)
+    for stack, width in (("vllm-0.22.1", 0.3), ("vllm-0.24.0", 0.2)):
+        assert half_width(intervals_of(known, "measured_gpu", "cold", stack=stack), scale) == pytest.approx([width])
 
 
 def test_small_and_large_messages_are_held_alike_on_the_next_host() -> None:

@@ -164,14 +164,15 @@ def intervals_of(
     software: str = LEVELS[0],
     dtype: str = "",
     *,
+    stack: str = "",
     sibling: bool = False,
     aged: float = 1.0,
     least: float = 0.0,
 ) -> tuple[Interval, ...]:
     """The intervals of which the widest counts: no call gets less than it would on a more familiar GPU.
 
-    `basis|protocol` stands in for a basis where a protocol has an interval of its own. A level of `software` adds its
-    own (that of the type, where it has one), or where it has none those of all nearer levels: a version known
+    `basis|protocol` stands in for a basis where a protocol has an interval of its own, `basis|protocol|stack` where its
+    rows of a stack have. A level of `software` adds its own (that of the type, where it has one), or where it has none those of all nearer levels: a version known
     elsewhere and a neighbour known here are wrong by different amounts, and neither is nearer always. Cold rows are of
     one architecture: on others, a cold call is no more certain than a replay, which was measured on all. A GPU of which
     a `sibling` was measured, as compute capability 10.3 is of 10.0 (CUDA's family-specific code, sm_100f, runs on
@@ -186,7 +187,7 @@ def intervals_of(
     added = (known[told[name]].times(aged) for name in levels if told[name] in known)
     replayed = (f"{BASES[-1]}|graph",) if (ground, protocol) == (BASES[-1], "cold") else ()
     elsewhere = (known[name] for name in replayed if name in known)
-    each = [known.get(f"{name}|{protocol}", known[name]) for name in bases]
+    each = [known.get(f"{name}|{protocol}|{stack}") or known.get(f"{name}|{protocol}", known[name]) for name in bases]
     return (*each, *elsewhere, *added, *((Interval(least, 0.0),) if least else ()))
 
 
