@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from pipewave.tune.user_kernels.device import Built, Launch
-from pipewave.tune.user_kernels.gpu import built
+from pipewave.tune.user_kernels.gpu import FEW_LEAD, ColdTimer, built
 
 
 class Kernel:
@@ -28,3 +31,46 @@ def test_a_configurations_hook_runs_before_it_is_compiled() -> None:
     launch = Launch(Kernel(), (1,), (descriptor,), {}, configs, prepare=hook)
     assert [built(launch, index) for index in (0, 1)] == [Built(1024, 40), Built(2048, 40)]
     assert built(Launch(Kernel(), (1,), (descriptor,), {}, configs), 0).error.startswith("ValueError")
+
+
+class Stream:
+    """A made-up stream: what runs on it takes milliseconds; events keep when they were recorded."""
+
+    def __init__(self) -> None:
+        self.now_ms, self.done, self.waits = 0.0, list[str](), 0
+        self.cuda, self.int8 = SimpleNamespace(Event=self.event, synchronize=self.synchronize), "int8"
+
+    def takes(self, name: str, ms: float) -> None:
+        self.done.append(name)
+        self.now_ms += ms
+
+    def synchronize(self) -> None:
+        self.waits += 1
+
+    def empty(self, size: int, **_: Any) -> Any:
+        return SimpleNamespace(zero_=lambda: self.takes("flush", 5.0))
+
+    def event(self, *, enable_timing: bool) -> Any:
+        one = SimpleNamespace(at=None)
+        one.record = lambda: setattr(one, "at", self.now_ms)
+        one.elapsed_time = lambda other: other.at - one.at
+        return one
+
+
+class Entry(list[Any]):
+    """Launches with what runs around them."""
+
+    before: Any
+    after: Any
+
+
+def test_launches_are_timed_together_after_a_flush_and_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Stream()
+    monkeypatch.setitem(sys.modules, "torch", stream)  # type: ignore[arg-type]
+    timer = ColdTimer(queued=2)
+    around = Entry([lambda: stream.takes("c", 0.25)])
+    around.before, around.after = (lambda: stream.takes("before", 7.0)), (lambda: stream.takes("after", 7.0))
+    calls = [[lambda: stream.takes("a", 0.5), lambda: stream.takes("b", 1.0)], around, [lambda: stream.takes("d", 2.0)]]
+    assert timer(calls) == pytest.approx([1500.0, 250.0, 2000.0])
+    first, second = ["flush"] * FEW_LEAD, ["flush", "a", "b", "before", "flush", "c", "after"]
+    assert stream.done == [*first, *second, *first, "flush", "d"] and stream.waits == 2
