@@ -7,12 +7,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from lab.any_kernel import spaces
+from pipewave.tune import rank as ranking
 from pipewave.tune.rank import LOSSES, SPREAD
+from pipewave.tune.user_kernels.device import Built
 from studies import tune_rank
 
 KERNEL = """
@@ -65,6 +69,50 @@ def test_the_first_eight_hold_one_near_the_best_at_nine_of_ten_recorded_launches
     for count, (mean, most) in LOSSES.items():
         assert found[str(count)]["mean"] == pytest.approx(mean, rel=0.12)
         assert found[str(count)]["p90"] == pytest.approx(most, rel=0.16)
+
+
+def test_candidates_come_by_physics_and_those_that_cannot_run_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made-up reports of four configurations that count alike, at two launches of which one has four times the work."""
+    reports = {1: (Built(1 << 15, 64), 0), 2: (Built(1 << 15, 64), 40), 3: (Built(1 << 20, 64), 0),
+               4: (Built(error="does not compile"), 0)}  # fmt: skip
+    configs: Any = [{"BM": at, "num_warps": 8} for at in (2, 4, 1, 3)]
+    of: Any = SimpleNamespace(inner=None, configs=configs, heuristics={}, constants=(), trips=())
+    monkeypatch.setattr(ranking, "complete", lambda *_: None)
+    monkeypatch.setattr(ranking, "compiled", lambda of, named, config, capability: reports[config["BM"]])
+    monkeypatch.setattr(ranking, "formula", lambda inner, grid, *_: SimpleNamespace(traced=(0, grid)))
+    launches: Any = [((4096.0 * more, 64.0, 64.0, 1e6, 2e6, 1e5), {}) for more in (1, 4)]
+    rows = ranking.rank(of, launches, "H200")
+    assert [row["configuration"] for row in rows[:2]] == ["BM=1 num_warps=8", "BM=2 num_warps=8"]
+    assert [row["stack_bytes"] for row in rows[:2]] == [0, 40] and rows[1]["us"] > 1.05 * rows[0]["us"]
+    assert {row["error"] for row in rows[2:]} == {
+        "needs 1048576 bytes of shared memory, an SM has 233472", "does not compile"
+    }  # fmt: skip
+    assert [bool(row["error"]) for row in rows] == [False, False, True, True]
+    for row in rows[:2]:
+        assert (row["low_us"], row["high_us"]) == pytest.approx((row["us"] * 0.7261, row["us"] * 1.3771), rel=1e-3)
+        assert (row["registers"], row["smem_bytes"], row["blocks_per_sm"]) == (64, 1 << 15, 4)
+    one, four = (ranking.rank(of, [launch], "H200")[0]["us"] for launch in launches)
+    assert rows[0]["us"] == pytest.approx((one * four) ** 0.5) and four > 2.5 * one
+
+
+def test_arguments_are_specialised_as_triton_does() -> None:
+    tensor = SimpleNamespace(data_ptr=int, element_size=lambda: 1, of="fp8")
+    plain = SimpleNamespace(data_ptr=int, element_size=lambda: 2)
+    given = {"a": tensor, "b": plain, "M": 48, "N": 50, "one": 1, "far": 1 << 31, "flag": True, "scale": 0.5,
+             "word": "ieee", "none": None, "BM": 32}  # fmt: skip
+    signature, constants, attributes = ranking._signature(
+        SimpleNamespace(arg_names=tuple(given), constants=("BM",)), given
+    )  # type: ignore[arg-type]
+    assert signature == {"a": "*fp8e4nv", "b": "*bf16", "M": "i32", "N": "i32", "one": "constexpr", "far": "i64",
+                         "flag": "u1", "scale": "fp32", "word": "constexpr", "none": "constexpr",
+                         "BM": "constexpr"}  # fmt: skip
+    assert constants == {"one": 1, "word": "ieee", "none": None, "BM": 32}
+    assert {place for (place,) in attributes} == {0, 1, 2, 5}, "tensors, and whole numbers that 16 divides"
+
+
+@pytest.mark.parametrize(("count", "known"), [(0, 1), (1, 1), (2, 2), (3, 2), (7, 4), (8, 8), (100, 8)])
+def test_a_loss_is_that_of_no_more_than_were_timed(count: int, known: int) -> None:
+    assert ranking.loss_of(count) == LOSSES[known]
 
 
 def test_the_loss_of_timing_few_is_that_of_the_best_of_them() -> None:
