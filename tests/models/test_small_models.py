@@ -382,3 +382,21 @@ def test_a_summary_is_of_the_fullest_rank() -> None:
     assert found["weights_gib_per_gpu"] == pytest.approx(max(first, last) / GIB, abs=5e-4)
     assert found["kv_bytes_per_token_per_gpu"] == 3 * 2 * 2 * 512 * 2
     assert found["parameters"] == 5 * layer + 2 * table + 4096
+
+
+def test_one_layer_of_each_few_chooses_keys_for_those_around_it() -> None:
+    """Every fourth layer from the one before the offset; a list of layers says the same in words."""
+    config = expand(FAMILIES["deepseek_v32"]["config"]) | {"num_hidden_layers": 12}
+
+    def reusing(**said: object) -> list[int]:
+        mixers = [layer.mixer for layer in parse(config | said, "x").layers]
+        return [
+            at for at, mixer in enumerate(mixers) if isinstance(mixer, Mla) and mixer.indexer and mixer.indexer.reused
+        ]
+
+    assert reusing() == reusing(index_topk_freq=1) == []
+    found = reusing(index_topk_freq=4, index_skip_topk_offset=3)
+    assert found == [3, 4, 5, 7, 8, 9, 11]
+    words = ["shared" if at in found else "full" for at in range(12)]
+    assert reusing(indexer_types=words) == found
+    assert reusing(index_topk_freq=2) == [0, 2, 4, 6, 8, 10]
