@@ -95,7 +95,7 @@ def find_rate(
         Requests a second with a 90 % interval, what the deployment does at most, and a curve of rate against times.
 
     Raises:
-        What `serve` raises; BadInput for a limit that cannot be.
+        BadInput: a limit cannot be; and what `serve` raises.
 
     Source: runs of `serve` under Poisson arrivals, at rates until two are 1 % apart (docs/serve.md).
     """
