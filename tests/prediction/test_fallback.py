@@ -57,6 +57,37 @@ def test_calls_that_name_no_stack_get_no_note() -> None:
     assert fallback_chain(KNOWN, Query(None, "A100", "bf16", "graph"), None)[0].note == ""
 
 
+LIBRARY = TrainingRows(  # vLLM 0.22.1's 16-bit products are that torch's, which was measured on Hopper alone
+    frozenset(
+        TrainingRow("graph", stack, "bf16", gpu, "cublas")
+        for stack, gpu in [
+            ("torch-2.11", "H200"),
+            ("vllm-0.22.0", "H200"),
+            ("vllm-0.22.0", "L40S"),
+            ("vllm-0.24.0", "RTX PRO 6000 Server"),
+            ("vllm-0.14.0", "A100"),
+        ]
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "answered", "level"),
+    [
+        ("H200", "torch-2.11", "measured"),
+        ("L40S", "vllm-0.22.0", "nearest_version"),
+        ("RTX PRO 6000 Server", "vllm-0.24.0", "nearest_version"),
+        ("A100", "torch-2.11", "other_gpu"),  # its own rows are four months older
+        ("B300", "torch-2.11", "other_gpu"),  # nobody measured it
+    ],
+)
+def test_a_near_version_measured_on_the_gpu_goes_before_the_library_measured_on_others(
+    gpu: str, answered: str, level: str
+) -> None:
+    found = fallback_chain(LIBRARY, Query("vllm-0.22.1", gpu, "bf16", "graph"), None)[0]
+    assert (found.measured_as, found.level) == (answered, level)
+
+
 def test_a_card_is_read_row_by_row() -> None:
     of_l40s = {"vllm-0.22.0": {"bf16": {"L40S": ["cublas", "default"]}, "bf16,fp8": {"L40S": ["flashinfer"]}}}
     assert from_nested({"graph": of_l40s, "cold": {"vllm-0.22.1": {"fp8": {"H200": ["cutlass"]}}}}).rows == {

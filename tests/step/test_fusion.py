@@ -48,7 +48,7 @@ def test_norms_go_into_the_all_reduce_before_them() -> None:
         pw.all_reduce(1 << 18, 16, nodes=2), pw.all_gather(1 << 18, 8), pw.gemm(16, 8192, 8192),
     ]  # fmt: skip
     alone = pw.predict(calls, gpu, protocol="serving")
-    fused, gone = with_fused_norms(calls, alone, gpu, engine_of())
+    fused, gone, _ = with_fused_norms(calls, alone, gpu, engine_of())
     assert gone.tolist() == [False, True, False, True, False, False, False, False, False]
     assert fused.latency_us[0] == pytest.approx(min(alone.latency_us[0], fused_us(1 << 18, 8, gpu)))
     assert (fused.latency_us[gone] < 1e-3).all() and (fused.high_us[gone] < 1e-3).all()
@@ -63,7 +63,7 @@ def test_a_slow_prediction_becomes_the_fused_kernels_time_and_a_fast_one_stays()
     gpu, calls = find("H200"), [pw.all_reduce(1 << 18, 8), pw.rmsnorm(16, 8192, fused_add=True)]
     alone, law = pw.predict(calls, gpu, protocol="serving"), fused_us(1 << 18, 8, gpu)
     for factor, expected in ((3.0, law), (0.5, 0.5 * law)):
-        found, _ = with_fused_norms(calls, replace(alone, latency_us=np.array([factor * law, 1.0])), gpu, engine_of())
+        found, *_ = with_fused_norms(calls, replace(alone, latency_us=np.array([factor * law, 1.0])), gpu, engine_of())
         assert found.latency_us[0] == pytest.approx(expected)
 
 
@@ -82,16 +82,39 @@ def test_squares_of_all_heads_are_reduced_by_a_kernel_of_their_own() -> None:
         assert all(isinstance(use.call, Collective) and use.call.bytes == 8 * 8 for use in uses)
     calls: list[Call] = [pw.all_reduce(64, 4), pw.rmsnorm(8, 3072, fused_add=True)]
     alone = pw.predict(calls, "H200", protocol="serving")
-    found, _ = with_fused_norms(calls, alone, find("H200"), engine_of(4))
-    assert found.latency_us[0] == alone.latency_us[0]
+    found, _, called = with_fused_norms(calls, alone, find("H200"), engine_of(4))
+    assert found.latency_us[0] == alone.latency_us[0] and not called.any()
 
 
 @pytest.mark.parametrize(("tp", "mib"), [(1, 1.0), (8, 0.0)])
 def test_nothing_is_fused_on_one_gpu_or_where_the_engine_does_not(tp: int, mib: float) -> None:
     calls = [pw.all_reduce(1 << 18, 8), pw.rmsnorm(16, 8192, fused_add=True)]
     alone = pw.predict(calls, "H200", protocol="serving")
-    found, gone = with_fused_norms(calls, alone, find("H200"), engine_of(tp, mib))
-    assert found is alone and not gone.any()
+    found, gone, called = with_fused_norms(calls, alone, find("H200"), engine_of(tp, mib))
+    assert found is alone and not gone.any() and not called.any()
+
+
+@pytest.mark.parametrize(
+    ("version", "mib", "python"),
+    [
+        ("0.11.0", 8, True),  # whatever the size
+        ("0.11.0", 0, False),
+        ("0.17.0", 16, True),  # prompts of 1,024 tokens of 8,192 values in bf16 are 16 MiB
+        ("0.17.0", 15, False),
+    ],
+)
+def test_all_reduce_and_norm_in_one_call_of_python_take_the_host_as_long_as_many_launches(
+    version: str, mib: float, python: bool
+) -> None:
+    runner = Runner.of(Deployment(load("Llama-3.1-70B"), Parallel(4)), find("B200"), find_engine(f"vllm:{version}"))
+    engines = [runner.engine.what_if(fused_norm_mib=mib, **one) for one in ({}, {"fused_norm_launches": 1})]
+    launches = [
+        replace(runner, engine=engine).steps([runner.batch([900, 1], [900, 1024])]).load.launches[0]
+        for engine in engines
+    ]
+    reductions, many = 2 * 80, engines[0].kernels.fused_norm_launches  # two a layer
+    assert many > 1
+    assert launches[0] - launches[1] == pytest.approx(python * reductions * (many - 1), rel=0.02)
 
 
 def test_the_shorter_lane_hides_behind_the_longer() -> None:

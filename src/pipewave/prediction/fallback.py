@@ -18,6 +18,7 @@ from pipewave.software.ageing import age
 from pipewave.software.rules import constant
 
 EXAMPLES = 3  # GPUs that a note names
+NEAR_MONTHS = 3  # up to which a neighbour's rows tell more than those of the library it calls on other GPUs
 # What the corpus's tables of collectives call the contract's implementations.
 COLLECTIVES = {"NCCL": "nccl", "TRTLLM": "custom"} | {
     f"{name}_{mode}": "custom" for name in ("vLLM_custom", "SGLang_CustomAllReduce") for mode in ("graph", "eager")
@@ -66,12 +67,19 @@ def fallback_chain(
     listed = tuple(sorted({*pool.stacks(), *rows.elsewhere(query.dtype, query.protocol), *by_name}))
     used = query.stack or stacks.default(query.protocol, listed, usual)
     name = stacks.measured_as(used, listed)
-    if query.stack and listed and name not in listed:
+    if query.stack and listed and (name not in listed or (name != used and _neighboured(pool, name, query))):
         return tuple(_substitutes(rows, pool, listed, query, usual))
     exact = rows.exactly(query.kind, query.protocol, name)
     level = exact.level(query.gpu, name)
     plain = query.stack is None or level == LEVELS[0]
     return (Candidate(used, name, level, "" if plain else _note(query, _where(exact, name))),)
+
+
+def _neighboured(pool: TrainingRows, library: str, query: Query) -> bool:
+    """Whether a version near the one asked for has rows on the GPU, and the library that it calls has none."""
+    near = stacks.nearest(str(query.stack), pool.stacks(query.gpu))
+    older = age(near, str(query.stack)) if near else None
+    return bool(near) and query.gpu not in pool.gpus(library) and (not older or older.months < NEAR_MONTHS)
 
 
 def _substitutes(

@@ -231,6 +231,8 @@ class KernelChoice:
     shared_experts: str = "added"  # after the routed ones, or `overlapped` on a second stream, or `fused` into them
     shared_tokens: int = 0  # tokens of a step up to which they overlap
     fused_norm_mib: float = 0.0  # largest hidden states all-reduced by the kernel that norms them
+    fused_norm_launches: int = 1  # launches whose host time equals that of the call for both
+    fused_norm_any_size: bool = False  # that call is made whatever the size, and decides inside
     fused_rope: bool = False  # the kernel that writes the cache applies RoPE, too
     one_head_norm: bool = False  # one kernel norms the heads of queries and keys
     included_kernels: tuple[str, ...] = ()  # kernels whose time the rows of attention and experts include

@@ -91,8 +91,9 @@ def latencies_of(kernels: Sequence[Kernel], gpu: GPU, engine: Engine) -> KernelL
     calls, rules = [one.call for one in kernels], [one.rule for one in kernels]
     found = predict_grouped(calls, [one.group for one in kernels], gpu, SERVING, ceilings=False)
     heat = heat_us(calls, found, gpu)
-    found, gone = with_fused_norms(calls, within_rules(calls, rules, found, gpu, engine), gpu, engine)
+    found, gone, called = with_fused_norms(calls, within_rules(calls, rules, found, gpu, engine), gpu, engine)
     launches = np.array([launches_of(one.call, one.rule) for one in kernels], float)
+    launches = np.where(called, engine.kernels.fused_norm_launches, launches)
     nodes = np.ones(len(calls))  # gaps between a call's own kernels are in its measured time
     notes = [
         [*one.general, *((one.call.kernel, note) for note in found.sources[group].notes), *one.own]

@@ -43,6 +43,7 @@ START_US = {"wgmma": 2.5, "tcgen05": 4.7}  # of the fused kernel, by the GPU's t
 RANK_US = 0.08  # more for each further rank
 LINK_SHARE = 0.7  # of a GPU's link rate in one direction that pushing to all ranks reaches
 MIB = 2.0**20
+USUAL_PROMPT = 1024  # tokens; longer ones take the GPU longer than the host launches
 # Lanes of a step's kernels: everything else, routed experts, shared ones, exchanges that another half hides.
 SIDE, ROUTED, SHARED, EXCHANGED = 0, 1, 2, 3
 
@@ -56,12 +57,17 @@ def fused_us(size: float, world: int, gpu: GPU) -> float:
     return start + size * (world - 1) / (LINK_SHARE * 1e3 * gpu.link_gbps)
 
 
-def with_fused_norms(calls: Sequence[Call], found: Predictions, gpu: GPU, engine: Engine) -> tuple[Predictions, Array]:
-    """Predictions with norms inside the all-reduces before them, and which calls are launched no more."""
-    gone = np.zeros(len(calls), bool)
+def with_fused_norms(
+    calls: Sequence[Call], found: Predictions, gpu: GPU, engine: Engine
+) -> tuple[Predictions, Array, Array]:
+    """Predictions with norms inside the all-reduces before them, which calls are launched no more, and all-reduces that
+    the engine's call for both launches: what is launched does not depend on sizes, so where a usual prompt's are.
+    """
+    gone, called = np.zeros((2, len(calls)), bool)
     most = engine.kernels.fused_norm_mib * MIB
     if engine.facts.tp == 1 or not most:
-        return found, gone
+        return found, gone, called
+    usual = engine.kernels.fused_norm_any_size or 2 * USUAL_PROMPT * engine.facts.hidden <= most
     factor = np.ones(len(calls))
     sizes = [2 * call.rows * call.dim if isinstance(call, RmsNorm) and call.fused_add else 0 for call in calls]
     small = {size for size in sizes if 0 < size <= most}
@@ -71,7 +77,8 @@ def with_fused_norms(calls: Sequence[Call], found: Predictions, gpu: GPU, engine
         elif isinstance(call, Collective) and call.kernel == "all_reduce" and call.world <= joined(gpu):
             us = fused_us(call.bytes, call.world, gpu) if call.bytes in small else math.inf
             factor[index] = min(1.0, us / found.latency_us[index])
-    return found.scaled(np.where(gone, TINY_US / found.latency_us, factor)), gone
+            called[index] = usual and call.bytes in sizes
+    return found.scaled(np.where(gone, TINY_US / found.latency_us, factor)), gone, called
 
 
 TINY_US = 1e-6  # a kernel that runs inside another
