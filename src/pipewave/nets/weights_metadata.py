@@ -172,13 +172,13 @@ def intervals_of(
     """The intervals of which the widest counts: no call gets less than it would on a more familiar GPU.
 
     `basis|protocol` stands in for a basis where a protocol has an interval of its own, `basis|protocol|stack` where its
-    rows of a stack have. A level of `software` adds its own (that of the type, where it has one), or where it has none those of all nearer levels: a version known
-    elsewhere and a neighbour known here are wrong by different amounts, and neither is nearer always. Cold rows are of
-    one architecture: on others, a cold call is no more certain than a replay, which was measured on all. A GPU of which
-    a `sibling` was measured, as compute capability 10.3 is of 10.0 (CUDA's family-specific code, sm_100f, runs on
-    both), is as certain as a new GPU of a known architecture: it runs the same kernels. `aged` widens those of other
-    software for the time between its release and that of the version asked for, and `least` is the least half-width
-    in log time where it ran other kernels (`pipewave.software.ageing`).
+    rows of a stack have. A level of `software` adds its own (that of the type, where it has one), or where it has none
+    those of all nearer levels: a version known elsewhere and a neighbour known here are wrong by different amounts, and
+    neither is nearer always. Cold rows are of one architecture: on others, a cold call is no more certain than a
+    replay, which was measured on all. A GPU of which a `sibling` was measured, as compute capability 10.3 is of 10.0
+    (CUDA's family-specific code, sm_100f, runs on both), is as certain as a new GPU of a known architecture: it runs
+    the same kernels. `aged` widens those of other software for the time between its release and that of the version
+    asked for, and `least` is the least half-width in log time where it ran other kernels (`pipewave.software.ageing`).
     """
     ground = BASES[1] if sibling else basis
     bases = [name for name in (AGAIN, *BASES[: BASES.index(ground) + 1]) if name in known]

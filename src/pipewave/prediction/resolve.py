@@ -239,8 +239,8 @@ def setting(
     plain = plain_context(ctx, net) if ceiling else ctx
     contexts = (ctx, seen, plain, as_original(plain)) if ceiling else (ctx, seen, ctx, seen)
     intervals, measured = learned.card.intervals if learned else UNTRAINED, measured_protocol(protocol)
-    further = {"aged": source.aged, "least": source.least, "sibling": source.sibling, "stack": source.stack}
-    widths = intervals_of(intervals, source.basis, measured, source.software, dtype, **further)
+    widths = intervals_of(intervals, source.basis, measured, source.software, dtype, sibling=source.sibling,
+                          aged=source.aged, least=source.least, stack=source.stack)  # fmt: skip
     codes, correction = codes_of(ctx, net), in_force.of(ctx, net) if learned and in_force else None
     if correction:
         source = corrected(source, correction)
