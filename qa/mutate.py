@@ -133,21 +133,21 @@ class Mutant:
 def run(room: str, count: int, seed: int, timeout: float) -> dict[str, Any]:
     """Sample the mutants of a room and run its tests on each; CalledProcessError where they fail without a mutant."""
     with tempfile.TemporaryDirectory() as scratch:
-        folder = _copied(Path(scratch))
+        folder, commit = _copied(Path(scratch)), _commit()
         text = SETTINGS.format(room=room, timeout=timeout, python=sys.executable, tests=TESTS[room])
         (folder / "mutate.toml").write_text(text)
         _tool(folder, "baseline", "mutate.toml")  # tests that fail without a mutant would kill them all
         _tool(folder, "init", "mutate.toml", "mutants.sqlite")
         mutants = _sample(folder / "mutants.sqlite", folder, count, seed)
         _tool(folder, "exec", "mutate.toml", "mutants.sqlite")
-        return _record(_found(folder / "mutants.sqlite", room), room, seed, mutants)
+        return _record(_found(folder / "mutants.sqlite", room), room, seed, mutants, commit)
 
 
-def _record(found: Sequence[Mutant], room: str, seed: int, mutants: int) -> dict[str, Any]:
-    """What is kept of a run; `mutants`: how many of the room the sample was drawn from."""
+def _record(found: Sequence[Mutant], room: str, seed: int, mutants: int, commit: str) -> dict[str, Any]:
+    """What is kept of a run; `mutants`: how many of the room the sample was drawn from; `commit`: of what was tried."""
     alive = [asdict(mutant) for mutant in found if not mutant.killed]
     known = {"room": room, "seed": seed, "mutants": mutants, "sample": len(found), "killed": len(found) - len(alive)}
-    return known | {"commit": _commit(), "survivors": alive}
+    return known | {"commit": commit, "survivors": alive}
 
 
 def _commit() -> str:
@@ -257,7 +257,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     if given.named:
-        runs = [_record(run_named(), "named", 0, len(NAMED))]
+        runs = [_record(run_named(), "named", 0, len(NAMED), _commit())]
     else:
         runs = [run(room, given.count, given.seed, given.timeout) for room in given.rooms.split(",")]
     print(report(runs))
