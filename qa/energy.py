@@ -104,7 +104,7 @@ def _joules(runner: Runner, row: dict[str, Any]) -> float:
 def servers() -> None:
     """Watts and joules of published servers."""
     table = power_serving.rows()
-    found = power_serving.left_out(table)
+    found = power_serving.predicted(table)
     joules = found * table["n_gpus"] * table["step_s"] / table["avg_running"]
     for gpu, some in table.groupby("gpu"):
         watts = some["power_per_gpu_w"]

@@ -1,6 +1,7 @@
 """`python -m train power`: the constants of `physics/power.json`, from steady rows of the corpus and our own loops.
 
 A tenth of the corpus's steady rows began from a cold board and read low, none reads high, so that the loss is absolute.
+What a product at the limit would draw more counts nowhere: its constants are those of full clocks.
 Collections run on operands of their own (constants, memory as it was): a factor of a framework's rows under `graph`,
 `collected`, holds what that changes, and `physics/collected.json` what their meter reads besides.
 """
@@ -19,7 +20,7 @@ import pandas as pd
 import torch
 
 from corpus.select import HELD_OUT, fold
-from corpus.watts import collected_rows, own_rows
+from corpus.watts import PRODUCTS, collected_rows, own_rows
 from pipewave.calls.families import from_dict
 from pipewave.errors import PipewaveError
 from pipewave.gpus import GPU, find
@@ -45,7 +46,7 @@ FEATURES = {
     "gemm": ["log_m"], "attention_prefill": ["batch", "keys"], "attention_decode": ["batch", "keys", "group"],
     "fused_moe": ["tokens_per_active"],
 }  # fmt: skip
-HIDDEN = {"gemm": 12, "attention_prefill": 12, "attention_decode": 8, "fused_moe": 12}
+HIDDEN = {"gemm": 16, "attention_prefill": 12, "attention_decode": 8, "fused_moe": 16}
 REACH = 3.0  # standard deviations from the mean, beyond which inputs count as there
 
 
@@ -130,7 +131,7 @@ def fit(rows: Rows, steps: int = 2500, seed: int = 0) -> dict[str, Any]:
     family = torch.tensor([families.index(pair) for pair in zip(table["kind"], table["generation"], strict=True)])
     stacks = sorted(set(zip(table["kind"], table["stack"], strict=True)))
     stack = torch.tensor([stacks.index(pair) for pair in zip(table["kind"], table["stack"], strict=True)])
-    own = torch.tensor(table["own"].to_numpy(bool))
+    own, product = (torch.tensor(mask.to_numpy(bool)) for mask in (table["own"], table["kind"].isin(PRODUCTS)))
     shares = torch.tensor(rows.shares, dtype=torch.float32)
     boards = pd.DataFrame([BOARDS.get(name, WATTS) for name in table["gpu"]])
     idle, limit = (torch.tensor(boards[name].to_numpy(), dtype=torch.float32) for name in ("idle", "limit"))
@@ -144,9 +145,9 @@ def fit(rows: Rows, steps: int = 2500, seed: int = 0) -> dict[str, Any]:
     for _ in range(steps):
         some = torch.randint(len(truth), (4096,))
         factor = generation[family[some]] * newer[some] + torch.where(own[some], 0.0, collected[stack[some]])
-        drawn = idle[some] + (shares[some] * torch.exp(law[kind[some]])).sum(1) * torch.exp(factor)
+        drawn = idle[some] + (shares[some] * torch.exp(_tied(law, kinds)[kind[some]])).sum(1) * torch.exp(factor)
         held = (drawn**-20 + limit[some] ** -20) ** (-1 / 20)
-        error = torch.log(torch.where(own[some], drawn, held)) - truth[some]
+        error = torch.log(torch.where(own[some] & ~product[some], drawn, held)) - truth[some]
         loss = (weight[some] * torch.sqrt(error**2 + 4e-4)).mean()
         loss = loss + 3e-3 * (collected**2).mean() + 1e-2 * (generation**2).mean()
         optimiser.zero_grad()
@@ -155,10 +156,18 @@ def fit(rows: Rows, steps: int = 2500, seed: int = 0) -> dict[str, Any]:
         schedule.step()
     found: dict[str, Any] = {}
     for number, name in enumerate(kinds):
-        values = torch.exp(law[number]).tolist()
+        values = torch.exp(_tied(law, kinds)[number]).tolist()
         found[name] = {part: round(value, 4) for part, value in zip(PARTS, values, strict=True)}
         found[name]["generations"] = _factors(families, generation, name, {"9"})
         found[name]["collected"] = _factors(stacks, collected, name)
+    return found
+
+
+def _tied(law: Any, kinds: list[str]) -> Any:
+    """The same logarithms with one energy of a FLOP for all products: few rows of experts fill the tensor cores."""
+    found, tensor = law.clone(), PARTS.index("tensor")
+    for kind in set(PRODUCTS).intersection(kinds):
+        found[kinds.index(kind), tensor] = law[kinds.index(PRODUCTS[0]), tensor]
     return found
 
 

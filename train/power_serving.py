@@ -1,14 +1,14 @@
-"""`python -m train.power_serving`: watts of published vLLM servers, into factors of servers in `physics/power.json`.
+"""`python -m train.power_serving`: watts of published vLLM servers, into the interval of steps in `physics/power.json`.
 
 A row of energy/serving.csv (ML.ENERGY v3) is a server whose batch is full: steps in which as many requests decode as
-ran, some with prompts of those that follow. Two factors a generation (joules of kernels, waits) are fitted to steps
-as predicted. Scores and the interval come from fits without the row's model on that GPU (`python -m qa.energy`).
+ran, some with prompts of those that follow. No constant of the law is fitted to them: `python -m qa.energy` scores it.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import least_squares
 
 from corpus.sources import data_dir
 from pipewave.gpus import find
@@ -30,7 +29,7 @@ from pipewave.simulate.traffic import synthetic
 from pipewave.step import Runner
 
 MOST_SPREAD = 0.6
-SOFT = 0.03  # the error below which squares count
+PAGE = 16  # tokens, of vLLM's cache
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic", "fmt": "e4m3"}
 
 
@@ -60,51 +59,37 @@ def _step(row: dict[str, Any], root: Path) -> dict[str, float]:
     split, output = (int(row["tp"]), int(row["ep"]), int(row["dp"])), max(round(row["osl_mean"]), 2)
     run = _runner(root / str(row["config"]), row["gpu"], split, row["precision"], int(row["max_num_seqs"]), output)
     many, prompt = max(round(row["avg_running"] / row["dp"]), 1), int(row["isl_mean"])
-    decodes, caches, new = [1] * many, [prompt + output // 2] * many, [prompt] * math.ceil(many / output)
-    batches = [run.batch(decodes, caches), run.batch(decodes + new, caches + new)]
+    decodes, caches, ends = [1] * many, [prompt + output // 2] * many, [prompt] * math.ceil(many / output)
+    new = [(prompt - 1) % PAGE + 1 if _repeats(row) else prompt] * len(ends)
+    batches = [run.batch(decodes, caches), run.batch(decodes + new, caches + ends)]
     steps, priced = run.steps(batches), run.price([run.deployment.kernels(batch, 0) for batch in batches])
     share = np.array([1.0, 0.0]) + many / output / len(new) * np.array([-1.0, 1.0])  # without prompts, and with
     amounts = {"step_s": 1e-6 * steps.total_us, "kernel_s": 1e-6 * steps.load.kernel_us, "joules": priced.above_idle_j}
     return {name: float(values @ share) for name, values in amounts.items()}
 
 
-def predicted(table: pd.DataFrame, waiting: float) -> Any:
-    """Watts of a GPU whose waits draw such a share of its rated power above idle."""
-    boards, rated = [board_of(find(gpu)) for gpu in table["gpu"]], np.array([find(gpu).tdp_w for gpu in table["gpu"]])
-    idle, limit = (np.array([getattr(board, name) for board in boards]) for name in ("idle_w", "limit_w"))
-    waits = np.maximum(1.0 - table["kernel_s"] / table["step_s"], 0.0)
-    return np.minimum(idle + table["joules"] / table["step_s"] + waiting * rated * waits, limit)
+def _repeats(row: dict[str, Any]) -> bool:
+    """Whether every prompt came before, so that the prefix cache holds all but its last page: the steady part of a run
+    begins when as many requests run as the server takes, and a data set has so many different ones.
+    """
+    return int(row["max_num_seqs"]) >= int(re.findall(r"[\d,]*\d", row["dataset"])[0].replace(",", ""))
 
 
-def fit(table: pd.DataFrame) -> float:
-    """The share, by absolute relative error; a board that waits draws its rated power at most."""
-
-    def off(waiting: Any) -> Any:
-        return predicted(table, float(waiting[0])) / table["power_per_gpu_w"] - 1.0
-
-    return float(least_squares(off, 0.3, bounds=(0.0, 0.8), loss="soft_l1", f_scale=SOFT).x[0])
-
-
-def left_out(table: pd.DataFrame) -> Any:
-    """Watts of every row by a fit of its generation without its model on its GPU."""
-    found = np.full(len(table), np.nan)
-    for (gpu, _), members in table.groupby(["gpu", "family"]).indices.items():
-        others = table[(table["gpu"] == gpu) & ~table.index.isin(table.index[members])]
-        found[members] = predicted(table.iloc[members], fit(others))
-    return found
+def predicted(table: pd.DataFrame) -> Any:
+    """Watts of a GPU of each run."""
+    boards, spins = [board_of(find(gpu)) for gpu in table["gpu"]], np.maximum(table["step_s"] - table["kernel_s"], 0.0)
+    each = zip(boards, table["joules"], spins * (table["n_gpus"] > 1), table["step_s"], strict=True)
+    return np.array([float(board.step_w(*row)) for board, *row in each])
 
 
 def main() -> None:
-    """Fit and write."""
+    """Settle the interval and write it."""
     table = rows()
     law = json.loads(LAW.read_text(encoding="utf-8"))
-    errors = np.abs(np.log(left_out(table) / table["power_per_gpu_w"]))
-    waiting = {str(find(str(gpu)).compute_capability // 10): round(fit(some), 3) for gpu, some in table.groupby("gpu")}
-    waiting["other"] = round(float(np.mean(list(waiting.values()))), 3)
-    half = round(float(np.quantile(errors, 0.9)), 3)
-    law["steps"] |= {"waiting": waiting, "spread": [half, half, max(2 * half, MOST_SPREAD)]}
+    half = round(float(np.quantile(np.abs(np.log(predicted(table) / table["power_per_gpu_w"])), 0.9)), 3)
+    law["steps"]["spread"] = [half, half, max(2 * half, MOST_SPREAD)]
     LAW.write_text(json.dumps(law, indent=1) + "\n", encoding="utf-8")
-    print(waiting, law["steps"]["spread"])
+    print(law["steps"]["spread"])
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pipewave.calls.families import Call
 from pipewave.gpus import find
 from pipewave.physics.collected import MOST_SHARE, MOST_TAKEN, READINGS
 from pipewave.physics.energy import Work
-from pipewave.physics.power import EXTRAPOLATED, KINDRED, MEASURED, MOST_OVER, board_of, draw_of
+from pipewave.physics.power import EXTRAPOLATED, KINDRED, LAW, MEASURED, MOST_OVER, board_of, draw_of
 
 GPUS = ("H200", "B200", "H100", "H800", "A100", "L40S", "RTX 4090", "MI300X")
 CALLS: list[Call] = [
@@ -143,8 +143,32 @@ def test_a_byte_of_dram_takes_the_same_joules_on_boards_of_one_memory() -> None:
     assert a100 != pytest.approx(h200, rel=0.1)
 
 
-def test_waits_of_a_step_draw_more_than_gaps_at_idle_and_less_than_the_limit() -> None:
+def test_boards_that_wait_in_a_collective_draw_more_than_at_idle_and_less_than_the_limit() -> None:
     board = board_of(find("H200"))
-    gaps, waits = (board.step_w(0.0, seconds, 1.0) for seconds in (0.0, 1.0))
-    assert gaps == board.idle_w < waits < board.limit_w
+    gaps, spins = (board.step_w(0.0, seconds, 1.0) for seconds in (0.0, 1.0))
+    assert gaps == board.idle_w < spins < board.limit_w
+    assert spins - gaps == pytest.approx(draw_of(find("H200"), "all_reduce", "bf16").active_w)
     assert board.step_w(1e4, 0.0, 1.0) == board.limit_w
+
+
+def test_weights_that_are_unpacked_move_through_an_sm_as_wide_as_they_are_multiplied() -> None:
+    """MXFP4 on a Hopper: 4 bits and a scale a value in DRAM, 16 bits behind it."""
+    packed, plain = (draw_of(find("H100"), "fused_moe", "bf16", stored=stored) for stored in ("mxfp4", "bf16"))
+    assert packed.per_l2_byte_j == pytest.approx(plain.per_l2_byte_j * 2.0 / 0.53125)
+    assert (packed.per_dram_byte_j, packed.per_flop_j) == (plain.per_dram_byte_j, plain.per_flop_j)
+    narrowed, fp8 = (draw_of(find("H100"), "gemm", "fp8", stored=stored) for stored in ("bf16", ""))
+    assert narrowed.per_l2_byte_j == fp8.per_l2_byte_j
+
+
+def test_a_call_at_the_limit_takes_as_much_longer_as_its_clock_gives_way() -> None:
+    """Twice the joules that the board can deliver: 2^(1 / 2.4) times the seconds, at the limit."""
+    draw, board = draw_of(find("H200"), "gemm", "bf16"), board_of(find("H200"))
+    room = board.limit_w - board.idle_w
+    under, over = (draw.spent(share * room - draw.active_w, 1.0 + 2e-6) for share in (0.5, 2.0))
+    assert under.power_w < over.power_w == board.limit_w
+    assert over.energy_j == pytest.approx(board.limit_w * 2.0 ** (1 / 2.4), rel=1e-5)
+
+
+def test_a_flop_of_experts_takes_what_a_flop_of_other_products_takes() -> None:
+    law = json.loads(LAW.read_text(encoding="utf-8"))["kinds"]
+    assert law["fused_moe"]["tensor"] == law["gemm"]["tensor"]

@@ -20,6 +20,7 @@ from pipewave.software.engine_parts import DeploymentFacts, GroupedGemmTime
 from pipewave.step import Runner, find_engine
 from pipewave.step.kernel_latency import (
     UNSAID,
+    every_block,
     every_block_us,
     kernel_latencies,
     launches_of,
@@ -54,6 +55,34 @@ def test_tiles_of_every_block_by_hand() -> None:
     assert every_block_us(call, 128, gpu) == pytest.approx(tiles / (22.0 * gpu.sms * gpu.sustained_clock_mhz))
     spread = FusedMoe(16, ep=2, **EXPERTS)  # type: ignore[arg-type]
     assert every_block_us(spread, 128, gpu) == pytest.approx(every_block_us(call, 128, gpu))
+
+
+def test_hopper_multiplies_blocks_that_hold_a_row_and_blackwell_all() -> None:
+    call = FusedMoe(16, tp=2, **EXPERTS)  # type: ignore[arg-type]
+    each, active = 3 * 4096 * 768, 128 * (1 - (1 - 8 / 128) ** 16)
+    hopper, blackwell = (every_block(call, 128, find(name)) for name in ("H200", "B200"))
+    assert hopper.flops == pytest.approx(2 * each * 128 * active)
+    assert blackwell.flops == pytest.approx(2 * each * 128 * 128)
+    assert hopper.dram == blackwell.dram == pytest.approx(each * active)
+
+
+def decode_j(version: str, requests: int) -> float:
+    """Joules above idle of the experts of such a step on two B200s."""
+    runner = Runner.of(Deployment(load(fp8()), Parallel(2)), find("B200"), find_engine(f"vllm:{version}"))
+    uses = runner.deployment.kernels(runner.batch([1] * requests, [1000] * requests), 0)
+    return float(runner.price([[use for use in uses if isinstance(use.call, FusedMoe)]]).above_idle_j[0])
+
+
+def test_walked_blocks_take_their_joules_however_few_the_tokens() -> None:
+    few, many = (decode_j("0.11.1", requests) for requests in (4, 64))
+    assert 0.5 * many < few < many
+    assert few > 3.0 * decode_j("0.14.0", 4)
+
+
+def test_experts_whose_rows_fit_one_block_take_the_same_time_whatever_the_tokens() -> None:
+    few, most, more = (decode_us("0.11.1", requests, gpu="B200") for requests in (4, 2048, 4096))
+    assert few == pytest.approx(most)
+    assert more > most
 
 
 def test_decode_hangs_on_the_split_and_not_on_the_batch() -> None:

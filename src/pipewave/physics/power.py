@@ -23,15 +23,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pipewave.calls.dtypes import OPERAND_BYTES
 from pipewave.files import packaged
 from pipewave.gpus import GPU, find
 from pipewave.physics.arith import ARRAY, RECORDED, Arith, straight
 from pipewave.physics.collected import Reading, reading_of
-from pipewave.physics.energy import Work, as_made
+from pipewave.physics.energy import CLOCK_EXPONENT, Work, as_made
 
 LAW = Path(__file__).with_name("power.json")
 START_S = 2e-6  # of a kernel, in which SMs wait for it to begin and to retire
-EXPERTS = "fused_moe"
 GRAPH = "graph"  # the protocol whose times are of loops that last: the board is at its limit already
 LEAST_ROOM = 1.25  # times idle: no lower limit can be held
 MOST_OVER = 1.03  # times the limit: what a second's mean was seen to reach
@@ -56,14 +56,14 @@ class Board:
     limit_w: float
     basis: str  # whether rows of this GPU (`measured_gpu`), of its architecture or of others stand behind it
     spread: float  # half the 90 % interval of the logarithm of its watts while a server runs
-    waiting_w: float  # above idle while none of a step's kernels is predicted to run (`python -m train.power_serving`)
+    spinning_w: float  # above idle in a collective that waits for another board
 
-    def step_w(self, above_idle_j: Any, waits_s: Any, seconds: Any, stages: int = 1) -> Any:
+    def step_w(self, above_idle_j: Any, spins_s: Any, seconds: Any, stages: int = 1) -> Any:
         """Mean watts of a board in a step whose kernels take so many joules above idle, gaps at idle; of one of so many
-        boards that take turns at it. `waits_s`: in which it draws more, for the host launches kernels one by one or
-        nothing is predicted to run.
+        boards that take turns at it. `spins_s`: in which a tensor or expert group waits for its slowest host, that
+        launches kernels one by one or is late, in a collective: board after board reaches the next and spins there.
         """
-        joules = above_idle_j + self.waiting_w * waits_s
+        joules = above_idle_j + self.spinning_w * spins_s
         at_work = np.minimum(self.idle_w + joules / np.maximum(seconds, 1e-12), self.limit_w)
         return (at_work + (stages - 1) * self.idle_w) / stages
 
@@ -114,9 +114,10 @@ class Draw:
         """What a call draws that takes `seconds` alone, again and again; longer where the board is at its limit."""
         board, factor = self.board, exp(self.spread)
         joules = self.above_idle_j(work_j, seconds, xp)
-        if not self.sustained:
-            seconds = xp.maximum(seconds, joules / (board.limit_w - board.idle_w))
         watts = xp.minimum(board.idle_w + joules / seconds, board.limit_w)
+        if not self.sustained:  # the clock gives way, and work costs less at a lower one
+            over = xp.maximum(joules / (seconds * (board.limit_w - board.idle_w)), 1.0)
+            seconds = seconds * over ** (1.0 / CLOCK_EXPONENT)
         low = xp.maximum(watts / factor, board.asleep_w)
         return Spent(watts, low, xp.minimum(watts * factor, MOST_OVER * board.limit_w), watts * seconds)
 
@@ -127,17 +128,16 @@ def board_of(gpu: GPU) -> Board:
     made, boards = as_made(gpu), packaged.shared(LAW)["boards"]
     share = boards.get(made.base_gpu) or boards["other"]
     idle_w, generation = share["idle"] * made.tdp_w, str(made.compute_capability // 10)
+    row = packaged.shared(LAW)["kinds"][packaged.shared(LAW)["like"]["other"]]  # of collectives among others
     known = KINDRED if generation in packaged.shared(LAW)["generations"] else EXTRAPOLATED
     basis = MEASURED if made.base_gpu in boards else known
-    steps = packaged.shared(LAW)["steps"]
-    waiting = steps["waiting"].get(generation, steps["waiting"]["other"])
     return Board(
         idle_w=idle_w,
         asleep_w=share["asleep"] * made.tdp_w,
         limit_w=max(share["limit"] * gpu.tdp_w, LEAST_ROOM * idle_w),
         basis=basis,
-        spread=steps["spread"][POWER_BASES.index(basis)],
-        waiting_w=waiting * made.tdp_w,
+        spread=packaged.shared(LAW)["steps"]["spread"][POWER_BASES.index(basis)],
+        spinning_w=row["active"] * row["generations"].get(generation, 1.0) * made.tdp_w,
     )
 
 
@@ -149,8 +149,13 @@ def dram_byte_j(made: GPU) -> float:
 
 
 @lru_cache(maxsize=4096)
-def draw_of(gpu: GPU, kind: str, dtype: str, stack: str = "", protocol: str = "", impl: str = "") -> Draw:
-    """What calls of a kind (the net that answers for them) draw, by type of their products, software and protocol."""
+def draw_of(
+    gpu: GPU, kind: str, dtype: str, stack: str = "", protocol: str = "", impl: str = "", stored: str = ""
+) -> Draw:
+    """What calls of a kind (the net that answers for them) draw, by type of their products, software and protocol.
+
+    `stored`: the type of weights that are unpacked for the products, and move through an SM as wide as those are.
+    """
     law, made = packaged.shared(LAW), as_made(gpu)
     like, generation = law["like"].get(kind, kind), str(made.compute_capability // 10)
     row = law["kinds"].get(like) or law["kinds"][law["like"]["other"]]
@@ -159,7 +164,7 @@ def draw_of(gpu: GPU, kind: str, dtype: str, stack: str = "", protocol: str = ""
     if protocol == GRAPH:
         factor *= row["collected"].get(f"{framework} {dtype}", 1.0)
         reading = reading_of(kind, f"{generation} {framework} {impl} {dtype}")
-    full_w = factor * made.tdp_w
+    full_w, wider = factor * made.tdp_w, OPERAND_BYTES.get(dtype, 2.0) / OPERAND_BYTES.get(stored or dtype, 2.0)
     board, rates = board_of(gpu), (gpu.peak_flops(dtype), 1e9 * gpu.dram_gbps, 1e9 * gpu.l2_gbps)
     return Draw(
         board=board,
@@ -167,10 +172,10 @@ def draw_of(gpu: GPU, kind: str, dtype: str, stack: str = "", protocol: str = ""
         active_w=row["active"] * full_w,
         per_flop_j=row["tensor"] * full_w / rates[0],
         per_dram_byte_j=row["dram"] * factor * dram_byte_j(made),
-        per_l2_byte_j=row["l2"] * full_w / rates[2],
+        per_l2_byte_j=row["l2"] * full_w / rates[2] * max(wider, 1.0),
         spread=reading.spread if reading and board.basis == MEASURED else row["spread"][POWER_BASES.index(board.basis)],
         sustained=protocol == GRAPH,
-        in_step=law["steps"]["experts"].get(generation, 1.0) if like == EXPERTS else 1.0,
+        in_step=law["steps"]["in_step"].get(like, {}).get(generation, 1.0),
         rates=rates,
         reading=reading,
     )

@@ -210,7 +210,7 @@ class Setting:
     def draw(self, product: str) -> Draw:
         """What the calls draw. `product`: type of their products where it is not that of the calls."""
         ctx = self.ctx
-        found = draw_of(ctx.gpu, self.net, product or ctx.dtype, ctx.stack, ctx.protocol, ctx.impl)
+        found = draw_of(ctx.gpu, self.net, product or ctx.dtype, ctx.stack, ctx.protocol, ctx.impl, ctx.dtype)
         return self.draws.setdefault(product, found)
 
     def each(self, found: Callable[[Context], Found]) -> tuple[Found, ...]:

@@ -128,7 +128,8 @@ class StepTable:
             joules, kernel_us = (
                 value + one.group[rows] + one.moved[rows] for value, one in zip((joules, kernel_us), sums, strict=True)
             )
-        return float(board_of(self.runner.gpu).step_w(joules, max(seconds - 1e-6 * kernel_us, 0.0), seconds))
+        spins_s = max(seconds - 1e-6 * kernel_us, 0.0) if self.runner.deployment.parallel.group > 1 else 0.0
+        return float(board_of(self.runner.gpu).step_w(joules, spins_s, seconds))
 
     def _sizes(self, decoding: int, pieces: Pieces) -> tuple[bool, int, int]:
         """Whether a step replays a graph, its rows, and those of its head."""

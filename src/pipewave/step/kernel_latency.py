@@ -15,7 +15,8 @@ from pipewave.gpus import GPU
 from pipewave.models.expert_parallel import FEW_TOKENS, HIGH_THROUGHPUT, LOW_LATENCY, NARROW
 from pipewave.physics.cache import SERVING, l2_bytes
 from pipewave.physics.demand import Array
-from pipewave.physics.energy import delivered_us
+from pipewave.physics.energy import Work, delivered_us
+from pipewave.physics.power import draw_of
 from pipewave.prediction.answers import Predictions
 from pipewave.prediction.api import Group, group_on, predict_grouped
 from pipewave.prediction.notes import Note
@@ -167,29 +168,44 @@ def heat_us(calls: Sequence[Call], found: Predictions, gpu: GPU) -> Array:
 
 TILE = 128  # columns of a block
 MOST_VERIFIED = 16  # tokens of a request that a decode step verifies; a prompt brings more
+MULTIPLIES_ALL = "tcgen05"  # DeepGEMM's products by these instructions do not ask whether a block holds a row
 WIDTH = {"fp8": 1.0, "fp8_block": 1.0}  # bytes of an operand's element; of others two
 
 
-def every_block_us(call: FusedMoe, rows: int, gpu: GPU) -> float:
-    """µs to load the tiles of a block of `rows` rows for every expert of this rank.
+def every_block(call: FusedMoe, rows: int, gpu: GPU) -> Work:
+    """What DeepGEMM does for a block of `rows` rows for every expert of this rank.
 
-    DeepGEMM's contiguous layout lays the rows of each expert out in whole blocks; an engine that does not know on the
-    host how many tokens came to each asks for a block of every one. Blocks that hold none are not multiplied, but their
-    tiles of both operands are loaded all the same, so that no step is faster than it takes to load
-
-        bytes = experts × [2 inter / tile × (block + tile) × hidden + hidden / tile × (block + tile) × inter] × width
-
-    into the SMs, however few the tokens. How fast one block an SM loads tiles is `bytes_per_clk` of the rule
-    `attention_costs`, of kernels that load by TMA, too: FlashAttention 3's (rows of an H200), on Blackwell those of
-    TensorRT-LLM's generated kernels (rows of a B200).
+    Its contiguous layout lays the rows of each expert out in whole blocks; an engine that does not know on the host how
+    many tokens came to each asks for a block of every one. Tiles of both operands are loaded into the SMs, however few
+    the tokens, and multiplied: on Hopper those of blocks that hold a row, on Blackwell all (`sm90_fp8_gemm_1d2d.cuh`
+    asks, `sm100_fp8_gemm_1d1d.cuh` does not): its time is theirs. Weights of experts without rows come from the L2.
     """
     experts, inter = call.experts / call.ep, call.inter / call.tp
     gate_up = 2.0 * inter / TILE * (rows + TILE) * call.hidden
     down = call.hidden / TILE * (rows + TILE) * inter
+    each, width, active = 3.0 * call.hidden * inter, WIDTH.get(call.dtype, 2.0), active_experts(call)
+    flops = 2.0 * each * rows * (experts if gpu.traits.mma == MULTIPLIES_ALL else active)
+    return Work(flops, each * width * active, experts * (gate_up + down) * width)
+
+
+def every_block_us(call: FusedMoe, rows: int, gpu: GPU) -> float:
+    """µs to load the tiles of `every_block`, so that no step is faster. How fast one block an SM loads tiles is
+    `bytes_per_clk` of the rule `attention_costs`, of kernels that load by TMA, too: FlashAttention 3's (rows of an
+    H200), on Blackwell those of TensorRT-LLM's generated kernels (rows of a B200).
+    """
     engine = "trtllm_gen" if gpu.traits.mma == "tcgen05" else "fa3"
     costs = constant("attention_costs", engine=engine, mma=gpu.traits.mma, fp8=False, latent=False)
-    bytes_per_us = costs.bytes_per_clk * gpu.sms * gpu.sustained_clock_mhz
-    return float(experts * (gate_up + down) * WIDTH.get(call.dtype, 2.0) / bytes_per_us)
+    return float(every_block(call, rows, gpu).l2 / (costs.bytes_per_clk * gpu.sms * gpu.sustained_clock_mhz))
+
+
+def one_block(call: FusedMoe, rule: KernelRule) -> bool:
+    """Whether an engine walks a block for every expert, which then holds all its rows."""
+    return call.tokens * call.topk <= rule.rows_per_expert * call.experts
+
+
+def active_experts(call: FusedMoe) -> float:
+    """Experts of a rank that get any token, chosen at random."""
+    return call.experts / call.ep * (1.0 - (1.0 - call.topk / call.experts) ** call.tokens)
 
 
 def slow_product_us(call: Gemm, flops_per_clk: float, gpu: GPU) -> float:
@@ -216,8 +232,7 @@ def masked_us(call: FusedMoe, law: GroupedGemmTime, gpu: GPU) -> float:
     Buffers are of one size each in decode steps (grouped products skip the rows that a mask says are empty), one expert
     after the other in prompts. `python -m studies.masked_experts` fits the constants of either to rows of four GPUs.
     """
-    active = call.experts / call.ep * (1.0 - (1.0 - call.topk / call.experts) ** call.tokens)
-    read_us, multiplied_us = masked_parts(call, active, gpu)
+    read_us, multiplied_us = masked_parts(call, active_experts(call), gpu)
     return law.start_us + math.hypot(law.read_factor * read_us, law.math_factor * multiplied_us)
 
 
@@ -237,8 +252,6 @@ def law_of(call: FusedMoe, rule: KernelRule, exchange: str) -> GroupedGemmTime |
 
 def least_us(call: Call, rule: KernelRule, gpu: GPU) -> float:
     """Least µs of a call by the engine's rule for it; 0 without one."""
-    if isinstance(call, FusedMoe) and rule.rows_per_expert:
-        return every_block_us(call, rule.rows_per_expert, gpu)
     if isinstance(call, Gemm) and rule.max_flops_per_clk:
         return slow_product_us(call, rule.max_flops_per_clk, gpu)
     if isinstance(call, Mla) and rule.max_flops_per_clk:
@@ -252,15 +265,21 @@ def within_rules(
 ) -> Predictions:
     """Predictions under the engine's rules: over the fastest known, within bounds, with small kernels beside."""
     factor = np.where([isinstance(call, PRODUCTS) for call in calls], engine.kernels.best_kernel_ratio, 1.0)
+    work_j = found.work_j.copy()
     for i, (call, rule) in enumerate(zip(calls, rules, strict=True)):
         if rule:
             factor[i] = _ruled(call, rule, float(factor[i]), float(found.latency_us[i]), engine, gpu)
-    return found if np.all(factor == 1.0) else found.scaled(factor)
+            if isinstance(call, FusedMoe) and one_block(call, rule):
+                work_j[i] = draw_of(gpu, "gemm", call.dtype).work_j(every_block(call, rule.rows_per_expert, gpu))
+    return found if np.all(factor == 1.0) else replace(found.scaled(factor), work_j=work_j)
 
 
 def _ruled(call: Call, rule: KernelRule, ratio: float, us: float, engine: Engine, gpu: GPU) -> float:
     """How many times its prediction of so many µs a call takes under its rule; `ratio`: without one."""
     factor = max(ratio, least_us(call, rule, gpu) / us)
+    if isinstance(call, FusedMoe) and rule.rows_per_expert:
+        walked = every_block_us(call, rule.rows_per_expert, gpu) / us
+        factor = walked if one_block(call, rule) and gpu.traits.mma == MULTIPLIES_ALL else max(factor, walked)
     if isinstance(call, FusedMoe) and (law := law_of(call, rule, engine.expert_parallel.exchange)):
         factor = masked_us(call, law, gpu) / us
     return factor + rule.extra_kernels * engine.kernels.extra_kernel_clk / gpu.sustained_clock_mhz / us

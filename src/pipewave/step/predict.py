@@ -220,8 +220,9 @@ class Runner:
         # Gaps are as uncertain as the kernels around them.
         factor = np.exp(_spread(linear, squares) / np.maximum(kernels, 1e-9))
         evidence = {name: us / np.maximum(kernels + hidden, 1e-9) for name, us in basis.items()}
-        waits = np.where(load.graph, 0.0, total - kernels)  # a replayed graph's gaps are short, and at idle
-        watts = board_of(self.gpu).step_w(joules, 1e-6 * waits, 1e-6 * total, self.deployment.parallel.pp)
+        split = self.deployment.parallel
+        spins = np.where(load.graph | (split.group == 1), 0.0, total - kernels)  # a replayed graph's gaps are short
+        watts = board_of(self.gpu).step_w(joules, 1e-6 * spins, 1e-6 * total, split.pp)
         notes = _words(chain.from_iterable(parts))
         return Steps(total, total / factor, total * factor, families, gaps, evidence, load, watts, notes)
 
