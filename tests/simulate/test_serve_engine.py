@@ -245,6 +245,22 @@ def test_a_full_cache_preempts_the_newest() -> None:
     assert np.argmin(record.done_s) == 0
 
 
+@pytest.mark.parametrize(("pages", "seats"), [(38, 8), (400, 2)])
+@pytest.mark.parametrize("timer", [Single(), Toy()])
+def test_what_an_engine_that_schedules_ahead_frees_is_free_a_step_later(timer: Single, pages: int, seats: int) -> None:
+    """The third request waits for pages, or for a seat, of the first: vLLM's scheduler fills a step before it has seen
+    what ended in the one before."""
+    traffic = traffic_of([(0, 10, 5), (0, 10, 20), (0, 20, 2)])
+    waited = []
+    for overlaps in (False, True):
+        policy, kv = VllmPolicy(2048, seats, overlaps=overlaps), KvBudget(pages, 1)
+        steps = [step for _, step in Simulation(traffic, Pool(timer, policy, kv)).run().steps]  # type: ignore[arg-type]
+        ended = next(number for number, step in enumerate(steps) if 0 in step.done)
+        begun = next(number for number, step in enumerate(steps) if 2 in [one for one, _, _ in step.pieces])
+        waited.append(begun - ended)
+    assert waited == [1, 2]
+
+
 def test_a_request_larger_than_the_cache_is_an_error() -> None:
     for request in ((0, 400, 2), (0, 4, 400)):
         with pytest.raises(DoesNotFit, match="does not fit the KV cache"):

@@ -14,9 +14,9 @@ from typing import Protocol
 
 import numpy as np
 
-from pipewave.simulate.engine_step import Step, StepTimer
+from pipewave.simulate.engine_step import BatchPolicy, Step, StepTimer
 from pipewave.simulate.kv_budget import KvBudget
-from pipewave.simulate.replica import BatchPolicy, Replica
+from pipewave.simulate.replica import Replica
 from pipewave.simulate.step_grids import Pieces, RankBatch
 from pipewave.simulate.traffic import Traffic
 
@@ -99,9 +99,10 @@ class DataParallelGroup:
         waits_s = 0.0
         for rank, recorder in zip(self.ranks, self.recorders, strict=True):
             recorder.batch = NOTHING
-            pages = rank.kv.pages - rank.free
             if rank.quiet_steps(1):
+                opening = rank.opening
                 rank.pass_quiet(1)
+                pages = rank.kv.pages - rank.free - opening
                 quiet = Step(now, 0.0, rank.decoding, [], cached=rank.cached, waiting=len(rank.waiting), pages=pages)
                 _add(whole, quiet)
                 batches.append((rank.decoding, rank.cached, ()))

@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pipewave.simulate.engine_step import Step
+from pipewave.simulate.engine_step import BatchPolicy, Step
 from pipewave.simulate.kv_budget import KvBudget
-from pipewave.simulate.replica import BatchPolicy, Replica
+from pipewave.simulate.replica import Replica
 from pipewave.simulate.setup import Setup
 from pipewave.software.engine import Engine
 
@@ -48,7 +48,7 @@ class SchedulingPolicy(BatchPolicy):
         for request, done in list(engine.partial.items()):
             room = engine.add_piece(step, request, done, room)
         opened = engine.opening if self.mixes_phases else 0  # pages that this step's decodes take first
-        while engine.waiting and room > 0 and engine.running < self.max_requests:
+        while engine.waiting and room > 0 and engine.running + len(engine.leaving) < self.max_requests:
             request = engine.waiting[0]
             cached = engine.ready and request not in engine.evicted  # another engine has computed its prompt
             if not (cached or self._may_start(engine, request, room, step)):

@@ -8,37 +8,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from pipewave.physics.demand import Array
-from pipewave.simulate.engine_step import Step, StepTimer
+from pipewave.simulate.engine_step import BatchPolicy, Step, StepTimer
 from pipewave.simulate.kv_budget import KvBudget
 from pipewave.simulate.prefix_cache import PrefixCache
 from pipewave.simulate.step_grids import Reader
 from pipewave.simulate.traffic import Traffic
 
 FEW, BLOCK = 16, 512  # steps of a stretch that are run one by one, and then so many at once
-
-
-@dataclass(frozen=True, slots=True)
-class BatchPolicy:
-    """Limits of a scheduler; what it puts into a step is its engine's own (`policies`)."""
-
-    max_batched_tokens: int  # tokens of a step
-    max_requests: int  # requests that run at once
-    mixes_phases: bool = True  # decode tokens and prompts share a step; else steps with prompts decode nothing
-    chunked_prefill: bool = True  # a prompt may be cut over steps
-    overlaps: bool = False  # a step is scheduled while the one before runs, so new requests are seen one step later
-    recv_interval: int = 1  # decode steps between two looks at new requests
-    compile_s: float = 0.0  # a step waits this long for a kernel if no step had as many tokens before
-    wait_steps: int = 0  # decode steps that prompts are held back at most until more come
-    prefill_wait_steps: int = 0  # steps that prompts are held back until every data-parallel rank has one
-
-    def next_batch(self, engine: Replica, step: Step) -> int:
-        """Put prompt pieces into `step`; returns how many requests decode in it."""
-        raise NotImplementedError
 
 
 class Replica:
@@ -80,6 +60,7 @@ class Replica:
         self.order: list[int] = []  # running requests, newest last; entries of finished ones are skipped
         self.begun: dict[int, tuple[int, int]] = {}  # decoding request → (tick, cache length) when it began
         self.evicted: set[int] = set()  # requests that decoded and were preempted
+        self.leaving: list[tuple[int, int]] = []  # requests that are done and hold pages for so many tokens
         self.partial: dict[int, int] = {}  # requests in the middle of their prompts → tokens done
         self.running = self.held_steps = 0
         self.compiled = set[int]() if compiled is None else compiled
@@ -101,6 +82,7 @@ class Replica:
         """Schedule and run one step that starts at `now`."""
         step = Step(now, 0.0, 0, [])
         decodes = self.policy.next_batch(self, step)
+        self._let_go()
         step.decoding, step.cached = decodes, self.cached + decodes if decodes else 0
         step.waiting, step.pages = len(self.waiting), self.kv.pages - self.free
         if decodes or step.pieces:
@@ -119,8 +101,7 @@ class Replica:
         if decodes:
             step.done += self._advance()
         self._begin(step)
-        self.ended, self.last_s = now + step.seconds, step.seconds
-        return step
+        return self._ended(step)
 
     def quiet_steps(self, most: int) -> int:
         """How many of the next steps, at most so many, decode alone: none of its requests begins, ends or leaves."""
@@ -133,6 +114,7 @@ class Replica:
 
     def pass_quiet(self, steps: int) -> None:
         """Run so many of those, without their time."""
+        self._let_go()
         if self.decoding:
             self.free -= self._opened(steps)
             self.tick += steps
@@ -162,6 +144,7 @@ class Replica:
             now += seconds(self.cached + count) * jitter[step % draws]
             if now > until or opens[tick % page] > self.free:
                 break
+            self._let_go()
             ends.append(now)
             self.free -= opens[tick % page]
             self.cached += count
@@ -181,11 +164,11 @@ class Replica:
         count = self.decoding
         if not self.decoder or self.opening > self.free:
             return None
+        self._let_go()
         cached, waiting, pages = self.cached + count, len(self.waiting), self.kv.pages - self.free
         seconds = self.decoder(count).at(cached) * self.jitter[self.steps % len(self.jitter)]
         self.steps += 1
-        self.ended, self.last_s = now + seconds, seconds
-        return Step(now, seconds, count, [], [], self._advance(), 0, cached, waiting, pages)
+        return self._ended(Step(now, seconds, count, [], [], self._advance(), 0, cached, waiting, pages))
 
     def _stretch(self, seconds: Callable[[Array], Array], now: float, until: float, most: int) -> list[float]:
         """The same steps, many at once."""
@@ -238,7 +221,7 @@ class Replica:
         """Throw out the newest requests until every decoding one can write its next token."""
         while self.opening > self.free and self.decoding:
             victim = next(one for one in iter(self.order.pop, None) if one in self.begun or one in self.partial)
-            if self.decoding == 1 and not self.partial:
+            if self.decoding == 1 and not (self.partial or self.leaving):
                 raise self.kv.too_small(self._end(victim))
             self._evict(victim)
             step.preempted += 1
@@ -286,7 +269,8 @@ class Replica:
             done = self.partial.pop(request)
             self._release(request, self.tokens[request], done)
         else:
-            began = self._leave(request)
+            began, held = self._leave(request)
+            self._release(request, held, held)
             self.finish[began + self.left[request]].remove(request)
             made = 1 + self.tick - began
             self.tokens[request] += made
@@ -296,15 +280,27 @@ class Replica:
         self.running -= 1
         self.waiting.appendleft(request)
 
-    def _leave(self, request: int) -> int:
-        """Take a decoding request out of the sums; returns the tick at which it began."""
+    def _leave(self, request: int) -> tuple[int, int]:
+        """Take a decoding request out of the sums; returns the tick at which it began, and the tokens that it holds."""
         began, length = self.begun.pop(request)
         now = length + self.tick - began
         self.decoding -= 1
         self.cached -= now
         self.opens[self._opening(began, length)] -= 1
-        self._release(request, now, now)
-        return began
+        return began, now
+
+    def _ended(self, step: Step) -> Step:
+        """A step is over: pages of requests that are done are free, at once or when the next step is scheduled."""
+        self.ended, self.last_s = step.start_s + step.seconds, step.seconds
+        if not (self.policy.overlaps and self.running):
+            self._let_go()
+        return step
+
+    def _let_go(self) -> None:
+        """Free the pages of requests that are done."""
+        for request, tokens in self.leaving:
+            self._release(request, tokens, tokens)
+        self.leaving.clear()
 
     def _release(self, request: int, length: int, done: int) -> None:
         """Free the pages of a request of `length` tokens, `done` of them computed, less those that others share."""
@@ -322,8 +318,7 @@ class Replica:
         self.cached += self.decoding
         self.owed -= self.decoding
         done = self.finish.pop(self.tick, None) or []
-        for request in done:
-            self._leave(request)
+        self.leaving += [(request, self._leave(request)[1]) for request in done]
         self.running -= len(done)
         return done
 
@@ -334,7 +329,7 @@ class Replica:
             length, left = self.tokens[request], self.left[request]
             self.owed -= 1
             if left <= 0:
-                self._release(request, length, length)
+                self.leaving.append((request, length))
                 self.running -= 1
                 step.done.append(request)
                 continue

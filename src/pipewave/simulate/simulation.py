@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import count
@@ -62,22 +62,16 @@ class StepLog:
         self.engine, self.start_s, self.seconds = array("i"), array("d"), array("d")
         self.decoding, self.preempted = array("i"), array("i")
 
-    def add(self, which: int, begin: float, ends: Sequence[float], decoding: int) -> None:
-        """Alike steps of an engine that follow each other from `begin` on and end so."""
-        count, starts = len(ends), [begin, *ends[:-1]]
+    def add(
+        self, which: int, starts: Sequence[float], seconds: Iterable[float], decoding: int, preempted: int = 0
+    ) -> None:
+        """Steps of an engine that begin then, in each of which so many requests decode."""
+        count = len(starts)
         self.engine.extend([which] * count)
         self.start_s.extend(starts)
-        self.seconds.extend(map(sub, ends, starts))
+        self.seconds.extend(seconds)
         self.decoding.extend([decoding] * count)
-        self.preempted.extend([0] * count)
-
-    def add_one(self, which: int, begin: float, seconds: float, decoding: int, preempted: int = 0) -> None:
-        """One step."""
-        self.engine.append(which)
-        self.start_s.append(begin)
-        self.seconds.append(seconds)
-        self.decoding.append(decoding)
-        self.preempted.append(preempted)
+        self.preempted.extend([preempted] * count)
 
     def within(self, begin: float = -math.inf, end: float = math.inf) -> Mapping[str, Array]:
         """The columns of steps that began in a window."""
@@ -254,7 +248,7 @@ class Simulation:
         if step.seconds:
             side = int(which >= len(self.front))
             self.stretches.add(side, now, step.seconds, 1, step.decoding, step.cached, step.pieces)
-            self.log.add_one(which, now, step.seconds, step.decoding, step.preempted)
+            self.log.add(which, [now], [step.seconds], step.decoding, step.preempted)
             if self.keep_steps:
                 self.steps.append((which, step))
         return step
@@ -284,10 +278,11 @@ class Simulation:
         self._spend(len(ends) * (1.0 if self.keep_steps else STRETCHED))
         side, middle = int(which >= len(self.front)), engine.cached - 0.5 * count * len(ends)
         self.stretches.add(side, now, ends[-1] - now, len(ends), count, middle, ())
-        self.log.add(which, now, ends, count)
+        starts = [now, *ends[:-1]]
+        self.log.add(which, starts, map(sub, ends, starts), count)
         self.frontend.stream(ends, count)
         inbox.skipped(len(ends))
-        self.began_s[which] = ends[-2] if len(ends) > 1 else now
+        self.began_s[which] = starts[-1]
         return ends[-1]
 
     def _finish(self, now: float, which: int) -> None:
