@@ -82,9 +82,6 @@ class LruPool:
         self.sizes: OrderedDict[object, int] = OrderedDict()
         self.size = 0
 
-    def __contains__(self, thing: object) -> bool:
-        return thing in self.sizes
-
     def put(self, thing: object, size: int) -> None:
         """Add as most recently used, once; what has no size is nothing."""
         self.take(thing)
@@ -126,7 +123,7 @@ class CheckpointStore:
         """Tokens up to the last state of a prompt of `prompt` tokens, `found` of which lie in pages that are there."""
         reached = 0
         for block in reversed(self.shared.blocks(request, found // self.tokens)):
-            places = self.places.get(block, {}) if block in self.pool else {}
+            places = self.places.get(block, {}) if block in self.pool.sizes else {}
             used = (min(at, found) for at, most in places.items() if at <= found or prompt > most)
             if reached := max(used, default=0):
                 self.pool.sizes.move_to_end(block)  # as most recently used
@@ -141,7 +138,7 @@ class CheckpointStore:
             index = max(place // self.tokens, 1) - 1
             if place <= self.shared.known[request]:
                 block = self.shared.blocks(request, index + 1)[-1]
-                if block not in self.pool:
+                if block not in self.pool.sizes:
                     self.places[block] = {}
                 places = self.places[block]
                 # For prompts that share the block; of one behind the prompt's last whole block, not for longer ones.

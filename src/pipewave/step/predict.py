@@ -316,7 +316,7 @@ def detail(runner: Runner, batch: Batch) -> list[Part]:
     uses = [
         (stage, use)
         for stage in range(runner.deployment.parallel.pp)
-        for use in runner.deployment.kernels(batch, stage)
+        for use in arranged(runner.deployment.kernels(batch, stage), runner.engine)
     ]
     steps = runner.steps([batch])
     total = float(steps.total_us[0])
@@ -329,5 +329,6 @@ def detail(runner: Runner, batch: Batch) -> list[Part]:
         )
         for (stage, use), one in zip(uses, found, strict=True)
     ]  # fmt: skip
-    gaps = {name: float(values[0]) for name, values in steps.gaps.items()}
+    hidden = {name: us for name, us in steps.families.items() if us[0] < 0}  # behind other kernels
+    gaps = {name: float(values[0]) for name, values in (hidden | steps.gaps).items()}
     return kernels + [Part(0, name, "gap", 1, us, us, us, us, us / total, "launch", "", 0) for name, us in gaps.items()]

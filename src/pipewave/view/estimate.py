@@ -36,13 +36,14 @@ def replayed(answer: Mapping[str, Any]) -> doc.Document:
 
 def step(answer: Mapping[str, Any]) -> doc.Document:
     """One engine iteration. Raises KeyError or TypeError where it is no answer of `step`."""
-    long = (part for part in answer["parts"] if part["total_us"] >= SHORTEST_US)
+    long = (part for part in answer["parts"] if abs(part["total_us"]) >= SHORTEST_US)
     parts = [part | {"share": doc.percent(part["share"])} for part in long]
     staged = any(part["stage"] for part in parts)
     columns = {name: head for name, head in PARTS.items() if staged or name != "stage"}
     took = f"{doc.number(float(answer['total_us']))} µs", doc.between(answer["low_us"], answer["high_us"], "µs")
     table = doc.table_of("", parts, columns, droppable=("basis", "each µs", "low", "high"))
-    basis = {name: sum(part["total_us"] for part in parts if part["basis"] == name) / (answer["total_us"] or 1.0)
+    kernels_us = sum(part["total_us"] for part in parts if part["basis"]) or 1.0
+    basis = {name: sum(part["total_us"] for part in parts if part["basis"] == name) / kernels_us
              for name in dict.fromkeys(part["basis"] for part in parts) if name}  # fmt: skip
     title = "One engine step" + (f": {answer['model']} on {answer['gpu']}" if "model" in answer else "")
     facts = doc.Facts((doc.Fact("one step", *took),))
