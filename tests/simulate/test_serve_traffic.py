@@ -16,13 +16,15 @@ from pipewave.export.runs import write_perfetto
 from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
+from pipewave.published.answers import deploy
+from pipewave.published.unstated import Stated
 from pipewave.simulate.arrival_files import read_trace
 from pipewave.simulate.pools import Pools, Side
 from pipewave.simulate.replay import read_workload, replay, workload
 from pipewave.simulate.report import limits_of
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
-from pipewave.simulate.step_grids import Sizes
+from pipewave.simulate.step_grids import SPREAD, Sizes
 from pipewave.simulate.step_table import StepTable
 from pipewave.simulate.traffic import synthetic
 from pipewave.step import Runner, find_engine
@@ -180,6 +182,31 @@ def test_the_table_is_close_to_the_steps_it_stands_for(model: str, engine: str, 
     error = 1e6 * np.array(read) / runner.steps(batches).total_us - 1
     assert np.abs(error).mean() < 0.05
     assert table.scaled(2.0).seconds(4, 400, []) == pytest.approx(2 * table.seconds(4, 400, []))
+
+
+def test_steps_of_uneven_requests_are_read_as_such() -> None:
+    """Split decode attention ends with the longest cache: a table of equal ones is too fast for them."""
+    runner = Runner.of(Deployment(load("Llama-3.1-8B")), find("H200"), find_engine("vllm"))
+    even, uneven = (StepTable(runner, Sizes(4096, 64, 16384, uneven=one)) for one in (False, True))
+    rng = np.random.default_rng(1)
+    batches, read = [], []
+    for _ in range(60):
+        held = rng.uniform(3500, 12000, int(rng.integers(4, 33))).astype(int).tolist()
+        batches.append(runner.batch([1] * len(held), held))
+        read.append([table.seconds(len(held), sum(held), []) for table in (even, uneven)])
+    error = 1e6 * np.array(read) / runner.steps(batches).total_us[:, None] - 1
+    assert error[:, 0].mean() < -0.03 and abs(error[:, 1].mean()) < 0.01
+
+
+def test_requests_are_uneven_where_their_lengths_differ_widely(tmp_path: Path) -> None:
+    assert not synthetic(50, input_len=1000, output_len=100, rate=4.0).uneven
+    assert not synthetic(50, input_len=1000, output_len=100, rate=4.0, spread=0.111).uneven  # as published runs are
+    path = tmp_path / "arrivals.csv"
+    path.write_text("arrival_time,prompt_tokens,output_tokens\n" + "".join(f"{i},{300 * i + 64},9\n" for i in range(9)))
+    traffic = read_trace(path)
+    assert traffic.uneven
+    ready = deploy(Stated(load("Llama-3.1-8B"), "H200", Setup(), "vllm"), traffic)
+    assert ready.engines.decode.table.axes.spread == SPREAD
 
 
 def served(rate: float | None = 4.0, **setup: int) -> Server:

@@ -118,7 +118,7 @@ def deploy(stated: Stated, traffic: Traffic) -> Deployed:
         engines, note = known or matched(model, gpu, setup, group, traffic)
         notes = (*notes, note)
     else:
-        engines = Pools.of(model, gpu, setup, traffic.longest, stated.sides())
+        engines = Pools.of(model, gpu, setup, traffic.longest, stated.sides(), uneven=traffic.uneven)
     check_prompts(engines.servers[0], int(traffic.input_len.max()))
     served, left_out = _affordable(traffic, engines)
     return Deployed(engines, served, (*notes, *left_out))

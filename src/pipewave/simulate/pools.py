@@ -97,15 +97,16 @@ class Pools:
 
     @classmethod
     def of(
-        cls, model: ModelSource, gpu: str | GPU, setup: Setup, longest: int, sides: tuple[Side, Side] | None = None
-    ) -> Pools:
+        cls, model: ModelSource, gpu: str | GPU, setup: Setup, longest: int, sides: tuple[Side, Side] | None = None,
+        *, uneven: bool = False,
+    ) -> Pools:  # fmt: skip
         """The engines of a set-up, or those of two pools. Raises what `Server.of` raises, for either."""
         if sides is None:
-            alone = Server.of(model, gpu, setup, longest)
+            alone = Server.of(model, gpu, setup, longest, uneven=uneven)
             return cls((alone,), (alone.setup.replicas,))
         setups = replace(sides[0].of(setup), speculative=None), sides[1].of(setup)
         pairs = zip(sides, setups, strict=True)
-        servers = tuple(Server.of(model, side.gpu or gpu, setup, longest) for side, setup in pairs)
+        servers = tuple(Server.of(model, side.gpu or gpu, setup, longest, uneven=uneven) for side, setup in pairs)
         workers = tuple(side.workers * server.setup.replicas for side, server in zip(sides, servers, strict=True))
         return cls(servers, workers)
 

@@ -49,14 +49,16 @@ class Server:
         return f"<server of {runner.deployment.model.name} on {runner.deployment.parallel.world} × {runner.gpu.name}>"
 
     @classmethod
-    def of(cls, model: ModelSource, gpu: str | GPU, setup: Setup, longest: int, prompt: int = 0) -> Server:
+    def of(
+        cls, model: ModelSource, gpu: str | GPU, setup: Setup, longest: int, prompt: int = 0, *, uneven: bool = False
+    ) -> Server:
         """Work out memory and step times for requests of up to `longest` tokens, once for each deployment without
         drafts (how sure their acceptance is tells no two apart). `prompt`: for a first look at prompts of so many
-        tokens, with a tenth of the step times.
+        tokens, with a tenth of the step times. `uneven`: requests' lengths differ widely.
         """
         spec, hardware = load(model), find_gpu(gpu)
         build = worked_out.__wrapped__ if setup.speculative else worked_out
-        return build(spec, hardware, setup, longest, corrections.state(hardware.name), prompt)
+        return build(spec, hardware, setup, longest, corrections.state(hardware.name), prompt, uneven)
 
     def pool(self, engines: int, scale: float = 1.0, send_s: float = 0.0) -> Pool:
         """So many engines side by side; every step takes `scale` times its predicted time, and where its scheduler
@@ -82,7 +84,7 @@ class Server:
 
 @lru_cache(maxsize=TABLES)
 def worked_out(
-    spec: ModelSpec, gpu: GPU, setup: Setup, longest: int, calibrated: tuple[str, int], prompt: int = 0
+    spec: ModelSpec, gpu: GPU, setup: Setup, longest: int, calibrated: tuple[str, int], prompt: int, uneven: bool
 ) -> Server:
     """A server of a model; `calibrated` tells the calibration apart that step times rest on."""
     spec = setup.balance.placed(spec, setup.ep) if setup.balance else spec
@@ -96,7 +98,7 @@ def worked_out(
     kv = offloaded(kv_budget(runner, memory, longest), runner, setup.kv_offload_gib)
     policy = policy_of(runner.engine, setup, kv)
     plain = Runner.of(runner.deployment, runner.gpu, find_engine(setup.engine).what_if(**setup.kernels()))
-    sizes = _shared(policy.max_batched_tokens, policy.max_requests, longest, prompt)
+    sizes = _shared(policy.max_batched_tokens, policy.max_requests, longest, prompt)._replace(uneven=uneven)
     table = _table(plain, sizes, calibrated).under(setup.hosted(runner.engine), setup.pace)
     if setup.images:
         table = table.encoding(float(plain.price([plain.deployment.images(setup.images)]).us[0]))

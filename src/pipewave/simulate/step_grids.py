@@ -31,6 +31,7 @@ COUNT_SPANS = ((1, 16, 1), (16, 32, 2), (32, 64, 8), (64, 128, 32), (128, 256, 6
 POWERS = tuple(1 << i for i in range(24))
 CACHE_GRID = tuple(float(1 << i) for i in range(4, 21))
 PIECES = (1, 2, 4, 8, 16, 32, 64)
+SPREAD = 0.25  # of the mean: how far cache lengths lie from it where requests are uneven (`studies.sessions`)
 PREFIXES = (0, 512, 2048, 8192, 32768, 131072, 524288)
 
 
@@ -105,6 +106,7 @@ class Sizes(NamedTuple):
     requests: int  # that run at once, at most
     longest: int  # tokens of a request
     prompt: int = 0  # tokens of prompts about which a tenth of the points are enough; 0: all points, for any prompts
+    uneven: bool = False  # requests of a step hold caches of different lengths
 
 
 class Place(NamedTuple):
@@ -129,13 +131,14 @@ class Axes:
     prefixes: tuple[int, ...]  # tokens before it
     prompts: Sequence[tuple[int, int, int]]  # pieces, tokens of each, tokens before each
     verify: int = 1  # tokens that a decoding request brings
+    spread: float = 0.0  # of cache lengths about their mean
     # Tokens of the prompt beside which decodes are priced again; 0: they have a kernel of their own.
     mixed_prompt: int = 0
 
     @classmethod
     def of(cls, sizes: Sizes, *, verify: int = 1, mixed: bool = False) -> Axes:
         """Grids for steps of these sizes; `mixed`: decodes are priced beside a prompt as well."""
-        budget, requests, longest, prompt = sizes
+        budget, requests, longest, prompt, uneven = sizes
         most, heads = max(budget, requests) if verify == 1 else budget + requests * verify, requests * verify
         caches: Sequence[float] = [c for c in CACHE_GRID if c < 2 * longest] or CACHE_GRID[:1]
         chunks, prefixes = upto(budget, POWERS[4:]), [p for p in PREFIXES if p < longest] or [0]
@@ -147,7 +150,8 @@ class Axes:
             points = upto(most, POWERS), upto(heads, (1, 64, 256)), upto(requests, (1, 8, *POWERS[5:11]))
         pieces = PIECES[:1] if prompt else PIECES
         prompts = [(k, q, p) for k in pieces for q in chunks for p in prefixes if k * q <= 2 * budget]
-        return cls(*points, caches, tuple(chunks), tuple(prefixes), prompts, verify, budget if mixed else 0)
+        spread, beside = SPREAD if uneven else 0.0, budget if mixed else 0
+        return cls(*points, caches, tuple(chunks), tuple(prefixes), prompts, verify, spread, beside)
 
     def batches(self, runner: Runner) -> list[tuple[UsesOf, list[Batch]]]:
         """For each grid, which kernels and the batches that stand for its points.
@@ -157,8 +161,8 @@ class Axes:
         """
         model, alone = runner.deployment, runner.deployment.parallel.dp == 1
         rows, verify = [Batch((n,), (n,)) for n in self.rows], self.verify
-        grid = ((n, int(cache)) for n in self.counts for cache in self.caches)
-        decodes = [Batch((verify,) * n, (cache + verify - 1,) * n, verify=verify) for n, cache in grid]
+        grid = ((n, self._held(n, cache + verify - 1)) for n in self.counts for cache in self.caches)
+        decodes = [Batch((verify,) * n, held, verify=verify) for n, held in grid]
         group = [
             (_only(model.by_rows, lambda use: is_shared(use) and use.name not in MOVED), rows),
             (_only(model.by_rows, lambda use: use.name in MOVED), rows),
@@ -184,9 +188,13 @@ class Axes:
 
     def mixed(self) -> list[Batch]:
         """A prompt alone, and with every point of the decode grid before it in the same step."""
-        grid = [(count, int(cache)) for count in self.counts for cache in self.caches]
+        grid = [(count, self._held(count, cache)) for count in self.counts for cache in self.caches]
         alone = Batch((self.mixed_prompt,), (self.mixed_prompt,))
-        return [alone, *(Batch((1,) * n + alone.q_lens, (cache,) * n + alone.kv_lens) for n, cache in grid)]
+        return [alone, *(Batch((1,) * n + alone.q_lens, held + alone.kv_lens) for n, held in grid)]
+
+    def _held(self, count: int, mean: float) -> tuple[int, ...]:
+        """Cache lengths of so many requests, equally far apart: split attention ends with the longest."""
+        return tuple([int(mean * (1.0 + self.spread * ((2 * i + 1) / count - 1.0))) for i in range(count)])
 
 
 @lru_cache(maxsize=1 << 14)
