@@ -10,6 +10,7 @@ from typing import Any
 from pipewave.files import packaged
 
 BLOCKS = " ▏▎▍▌▋▊▉█"
+SECONDS_MS = 1e4  # from which on times are said in seconds
 INTERVALS = "90 % intervals"  # begins the note that says what an answer's intervals hold
 # Names of fields as people read them, by the part of an answer that has them.
 LABELS: Mapping[str, Any] = packaged.document(Path(__file__).with_name("labels.json"))
@@ -120,6 +121,8 @@ def interval(answer: Mapping[str, Any], field: str, unit: str = "") -> str:
     low, high = answer.get(f"{field}_low"), answer.get(f"{field}_high")
     if low is None or high is None:
         return ""
+    if unit == "ms" and answer[field] >= SECONDS_MS:  # as the answer itself
+        low, high, unit = low / 1e3, high / 1e3, "s"
     return between(low, high, unit) if unit else ends(low, high)
 
 
@@ -141,7 +144,7 @@ def bar(share: float, width: int = 12) -> str:
 
 def ms(value: float) -> str:
     """Milliseconds, or seconds where they are many."""
-    return f"{number(value / 1e3)} s" if value >= 1e4 else f"{number(float(value))} ms"
+    return f"{number(value / 1e3)} s" if value >= SECONDS_MS else f"{number(float(value))} ms"
 
 
 def words(name: str) -> str:

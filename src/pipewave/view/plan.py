@@ -95,7 +95,7 @@ def _winner(answer: Mapping[str, Any]) -> doc.Facts:
     used = f"{100 * fleet['utilisation']:.0f} % of what it serves within the limits"
     facts = [doc.Fact(name, _boards(row), split), doc.Fact("requests per second", _real(row["requests_per_s"]), used)]
     for name, key in (("first token", "ttft_ms"), ("a later token", "tpot_ms")):
-        facts.append(doc.Fact(name, doc.ms(row[key]), f"90 % {doc.ends(row[f'{key}_low'], row[f'{key}_high'])}"))
+        facts.append(doc.Fact(name, doc.ms(row[key]), doc.interval(row, key, "ms")))
     return doc.Facts((*facts, *_cost(row, fleet), *_energy(row), *_others(answer)))
 
 
