@@ -7,7 +7,9 @@ import pytest
 
 from train import another_day
 
-NEEDED = {f"{net} {protocol}": of for protocol in another_day.WIDENED for net, of in another_day.needed(protocol).items()}
+NEEDED = {
+    f"{net} {protocol}": of for protocol in another_day.WIDENED for net, of in another_day.needed(protocol).items()
+}
 
 
 def test_every_model_is_held_and_nothing_is_narrowed() -> None:
