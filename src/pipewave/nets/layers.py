@@ -71,7 +71,8 @@ def _rooms(shapes: tuple[tuple[int, ...], ...], calls: int, _thread: int) -> lis
 
 def silu(x: Floats, out: Floats | None = None) -> Floats:
     """Of sums, which `out` may be; nothing is left of one below `DEEPEST`, and what is deeper would overflow."""
-    falling = np.exp(-(sums := np.maximum(x, DEEPEST, out=out)))
+    sums = np.maximum(x, DEEPEST, out=out)
+    falling = np.exp(-sums)
     falling += ONE
     return np.divide(sums, falling, out=sums)
 
