@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, overload
 
 import numpy as np
@@ -189,7 +190,8 @@ def _in_parts(
     family: Family, parts: Iterable[Columns], key: tuple[Any, ...], gpu: GPU, protocol: str, *, ceilings: bool = True
 ) -> Answers:
     """Answers of parts of the calls of one context, on several threads, as one."""
-    found = each(lambda part: answer(family, part, key, gpu, protocol, ceilings=ceilings), parts)
+    alone = partial(answer, family, key=key, gpu=gpu, protocol=protocol, ceilings=ceilings)
+    found = each(lambda part: alone(part)._replace(analysis=None), parts)  # features of a part take four MB
     if len(found) == 1:
         return found[0]
     return found[-1]._replace(numbers=np.concatenate([one.numbers for one in found], axis=1))

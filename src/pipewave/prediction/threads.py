@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Part = TypeVar("Part")
 Done = TypeVar("Done")
 
-KEPT_BYTES = 1 << 23  # several times what a part needs
+KEPT_BYTES = 31 << 20  # glibc keeps twice as much; of more than 32 MiB it learns nothing
 WORTH_IT = 64  # calls: asking BLAS takes 20 µs
 
 
