@@ -14,7 +14,7 @@ import numpy as np
 
 from pipewave.tune.source.traced import Terms, Trace, Traced, operands, power_of_2
 
-CALLED = "min", "max", "power_of_2"  # operations that are calls in Python
+CALLED, COMPARED = ("min", "max", "power_of_2"), ("<", "<=", "==", "!=")  # in Python: calls, and what is true or false
 CALLED_IN_C = {"min": "least", "max": "greatest", "//": "quotient", "/": "over", "%": "rest", "**": "pow", "<<": "up",
                ">>": "down", "&": "both", "|": "either", "^": "one", "power_of_2": "power_of_2"}  # fmt: skip
 SCALARS: Mapping[str, Callable[..., Any]] = {"min": min, "max": max, "power_of_2": power_of_2}
@@ -78,7 +78,10 @@ class Emitted:
         return self.names[node]
 
     def _operation(self, kind: str, sides: Sequence[str]) -> str:
-        return f"{kind}({', '.join(sides)})" if kind in CALLED else f"({sides[0]} {kind} {sides[1]})"
+        if kind in CALLED:
+            return f"{kind}({', '.join(sides)})"
+        text = f"({sides[0]} {kind} {sides[1]})"  # numpy neither negates nor adds up what is true or false
+        return f"(0 + {text})" if kind in COMPARED else text
 
     def _literal(self, number: Any) -> str:
         """Text of a number that is known."""

@@ -133,7 +133,7 @@ NUMBERS: Mapping[str, Callable[..., Any]] = {
     "minimum": least, "maximum": greatest, "min": least, "max": greatest,
     "abs": abs, "int": lambda x: x if isinstance(x, Traced) else int(x),
     "float": lambda x: x if isinstance(x, Traced) else float(x), "bool": bool,
-    "exp2": lambda x: 2.0**x, "sqrt": lambda x: math.sqrt(x) if x >= 0 else math.nan, "log2": math.log2, "len": len,
+    "exp2": lambda x: 2.0**x, "sqrt": lambda x: math.sqrt(x) if x >= 0 else math.nan, "log2": math.log2,
 }  # fmt: skip
 # What keeps the extent of its first operand.
 SAME = {"multiple_of", "max_contiguous", "max_constancy", "assume", "to", "cast", "broadcast_to_self", "flip", "sort",
