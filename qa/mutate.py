@@ -45,7 +45,10 @@ TESTS = {
     ),
     "models": "tests/models/test_written_down.py tests/models",
     "simulate": "tests/simulate -m 'not slow'",
-    "tune": "tests/tune tests/with_triton -m 'not slow'",  # the latter read and choose kernels of users
+    "tune": (  # the quick ones first; those with Triton read and choose kernels of users
+        "tests/tune/test_source_by_hand.py tests/tune/test_counts_by_hand.py tests/tune/test_model_by_hand.py "
+        "tests/tune/test_launches_by_hand.py tests/tune tests/with_triton -m 'not slow'"
+    ),
 }
 LEFT_OUT = (  # in SQL: operators, by the name that cosmic-ray gives them
     "operator_name LIKE 'core/ReplaceBinaryOperator_BitOr_%'",

@@ -98,16 +98,31 @@ def test_candidates_come_by_physics_and_those_that_cannot_run_last(monkeypatch: 
 def test_arguments_are_specialised_as_triton_does() -> None:
     tensor = SimpleNamespace(data_ptr=int, element_size=lambda: 1, of="fp8")
     plain = SimpleNamespace(data_ptr=int, element_size=lambda: 2)
-    given = {"a": tensor, "b": plain, "M": 48, "N": 50, "one": 1, "far": 1 << 31, "flag": True, "scale": 0.5,
+    given = {"a": tensor, "b": plain, "M": 48, "N": 50, "one": 1, "far": 1 << 31, "low": -(1 << 31), "lower": -(1 << 31) - 1, "flag": True, "scale": 0.5,
              "word": "ieee", "none": None, "BM": 32}  # fmt: skip
     signature, constants, attributes = ranking._signature(
         SimpleNamespace(arg_names=tuple(given), constants=("BM",)), given
     )  # type: ignore[arg-type]
     assert signature == {"a": "*fp8e4nv", "b": "*bf16", "M": "i32", "N": "i32", "one": "constexpr", "far": "i64",
-                         "flag": "u1", "scale": "fp32", "word": "constexpr", "none": "constexpr",
+                         "low": "i32", "lower": "i64", "flag": "u1", "scale": "fp32", "word": "constexpr", "none": "constexpr",
                          "BM": "constexpr"}  # fmt: skip
     assert constants == {"one": 1, "word": "ieee", "none": None, "BM": 32}
-    assert {place for (place,) in attributes} == {0, 1, 2, 5}, "tensors, and whole numbers that 16 divides"
+    assert {place for (place,) in attributes} == {0, 1, 2, 5, 6}, "tensors, and whole numbers that 16 divides"
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"), [("Function x: REG:40 STACK:16 SHARED:0", (40, 16)), ("no such function", (32, 0))]
+)
+def test_registers_and_stack_are_read_of_what_the_tool_says(
+    said: str, wanted: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(__file__=str(tmp_path / "triton.py")))  # type: ignore[arg-type]
+    assert ranking.resources(b"cubin") == (32, 0)  # there is no tool
+    tool = tmp_path / "backends" / "nvidia" / "bin" / "cuobjdump"
+    tool.parent.mkdir(parents=True)
+    tool.write_text(f'#!/bin/sh\ntest "$1" = -res-usage && grep -q cubin "$2" && echo "{said}"\n')
+    tool.chmod(0o755)
+    assert ranking.resources(b"cubin") == wanted
 
 
 @pytest.mark.parametrize(("count", "known"), [(0, 1), (1, 1), (2, 2), (3, 2), (7, 4), (8, 8), (100, 8)])
