@@ -44,7 +44,10 @@ TESTS = {
         "tests/planning/test_search_by_hand.py tests/planning/test_looks_by_hand.py tests/planning -m 'not slow'"
     ),
     "models": "tests/models/test_written_down.py tests/models",
-    "simulate": "tests/simulate -m 'not slow'",
+    "simulate": (
+        "tests/simulate/test_simulation_by_hand.py tests/simulate/test_figures_by_hand.py "
+        "tests/simulate/test_steps_by_hand.py tests/simulate -m 'not slow'"
+    ),
     "tune": (  # the quick ones first; those with Triton read and choose kernels of users
         "tests/tune/test_source_by_hand.py tests/tune/test_counts_by_hand.py tests/tune/test_model_by_hand.py "
         "tests/tune/test_launches_by_hand.py tests/tune tests/with_triton -m 'not slow'"
