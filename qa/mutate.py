@@ -48,9 +48,11 @@ TESTS = {
         "tests/simulate/test_simulation_by_hand.py tests/simulate/test_figures_by_hand.py "
         "tests/simulate/test_steps_by_hand.py tests/simulate -m 'not slow'"
     ),
-    "tune": (  # the quick ones first; those with Triton read and choose kernels of users
+    "tune": (  # the quick ones first; with Triton those that read and choose kernels of users, not our own kernels' sums
         "tests/tune/test_source_by_hand.py tests/tune/test_counts_by_hand.py tests/tune/test_model_by_hand.py "
-        "tests/tune/test_launches_by_hand.py tests/tune tests/with_triton -m 'not slow'"
+        "tests/tune/test_launches_by_hand.py tests/tune tests/with_triton -m 'not slow' "
+        "--ignore tests/with_triton/test_operands.py --ignore tests/with_triton/test_moe_layer.py "
+        "--ignore tests/with_triton/test_random_shapes.py"
     ),
 }
 LEFT_OUT = (  # in SQL: operators, by the name that cosmic-ray gives them

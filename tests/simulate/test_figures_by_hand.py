@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pipewave.errors import BadInput, DoesNotFit
-from pipewave.simulate.arrival_files import _in_order, _rescaled
+from pipewave.simulate.arrival_files import _in_order, _rescaled, _turns
 from pipewave.simulate.engine_step import Step
 from pipewave.simulate.interval import Uncertainty
 from pipewave.simulate.kv_budget import KvBudget, beside
@@ -29,6 +29,7 @@ from pipewave.simulate.report import (
     summary,
 )
 from pipewave.simulate.server import _shared
+from pipewave.simulate.setup import Pace, Setup
 from pipewave.simulate.simulation import Record, StepLog
 from pipewave.simulate.static_batch import sample
 from pipewave.simulate.step_grids import (
@@ -48,6 +49,7 @@ from pipewave.simulate.step_grids import (
 from pipewave.simulate.step_table import _half
 from pipewave.simulate.traffic import Traffic, lengths, synthetic, usual_count
 from pipewave.software.engine_parts import EVERY_BLOCK
+from pipewave.software.front import Front
 from pipewave.step.memory import Budget
 
 
@@ -287,3 +289,19 @@ def test_what_is_open_adds_up_as_variances_do() -> None:
     assert Uncertainty(0.3, "vllm", version_given=False).half("tpot_ms") > alone
     assert Uncertainty(0.3, "vllm", version_given=True, ranks=True).half("tpot_ms") > alone
     assert f"kernels ± {100 * math.expm1(0.3):.0f} %" in known.note()
+
+
+def test_a_conversation_is_as_many_turns_as_it_has_answers() -> None:
+    said = [{"from": "gpt", "value": "hello"}, {"from": "human", "value": "x" * 9}, {"from": "gpt", "value": "y" * 4},
+            {"from": "human", "value": ""}, {"from": "assistant", "value": "z" * 5}]  # fmt: skip
+    found = [(row["conversations.turn"], row["conversations.prompt_tokens"], row["conversations.answer_tokens"])
+             for row in _turns("one", said)]  # fmt: skip
+    assert found == [(0, 2 + 3, 1), (1, 2 + 3 + 1 + 1, 2)]
+
+
+def test_a_front_end_shares_messages_and_takes_its_machines_pace() -> None:
+    front = Front(request_us=100.0, token_us=10.0, transit_us=50.0, stream_us=4.0, copied_us=3.0, variation=0.0)
+    setup = Setup(front=front, pace=Pace(frontend=2.0), message_tokens=2, stream_interval=4)
+    found = setup.streaming(2000.0)
+    assert (setup.together, found.request_us, found.token_us, found.transit_us) == (4, 200, 20, 100)
+    assert found.stream_us == pytest.approx((4 + 3 * 2) / 4)

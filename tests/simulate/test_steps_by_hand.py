@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -10,15 +11,19 @@ import numpy as np
 import pytest
 
 from pipewave.simulate import pools as pooled
+from pipewave.simulate import step_table
 from pipewave.simulate.engine_step import Step
+from pipewave.simulate.estimate import _energy
 from pipewave.simulate.kv_budget import KvBudget
 from pipewave.simulate.latency_breakdown import _batch, _drafting, _spread, _waited
 from pipewave.simulate.policies import SglangPolicy, VllmPolicy
 from pipewave.simulate.pools import Pools, Side, side_of
+from pipewave.simulate.replay import _summary, workload
 from pipewave.simulate.setup import AS_PREDICTED, Pace, Setup
 from pipewave.simulate.static_batch import Schedule, StaticBatch, Timeline, first_steps
 from pipewave.simulate.step_grids import Axes, GridSums, Sizes
 from pipewave.simulate.step_table import StepTable
+from pipewave.simulate.traffic import Traffic
 
 
 def table(overlap: Any = None, exchange: str = "") -> StepTable:
@@ -32,12 +37,16 @@ def table(overlap: Any = None, exchange: str = "") -> StepTable:
     made.axes, made.verify, made.two_batch, made.most_requests = axes, 1, overlap, 16
     made.time = GridSums(axes, [rows, 0.0 * np.array(axes.heads), decode, prompt, 10 * rows, 100 * rows])
     made.heat, made.owns, made.factor, made.prompt_us, made.pace = made.time, {}, 1e-6, 0.0, AS_PREDICTED
+    made.decoders, made.joules = {}, made.time
     made.engine = SimpleNamespace(
+        scheduler=SimpleNamespace(overlaps=True),
         graphs=SimpleNamespace(graph_limit=8, padded=lambda count: 8, piecewise_limit=30),
         expert_parallel=SimpleNamespace(masks_padding=bool(exchange), exchange=exchange),
     )  # type: ignore[assignment]
     made.graph, made.pieces, made.eager = (
-        SimpleNamespace(step_us=lambda kernels, heat, requests, more=more: kernels + 7 * requests + more)
+        SimpleNamespace(
+            step_us=lambda kernels, heat, requests, more=more: kernels + 7 * requests + more, after_us=more / 4
+        )
         for more in (0, 1000, 5000)
     )  # type: ignore[assignment]
     return made
@@ -91,6 +100,33 @@ def test_a_pace_is_of_kernels_with_prompts_or_without() -> None:
     made.pace = Pace(decode=2.0, prompt=3.0)
     assert made.group_seconds(TWO) == pytest.approx(1e-6 * (2 * 1144 + 28))
     assert made.group_seconds([(2, 64, ()), (0, 0, [(24, 0)])]) == pytest.approx(1e-6 * (3 * 25_454 + 1014))
+
+
+def test_a_step_of_one_engine_adds_up() -> None:
+    made = table()
+    assert made.seconds(2, 64, ()) == pytest.approx(1e-6 * (8 + 64 + 14))
+    assert made.seconds(2, 96, ()) == pytest.approx(1e-6 * (8 + 96 + 14))  # 48 tokens each, between two points
+    assert made.seconds(9, 288, ()) == pytest.approx(1e-6 * (9 + 288 + 63 + 1000))  # beyond the largest graph
+    mixed = 26 + 64 + 24_000 + 21 + 1000
+    assert made.seconds(2, 64, [(24, 0)]) == pytest.approx(1e-6 * mixed)
+    assert made.encoding(50.0).seconds(2, 64, [(24, 0)]) == pytest.approx(1e-6 * (mixed + 50))
+    assert made.encoding(50.0).seconds(2, 64, [(24, 9)]) == pytest.approx(1e-6 * mixed)  # encoded with its first piece
+    assert (made.hidden_s(2, [(24, 0)]), made.hidden_s(2, [(29, 0)])) == (pytest.approx(250e-6), 0)
+    made.engine.scheduler.overlaps = False  # type: ignore[misc]
+    assert made.hidden_s(2, [(24, 0)]) == 0
+
+
+def test_watts_of_a_step_count_what_its_boards_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, parallel = table(), SimpleNamespace(group=2)
+    made.runner = SimpleNamespace(gpu=None, deployment=SimpleNamespace(parallel=parallel))  # type: ignore[assignment]
+    board = SimpleNamespace(step_w=lambda joules, spins_s, seconds: (joules + 1e4 * spins_s) / seconds)
+    monkeypatch.setattr(step_table, "board_of", lambda _: board)
+    assert made.watts(0.5, 2, 64, (), 1) == pytest.approx((72 + 1e4 * (0.5 - 72e-6)) / 0.5)
+    # Of two ranks, the fuller one with half of what they hold, experts and exchange.
+    assert made.watts(0.5, 3, 128, (), 2) == pytest.approx((952 + 1e4 * (0.5 - 952e-6)) / 0.5)
+    assert made.watts(1e-5, 2, 64, (), 1) == pytest.approx(72e5)
+    parallel.group = 1
+    assert made.watts(0.5, 2, 64, (), 1) == pytest.approx(144)
 
 
 class Runner:
@@ -214,3 +250,40 @@ def test_parts_of_a_time_go_by_steps_that_last() -> None:
         steps=[(0, steps[0])], first_made_s=np.array([4.0, 5.0]), reached_s=np.array([-1.0, 2.0])
     )
     assert _waited(record, 2).tolist() == [1, 3]
+
+
+def test_a_replay_sums_prompts_and_takes_the_mean_of_decode_steps() -> None:
+    us = np.array([100.0, 20.0, 30.0])
+    steps: Any = SimpleNamespace(total_us=us, low_us=0.5 * us, high_us=2.0 * us, families={"kernel": 0.75 * us},
+                                 gaps={"gap": 0.25 * us}, basis={"measured": np.array([1.0, 0.0, 0.5])})  # fmt: skip
+    work: Any = SimpleNamespace(phases=("prefill", "decode", "decode"), batches=(1, 2, 3))
+    found = _summary(work, steps, "H200", "vllm")
+    assert (found.iterations, found.prefill_ms, found.decode_ms_mean) == (3, 0.1, pytest.approx(0.025))
+    assert (found.total_ms, found.total_ms_low, found.total_ms_high) == pytest.approx((0.15, 0.075, 0.3))
+    assert found.decode_ms_mean_high == pytest.approx(0.05) and found.basis == {"measured": pytest.approx(115 / 150)}
+    assert found.breakdown["prefill_ms"] == pytest.approx({"kernel": 0.075, "gap": 0.025})
+    assert found.breakdown["decode_ms"] == pytest.approx({"kernel": 0.0375, "gap": 0.0125})
+
+
+def test_a_workload_decodes_until_each_request_is_done() -> None:
+    made = workload("Qwen2.5-14B", Traffic(np.zeros(3), np.array([30, 40, 50]), np.array([3, 1, 2])))
+    assert [made[name] for name in ("tp_size", "pp_size", "ep_size")] == [1, 1, 1]
+    assert made["iterations"] == [
+        {"iteration": 1, "phase": "prefill", "batch_size": 3, "q_lengths": [30, 40, 50], "kv_lengths": [30, 40, 50],
+         "num_tokens": 120},
+        {"iteration": 2, "phase": "decode", "batch_size": 2, "q_lengths": [1, 1], "kv_lengths": [31, 51], "num_tokens": 2},
+        {"iteration": 3, "phase": "decode", "batch_size": 1, "q_lengths": [1], "kv_lengths": [32], "num_tokens": 1},
+    ]  # fmt: skip
+    assert made["model_params"] == {
+        "hidden_size": 5120, "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128,
+        "intermediate_size": 13824, "vocab_size": 152064, "num_hidden_layers": 48}  # fmt: skip
+
+
+def test_joules_of_a_batch_before_and_after_its_first_tokens() -> None:
+    board: Any = SimpleNamespace(ends=lambda watts: (watts, watts), spread=math.log(2))
+    found = _energy({"prefill_ms": 100.0, "e2e_ms": 500.0}, (400.0, 200.0), 2, 100, board, 0.0)
+    assert (found["prefill_energy_j"], found["decode_energy_j"], found["power_w"]) == pytest.approx((80, 160, 240))
+    assert found["energy_j_per_output_token"] == pytest.approx(2.4)
+    assert (found["prefill_energy_j_low"], found["decode_energy_j_high"]) == pytest.approx((40, 320))
+    none = _energy({"prefill_ms": 100.0, "e2e_ms": 100.0}, (400.0, 200.0), 2, 0, board, 0.0)
+    assert (none["prefill_energy_j_high"], none["decode_energy_j"], none["power_w"]) == pytest.approx((80, 0, 400))
