@@ -48,7 +48,7 @@ TESTS = {
         "tests/simulate/test_simulation_by_hand.py tests/simulate/test_figures_by_hand.py "
         "tests/simulate/test_steps_by_hand.py tests/simulate -m 'not slow'"
     ),
-    "tune": (  # the quick ones first; with Triton those that read and choose kernels of users, not our own kernels' sums
+    "tune": (  # the quick ones first; with Triton those that read and choose kernels of users
         "tests/tune/test_source_by_hand.py tests/tune/test_counts_by_hand.py tests/tune/test_model_by_hand.py "
         "tests/tune/test_launches_by_hand.py tests/tune tests/with_triton -m 'not slow' "
         "--ignore tests/with_triton/test_operands.py --ignore tests/with_triton/test_moe_layer.py "
