@@ -78,10 +78,8 @@ class Emitted:
         return self.names[node]
 
     def _operation(self, kind: str, sides: Sequence[str]) -> str:
-        if kind in CALLED:
-            return f"{kind}({', '.join(sides)})"
-        text = f"({sides[0]} {kind} {sides[1]})"  # numpy neither negates nor adds up what is true or false
-        return f"(0 + {text})" if kind in COMPARED else text
+        text = f"{kind}({', '.join(sides)})" if kind in CALLED else f"({sides[0]} {kind} {sides[-1]})"
+        return f"(0 + {text})" if kind in COMPARED else text  # numpy neither negates nor adds up what is true
 
     def _literal(self, number: Any) -> str:
         """Text of a number that is known."""

@@ -196,7 +196,7 @@ def formula(
     out from the others, as `triton.heuristics` has it. BadInput where the source cannot be read.
     """
     trace = Trace()
-    numbers = {name: trace.symbol(name, value) for name, value in inputs_of(grid, named, constants).items()}
+    numbers: Inputs = {name: trace.symbol(name, value) for name, value in inputs_of(grid, named, constants).items()}
     given = {name: numbers.get(name, value) for name, value in named.items()} | dict(config)
     given |= {name: _worked_out(of, given) for name, of in heuristics.items()}
     if callable(grid):
@@ -204,8 +204,7 @@ def formula(
         size = tuple(found) if isinstance(found, tuple | list) else (found,)
     else:
         size = tuple(numbers[name] for name in enclosed(grid))
-    sizes: Mapping[str, Any] = numbers
-    tensors = {name: Tensor(sizes.get(NUMEL + name, each.elements), each.element_bytes)
+    tensors = {name: Tensor(numbers.get(NUMEL + name, each.elements), each.element_bytes)
                for name, value in named.items() if (each := tensor_of(value)) is not None}  # fmt: skip
     outputs, loops, unknown = _read(kernel, given, tensors, size, trace)
     if trips is not None:

@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 Terms = tuple[tuple[int, Any], ...]  # (node, coefficient), by node
-SYMBOLS = {"+": operator.add, "*": operator.mul, "//": operator.floordiv, "/": operator.truediv, "%": operator.mod,
+SYMBOLS = {"//": operator.floordiv, "/": operator.truediv, "%": operator.mod,
            "**": operator.pow, "<<": operator.lshift, ">>": operator.rshift, "&": operator.and_, "|": operator.or_,
            "^": operator.xor, "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne}  # fmt: skip
 DIGITS = 12  # of a coefficient: a third and two thirds make one
@@ -64,8 +64,6 @@ class Traced:
         self.trace, self.terms, self.const, self.value = trace, terms, const, value
 
     def _sum(self, other: Any, sign: int = 1) -> Any:
-        if not _known(other):
-            return NotImplemented
         found = dict(self.terms)
         for node, by in other.terms if isinstance(other, Traced) else ():
             found[node] = _rounded(found.get(node, 0) + sign * by)
