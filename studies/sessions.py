@@ -32,6 +32,7 @@ from pipewave.software.front import INSIDE
 
 MEASURED = Path(__file__).resolve().parents[1] / "data" / "measured" / "h200" / "sessions"
 RESULTS = Path(__file__).parent / "results" / "sessions.json"
+NEAR = (0.995, 0.996, 0.997, 0.998, 0.999, 1.001, 1.002, 1.003, 1.004, 1.005)  # factors of all steps
 COLUMNS = ("session", "turn", "arrival_time", "think_s", "prompt_tokens", "output_tokens", "shared_prefix")
 Run = dict[str, Any]
 
@@ -96,6 +97,13 @@ def predicted(run: Run) -> Figures:
     return _figures(*times, requests.output_len, found_share(record, requests), joules)
 
 
+def hits_near(run: Run) -> tuple[float, float]:
+    """Least and most of the hit share where all steps take up to half a percent less or more: a cliff shows."""
+    ready, requests = served(run)
+    hits = [found_share(ready.run(scale=one), requests) for one in NEAR]
+    return round(min(hits), 4), round(max(hits), 4)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Print measured and predicted figures of each load; write them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -114,6 +122,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(
                 f"{name:30} {field:24} {b:10.3f} {a:10.3f} {100 * off:+7.2f} {'points' if a is ours.hit_share else '%'}"
             )
+        least, most = found[name]["hit_share"]["near"] = hits_near(run)
+        print(f"{name:30} {'hits of steps ± 0.5 %':24} {least:10.3f} {most:10.3f}")
     whole.write(given.out, (json.dumps(found, indent=1) + "\n").encode())
     return 0
 

@@ -39,7 +39,6 @@ from pipewave.simulate.step_grids import (
     Sizes,
     _prompt_shares,
     at_every_count,
-    between,
     fresh,
     reader,
     shares,
@@ -204,7 +203,7 @@ def test_tables_are_shared_between_sizes_of_one_power_of_two() -> None:
 def test_grids_are_read_between_their_points() -> None:
     assert upto(10, (1, 4, 8, 16)) == [1, 4, 8, 10] and spaced(((1, 4, 1), (4, 20, 4)), 13) == [1, 2, 3, 4, 8, 12, 13]
     grid, values = (2.0, 4.0, 8.0), (10.0, 20.0, 60.0)
-    assert [between(grid, values, at) for at in (1, 2, 3, 6, 8, 12)] == [10, 10, 15, 40, 60, 100]
+    assert [reader(grid, values).at(at) for at in (1, 2, 3, 6, 8, 12)] == [10, 10, 15, 40, 60, 100]
     read = reader(grid, values)
     assert [read.at(at) for at in (1, 3, 6, 12)] == [10, 15, 40, 100] == read.each(np.array([1.0, 3, 6, 12])).tolist()
     assert shares(grid, 5.0) == ((1, 0.75), (2, 0.25)) and shares((3.0,), 9.0) == ((0, 1.0),)

@@ -13,7 +13,6 @@ from pipewave.simulate.step_grids import (
     ROW_SPANS,
     at_every_count,
     at_every_number,
-    between,
     reader,
     shares,
     spaced,
@@ -25,7 +24,7 @@ values = st.lists(st.floats(0, 1e6), min_size=len(GRID), max_size=len(GRID))
 
 @given(values, st.floats(0, 1024))
 def test_all_ways_of_reading_say_the_same(first: list[float], at: float) -> None:
-    once = between(GRID, first, at)
+    once = sum(share * first[index] for index, share in shares(GRID, at))  # as steps with prompts are read
     often = reader(GRID, first)
     assert often.at(at) == often.each(np.array([at]))[0] == pytest.approx(once, rel=1e-9, abs=1e-6)
     if at <= GRID[-1]:
@@ -33,8 +32,8 @@ def test_all_ways_of_reading_say_the_same(first: list[float], at: float) -> None
 
 
 def test_beyond_the_grid_the_last_segment_goes_on_and_one_point_holds_everywhere() -> None:
-    assert between(GRID, [0.0, 0.0, 64.0, 256.0], 512.0) == pytest.approx(512.0)
-    assert between([7.0], [3.0], 99.0) == reader([7.0], [3.0]).at(99.0) == 3.0
+    assert reader(GRID, [0.0, 0.0, 64.0, 256.0]).at(512.0) == pytest.approx(512.0)
+    assert reader([7.0], [3.0]).at(99.0) == 3.0
     assert shares([1, 4, 9], 4) == ((1, 1.0),)
     assert shares([1, 4, 9], 14) == ((1, -1.0), (2, 2.0))
     assert shares([5], 99) == shares([5, 6], 3) == ((0, 1.0),)

@@ -16,15 +16,17 @@ from pipewave.export.runs import write_perfetto
 from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
+from pipewave.published.answers import deploy
+from pipewave.published.unstated import Stated
 from pipewave.simulate.arrival_files import read_trace
 from pipewave.simulate.pools import Pools, Side
 from pipewave.simulate.replay import read_workload, replay, workload
 from pipewave.simulate.report import limits_of
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
-from pipewave.simulate.step_grids import Sizes
+from pipewave.simulate.step_grids import Axes, Sizes
 from pipewave.simulate.step_table import StepTable
-from pipewave.simulate.traffic import synthetic
+from pipewave.simulate.traffic import SPREAD, synthetic
 from pipewave.step import Runner, find_engine
 from tests.simulate.serving import serve
 
@@ -180,6 +182,41 @@ def test_the_table_is_close_to_the_steps_it_stands_for(model: str, engine: str, 
     error = 1e6 * np.array(read) / runner.steps(batches).total_us - 1
     assert np.abs(error).mean() < 0.05
     assert table.scaled(2.0).seconds(4, 400, []) == pytest.approx(2 * table.seconds(4, 400, []))
+
+
+def test_steps_of_requests_of_different_lengths_are_read_as_such() -> None:
+    """Equal caches fill the waves of split decode attention at some numbers of requests: 5, 8, 12 to 16."""
+    runner = Runner.of(Deployment(load("Llama-3.1-8B")), find("H200"), find_engine("vllm"))
+    even, uneven = (StepTable(runner, Sizes(4096, 64, 16384, spread=one)) for one in (0.0, SPREAD))
+    rng = np.random.default_rng(1)
+    batches, read = [], []
+    for _ in range(60):
+        held = rng.uniform(3500, 12000, int(rng.integers(4, 33))).astype(int).tolist()
+        batches.append(runner.batch([1] * len(held), held))
+        read.append([table.seconds(len(held), sum(held), []) for table in (even, uneven)])
+    error = 1e6 * np.array(read) / runner.steps(batches).total_us[:, None] - 1
+    assert error[:, 0].mean() < -0.03 and abs(error[:, 1].mean()) < 0.01
+    assert even.seconds(3, 2048 * 3, []) == pytest.approx(
+        1e-6 * runner.steps([runner.batch([1] * 3, [2048] * 3)]).total_us[0]
+    )
+
+
+def test_cache_lengths_spread_where_requests_differ_widely(tmp_path: Path) -> None:
+    assert synthetic(50, input_len=1000, output_len=100, rate=4.0).spread == 0.0
+    assert synthetic(50, input_len=1000, output_len=100, rate=4.0, spread=0.111).spread == 0.0  # as published runs are
+    path = tmp_path / "arrivals.csv"
+    path.write_text("arrival_time,prompt_tokens,output_tokens\n" + "".join(f"{i},{300 * i + 64},9\n" for i in range(9)))
+    ready = deploy(Stated(load("Llama-3.1-8B"), "H200", Setup(), "vllm"), read_trace(path))
+    assert ready.engines.decode.table.axes.spread == SPREAD
+
+
+def test_lengths_of_a_table_lie_about_their_mean() -> None:
+    even, uneven = (Axes.of(Sizes(4096, 64, 16384, spread=one)) for one in (0.0, SPREAD))
+    runner = Runner.of(Deployment(load("Llama-3.1-8B")), find("H200"), find_engine("vllm"))
+    for plain, wide in zip(even.batches(runner)[2][1], uneven.batches(runner)[2][1], strict=True):
+        assert len(plain.kv_lens) == len(wide.kv_lens) and len(set(plain.kv_lens)) == 1
+        assert np.mean(wide.kv_lens) == pytest.approx(plain.kv_lens[0], abs=1.0)
+        assert max(wide.kv_lens) <= (1 + SPREAD) * plain.kv_lens[0]
 
 
 def served(rate: float | None = 4.0, **setup: int) -> Server:

@@ -150,6 +150,9 @@ class Verifying:
     def group_seconds(self, ranks: Any) -> float:
         return max(self.seconds(*rank) for rank in ranks)
 
+    def hidden_s(self, decoding: int, pieces: Any) -> float:
+        return 0.5 * len(pieces)
+
     def watts(self, seconds: float, *_: Any) -> float:
         return seconds
 
@@ -164,7 +167,7 @@ def test_a_drafted_step_is_spread_over_its_tokens_and_prompts_cost_what_they_add
     assert made.group_seconds([(0, 0, [(7, 0)]), (0, 0, ())]) == 7
     assert made.watts(9.0, 3, 90, (), 1) == 24  # the verification alone
     assert made.watts(9.0, 4, 90, [(7, 0)], 2) == pytest.approx(9 + 0.6 * 20 - 4)  # two requests a rank
-    assert made.watts(9.0, 0, 0, [(7, 0)], 2) == 9
+    assert made.watts(9.0, 0, 0, [(7, 0)], 2) == 9 and made.hidden_s(3, [(7, 0)]) == 0.5
     plain = SimpleNamespace(seconds=lambda decoding, *_: 3.0 * decoding + 2.5, most_requests=9)
     assert pays_until(plain, made, 10) == 2  # 4 n against 3 n + 2.5
     assert pays_until(SimpleNamespace(seconds=lambda n, *_: n, most_requests=9), made, 10) == 0  # type: ignore[arg-type]

@@ -112,6 +112,7 @@ class Served:
 def deploy(stated: Stated, traffic: Traffic) -> Deployed:
     """A deployment for such requests, what it leaves unsaid filled. Raises what a deployment that cannot be raises."""
     setup, notes, guessed = fill(stated, traffic)
+    setup = replace(setup, spread=traffic.spread)
     model, gpu, group = stated.model, stated.gpu, stated.setup.tp
     if guessed:
         known = launched(model, gpu, setup, stated.named[1] or "", group, traffic)

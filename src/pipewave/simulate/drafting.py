@@ -19,7 +19,7 @@ from pipewave.models.shard import kv_bytes_per_token, weight_bytes
 from pipewave.models.spec import ModelSpec
 from pipewave.simulate.kv_budget import beside
 from pipewave.simulate.speculative import Speculative
-from pipewave.simulate.step_grids import Axes, Pieces, RankBatch, Reader, Sizes, at_every_count, between, reader, upto
+from pipewave.simulate.step_grids import Axes, Pieces, RankBatch, Reader, Sizes, at_every_count, reader, upto
 from pipewave.simulate.step_table import StepTable
 from pipewave.step import Runner
 from pipewave.step.memory import GIB, Budget
@@ -39,13 +39,13 @@ class Drafter:
         model, axes = draft_model(runner.deployment.model, how), Axes.of(sizes)
         self.caches: Sequence[float] = axes.caches
         self.counts: Sequence[int] = axes.counts if sizes.prompt else upto(sizes.requests, COUNTS)
-        self.table: list[list[float]] = []  # by requests, then by cache
+        self.table: list[Reader] = []  # by requests: seconds by mean cache
         if model is not None:
             parallel = replace(runner.deployment.parallel, pp=1)
             parts = replace(runner, deployment=replace(runner.deployment, model=model, parallel=parallel))
             self.table = self._predict(parts, how)
 
-    def _predict(self, runner: Runner, how: Speculative) -> list[list[float]]:
+    def _predict(self, runner: Runner, how: Speculative) -> list[Reader]:
         points = [(n, int(c)) for n in self.counts for c in self.caches]
         verified = how.verified
         first = [Batch((verified,) * n, (c + verified,) * n, verify=verified) for n, c in points]
@@ -53,13 +53,14 @@ class Drafter:
         priced = runner.price([runner.deployment.kernels(batch) for batch in (*first, *later)])
         us = priced.us + priced.nodes * runner.engine.host.graph_gap_us
         size = len(points)
-        return at_every_count(self.counts, self.caches, 1e-6 * (us[:size] + (how.tokens - 1) * us[size:]))
+        rows = at_every_count(self.counts, self.caches, 1e-6 * (us[:size] + (how.tokens - 1) * us[size:]))
+        return [reader(self.caches, row) for row in rows]
 
     def seconds(self, decoding: int, cached: float) -> float:
         """Of drafting for so many requests that hold `cached` tokens together."""
         if not (decoding and self.table):
             return 0.0
-        return between(self.caches, self.table[min(decoding, self.counts[-1])], cached / decoding)
+        return self.table[min(decoding, self.counts[-1])].at(cached / decoding)
 
 
 class Drafted:
@@ -68,6 +69,7 @@ class Drafted:
     def __init__(self, verifying: StepTable, drafts: Drafter, mean: float) -> None:
         self.verifying, self.drafts, self.mean = verifying, drafts, mean
         self.decoders: dict[int, Reader] = {}
+        self.hidden_s = verifying.hidden_s  # as of steps without drafts
 
     def seconds(self, decoding: int, cached: int, pieces: Pieces) -> float:
         """Of a token of `decoding` requests that hold `cached` tokens together, beside prompt pieces."""
@@ -78,10 +80,6 @@ class Drafted:
             return alone / self.mean
         both = self.verifying.seconds(decoding, cached, pieces) + self._draft_s(decoding, cached)
         return both - alone + alone / self.mean
-
-    def hidden_s(self, decoding: int, pieces: Pieces) -> float:
-        """As of steps without drafts."""
-        return self.verifying.hidden_s(decoding, pieces)
 
     def decoder(self, decoding: int) -> Reader:
         """Of a token of so many requests that decode while nothing else runs, by the tokens they hold together."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -95,13 +94,9 @@ def _width(part: str, metric: str) -> float:
 
 def server_of(engine: Engine) -> str:
     """Whose server it is: an engine's, or that of its generation before today's, of which less is known."""
-    return _server_of(engine.name, engine.version)
-
-
-@cache
-def _server_of(name: str, version: str) -> str:
-    older = packaged.shared(FILE)["older"].get(name)
-    return _old(name) if older and version_of(version) < version_of(older["before"]) else name
+    older = packaged.shared(FILE)["older"].get(engine.name)
+    before = older and version_of(engine.version) < version_of(older["before"])
+    return _old(engine.name) if before else engine.name
 
 
 def _old(name: str) -> str:

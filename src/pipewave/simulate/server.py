@@ -96,7 +96,7 @@ def worked_out(
     kv = offloaded(kv_budget(runner, memory, longest), runner, setup.kv_offload_gib)
     policy = policy_of(runner.engine, setup, kv)
     plain = Runner.of(runner.deployment, runner.gpu, find_engine(setup.engine).what_if(**setup.kernels()))
-    sizes = _shared(policy.max_batched_tokens, policy.max_requests, longest, prompt)
+    sizes = _shared(policy.max_batched_tokens, policy.max_requests, longest, prompt)._replace(spread=setup.spread)
     table = _table(plain, sizes, calibrated).under(setup.hosted(runner.engine), setup.pace)
     if setup.images:
         table = table.encoding(float(plain.price([plain.deployment.images(setup.images)]).us[0]))

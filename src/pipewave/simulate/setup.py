@@ -79,6 +79,7 @@ class Setup:
     lora: Lora | None = None
     kv_offload_gib: float = 0.0  # host memory a GPU for idle blocks of prompts
     prefix_cache: bool | None = None  # prefixes of prompts are cached
+    spread: float = 0.0  # of cache lengths in a step about their mean (`Traffic.spread`)
     version_assumed: bool = False  # nobody named the engine's version
 
     def __post_init__(self) -> None:

@@ -66,11 +66,6 @@ def shares(grid: Points, at: float) -> Shares:
     return ((high - 1, 1.0 - part), (high, part)) if part else ((high - 1, 1.0),)
 
 
-def between(grid: Points, values: Points, at: float) -> float:
-    """The value read once."""
-    return sum(share * values[index] for index, share in shares(grid, at))
-
-
 class Reader(NamedTuple):
     """A quantity on a grid that is read often: the inner loop of a simulation calls little else."""
 
@@ -79,7 +74,7 @@ class Reader(NamedTuple):
 
 
 def reader(grid: Points, values: Points) -> Reader:
-    """The same as `between`, to be read often."""
+    """Reads values at points of a grid."""
     slopes = [(high - low) / (b - a) for a, b, low, high in zip(grid, grid[1:], values, values[1:], strict=False)]
     first, last = grid[0], len(slopes) - 1
     grids, levels, rises = np.array(grid), np.array(values), np.array([*slopes, 0.0])
@@ -105,6 +100,7 @@ class Sizes(NamedTuple):
     requests: int  # that run at once, at most
     longest: int  # tokens of a request
     prompt: int = 0  # tokens of prompts about which a tenth of the points are enough; 0: all points, for any prompts
+    spread: float = 0.0  # of cache lengths in a step: they lie within so large a share of their mean from it
 
 
 class Place(NamedTuple):
@@ -129,13 +125,14 @@ class Axes:
     prefixes: tuple[int, ...]  # tokens before it
     prompts: Sequence[tuple[int, int, int]]  # pieces, tokens of each, tokens before each
     verify: int = 1  # tokens that a decoding request brings
+    spread: float = 0.0  # of cache lengths, as of sizes
     # Tokens of the prompt beside which decodes are priced again; 0: they have a kernel of their own.
     mixed_prompt: int = 0
 
     @classmethod
     def of(cls, sizes: Sizes, *, verify: int = 1, mixed: bool = False) -> Axes:
         """Grids for steps of these sizes; `mixed`: decodes are priced beside a prompt as well."""
-        budget, requests, longest, prompt = sizes
+        budget, requests, longest, prompt, spread = sizes
         most, heads = max(budget, requests) if verify == 1 else budget + requests * verify, requests * verify
         caches: Sequence[float] = [c for c in CACHE_GRID if c < 2 * longest] or CACHE_GRID[:1]
         chunks, prefixes = upto(budget, POWERS[4:]), [p for p in PREFIXES if p < longest] or [0]
@@ -147,7 +144,7 @@ class Axes:
             points = upto(most, POWERS), upto(heads, (1, 64, 256)), upto(requests, (1, 8, *POWERS[5:11]))
         pieces = PIECES[:1] if prompt else PIECES
         prompts = [(k, q, p) for k in pieces for q in chunks for p in prefixes if k * q <= 2 * budget]
-        return cls(*points, caches, tuple(chunks), tuple(prefixes), prompts, verify, budget if mixed else 0)
+        return cls(*points, caches, tuple(chunks), tuple(prefixes), prompts, verify, spread, budget if mixed else 0)
 
     def batches(self, runner: Runner) -> list[tuple[UsesOf, list[Batch]]]:
         """For each grid, which kernels and the batches that stand for its points.
@@ -157,8 +154,8 @@ class Axes:
         """
         model, alone = runner.deployment, runner.deployment.parallel.dp == 1
         rows, verify = [Batch((n,), (n,)) for n in self.rows], self.verify
-        grid = ((n, int(cache)) for n in self.counts for cache in self.caches)
-        decodes = [Batch((verify,) * n, (cache + verify - 1,) * n, verify=verify) for n, cache in grid]
+        grid = ((n, self._held(n, cache + verify - 1)) for n in self.counts for cache in self.caches)
+        decodes = [Batch((verify,) * n, held, verify=verify) for n, held in grid]
         group = [
             (_only(model.by_rows, lambda use: is_shared(use) and use.name not in MOVED), rows),
             (_only(model.by_rows, lambda use: use.name in MOVED), rows),
@@ -184,9 +181,15 @@ class Axes:
 
     def mixed(self) -> list[Batch]:
         """A prompt alone, and with every point of the decode grid before it in the same step."""
-        grid = [(count, int(cache)) for count in self.counts for cache in self.caches]
+        grid = [(count, self._held(count, cache)) for count in self.counts for cache in self.caches]
         alone = Batch((self.mixed_prompt,), (self.mixed_prompt,))
-        return [alone, *(Batch((1,) * n + alone.q_lens, (cache,) * n + alone.kv_lens) for n, cache in grid)]
+        return [alone, *(Batch((1,) * n + alone.q_lens, held + alone.kv_lens) for n, held in grid)]
+
+    def _held(self, count: int, mean: float) -> tuple[int, ...]:
+        """Cache lengths of so many requests, equally far apart: equal ones fill a GPU's waves as no others do."""
+        if not self.spread:
+            return (int(mean),) * count
+        return tuple([int(mean * (1.0 + self.spread * ((2 * i + 1) / count - 1.0))) for i in range(count)])
 
 
 @lru_cache(maxsize=1 << 14)

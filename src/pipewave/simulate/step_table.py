@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from typing import Any
 
 from pipewave.models.expert_parallel import DEEPEP
 from pipewave.models.kernels import Batch
@@ -72,26 +73,22 @@ class StepTable:
 
     def under(self, engine: Engine, pace: Pace = AS_PREDICTED) -> StepTable:
         """The same kernels under an engine with other limits or times, on GPUs of such a pace."""
-        other = self._copy()
-        other.engine, other.pace = engine, pace
+        other = self._copy(engine=engine, pace=pace)
         other.graph, other.pieces, other.eager = other._regimes()
         return other
 
     def encoding(self, prompt_us: float) -> StepTable:
         """The same where each prompt's first piece takes so many µs more: images to encode, its cache to send on."""
-        other = self._copy()
-        other.prompt_us = self.prompt_us + prompt_us
-        return other
+        return self._copy(prompt_us=self.prompt_us + prompt_us)
 
     def scaled(self, factor: float) -> StepTable:
         """The same table with every step `factor` times as long."""
-        other = self._copy()
-        other.factor = self.factor * factor
-        return other
+        return self._copy(factor=self.factor * factor)
 
-    def _copy(self) -> StepTable:
+    def _copy(self, **changes: Any) -> StepTable:
         other = copy(self)
-        other.decoders = {}
+        for name, value in {**changes, "decoders": {}}.items():
+            setattr(other, name, value)
         return other
 
     def decoder(self, decoding: int) -> Reader:

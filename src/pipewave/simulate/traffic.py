@@ -23,6 +23,7 @@ from pipewave.simulate.shared_tokens import SharedTokens
 Ints = NDArray[np.int64]
 MOST = 2_000_000  # requests of a run; the largest published ones have 161,300
 LONGEST = 1 << 24  # tokens of a prompt or an output
+WIDE, SPREAD = 0.2, 0.25  # deviation of lengths over their mean from which they differ widely; the spread then
 TURNS, REQUESTS = 10, 1000  # of a run where nothing says how many: for each in flight, or in all
 LENGTHS_FILE = Path(__file__).with_name("lengths.json")
 
@@ -101,6 +102,12 @@ class Traffic:
     def longest(self) -> int:
         """Most tokens any request ends with."""
         return int((self.input_len + self.output_len).max())
+
+    @property
+    def spread(self) -> float:
+        """How far cache lengths in a step lie from their mean, as a share of it: 0 for requests about as long."""
+        held = self.input_len + 0.5 * self.output_len
+        return SPREAD if held.std() > WIDE * held.mean() else 0.0
 
     @property
     def sent(self) -> float:

@@ -15,10 +15,8 @@ from pipewave.physics.cache import PROFILER_WARM
 from pipewave.physics.demand import Array
 from pipewave.software.rules import constant
 
-# Layers that a stack gives to another kernel than others of their type: some models', ungated, or shared ones.
-
 SHAPE = ("hidden", "inter", "topk", "experts")
-UNGATED = "ungated"
+UNGATED = "ungated"  # layers that a stack gives to another kernel than others of their type
 WHOLE, SHARED = "whole", "shared"  # whether a rank holds all experts or shares them with others
 
 
