@@ -1,10 +1,10 @@
 """`python -m qa.energy [kernels|steps|servers]`: how far watts and joules are from measured ones, beside the baselines.
 
 Kernels: steady rows of AIConfigurator in groups of shapes left out, a GPU left out, and our own loops (those of later
-days were never fitted), by a law fitted as `python -m train power` fits it. Steps: joules of steps inside vLLM 0.22.1
-that repeated for four seconds on an H200 (`lab.vllm_engine --points steady`), never fitted. Servers: published vLLM
-runs, each model left out on its GPU. Baselines: a board always at its cap, and one at its rated power; in servers also
-the mean of the other runs of the GPU.
+days were never fitted), by a law fitted as `python -m train power` fits it. Steps: joules of steps inside vLLM 0.22.1,
+or the version of their folder, that repeated for four seconds on an H200 (`lab.vllm_engine --points steady`), never
+fitted. Servers: published vLLM runs, each model left out on its GPU. Baselines: a board always at its cap, and one at
+its rated power; in servers also the mean of the other runs of the GPU.
 """
 
 from __future__ import annotations
@@ -81,14 +81,15 @@ def _own_line(name: str, rows: list[dict[str, Any]]) -> None:
 
 def steps() -> None:
     """Joules of steps inside an engine."""
-    for path in sorted(STEADY.glob("*.jsonl")):
-        runner = Runner.of(Deployment(load(path.stem), Parallel()), find("H200"), find_engine("vllm:0.22.1"))
+    for path in sorted(STEADY.rglob("*.jsonl")):
+        version = "0.22.1" if path.parent == STEADY else path.parent.name
+        runner = Runner.of(Deployment(load(path.stem), Parallel()), find("H200"), find_engine(f"vllm:{version}"))
         rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
         for phase in ("decode", "prefill"):
             some = [row for row in rows if row["phase"] == phase]
             found = [_joules(runner, row) for row in some]
             error = off(found, [row["joules"] for row in some])
-            print(f"steps of {path.stem}, {phase:24} {len(some):6} loads: joules {error:.1f} %")
+            print(f"steps of {path.stem}, vLLM {version}, {phase:12} {len(some):6} loads: joules {error:.1f} %")
 
 
 def _joules(runner: Runner, row: dict[str, Any]) -> float:

@@ -41,20 +41,21 @@ class Point:
     card: str = ""
 
 
-def points(folder: Path = FOLDER) -> list[Point]:
-    """Prefill and decode of whole models under CUDA graphs, as vLLM runs by default; a mixture of experts decodes with
-    experts drawn at random (`VLLM_MOE_ROUTING_SIMULATION_STRATEGY`), as its random weights would choose them alike.
+def points(version: str = "") -> list[Point]:
+    """Prefill and decode of whole models under CUDA graphs, as vLLM runs by default: 0.22.1 or the version that is
+    named. A mixture of experts decodes with experts drawn at random (`VLLM_MOE_ROUTING_SIMULATION_STRATEGY`), as its
+    random weights would choose them alike.
 
     Mixed rows are left out: vLLM schedules a step ahead, so the completion before a mixed step is late by part of it
     and the time between the two too short (512 prompt tokens beside 32 decodes in 3 ms).
     """
-    rows = (row for path in sorted((folder / "engine").glob("*.jsonl")) for row in _lines(path))
+    rows = (row for path in sorted((FOLDER / "engine" / version).glob("*.jsonl")) for row in _lines(path))
     return [point_of(row) for row in rows if runs_of(row)]
 
 
-def engines(folder: Path = FOLDER) -> list[dict[str, Any]]:
+def engines(version: str = "") -> list[dict[str, Any]]:
     """What each engine said of its memory when it started, whole models only."""
-    rows = (row for path in sorted((folder / "engine").glob("*.jsonl")) for row in _lines(path))
+    rows = (row for path in sorted((FOLDER / "engine" / version).glob("*.jsonl")) for row in _lines(path))
     return [row for row in rows if row["kind"] == "engine" and row["layers"] is None]
 
 
@@ -99,11 +100,11 @@ def _take(left: list[int], tokens: int) -> list[tuple[int, int]]:
 
 
 @cache
-def runner_of(model: str, tp: int) -> Runner:
-    """A measured deployment under the shipped engine constants; FlashInfer, which fuses norms into all-reduces, was not
-    installed where these runs were measured.
+def runner_of(model: str, tp: int, name: str = "vllm") -> Runner:
+    """A measured deployment under the shipped constants of an engine of that name. FlashInfer, which fuses norms into
+    all-reduces, was not installed where these runs were measured.
     """
-    engine = find_engine("vllm").what_if(fused_norm_mib=0.0)
+    engine = find_engine(name).what_if(fused_norm_mib=0.0)
     return Runner.of(Deployment(load(model), Parallel(tp)), find(GPU), engine)
 
 

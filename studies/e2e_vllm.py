@@ -1,9 +1,10 @@
 """Predicted and measured steps of vLLM 0.22.1 on an H200, with random weights: whole models held out.
 
     python -m studies.e2e_vllm [--rows] [--json FILE] [--baseline FILE]
+    python -m studies.e2e_vllm --version 0.26.0 [--rows]
 
 "held out": engine constants fitted to the other models (`train.step_fit`). `--baseline`: answers of AIConfigurator
-for the same points (`lab/e2e_aiconfigurator.py`).
+for the same points (`lab/e2e_aiconfigurator.py`). `--version`: another one, to which nothing was ever fitted.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -115,11 +117,15 @@ def main() -> None:
     parser.add_argument("--rows", action="store_true", help="print every point")
     parser.add_argument("--json", type=Path, help="write the evaluation here")
     parser.add_argument("--baseline", type=Path, help="answers of AIConfigurator")
+    parser.add_argument("--version", default="", help="steps inside this version")
     given = parser.parse_args()
-    chosen, shipped = points(), find_engine("vllm")
-    measured = measure_loads(chosen)
+    name = f"vllm:{given.version}".rstrip(":")
+    chosen, shipped = points(given.version), find_engine(name)
+    measured = measure_loads(chosen, partial(runner_of, name=name))
     real = np.array([point.measured_ms for point in chosen])
-    answers = {"shipped": measured.predict_ms(shipped), "held out": leave_one_model_out(measured, shipped)}
+    answers = {"shipped": measured.predict_ms(shipped)}
+    if not given.version:
+        answers["held out"] = leave_one_model_out(measured, shipped)
     errors = {name: 100 * (ms / real - 1) for name, ms in answers.items()}
     if given.baseline:
         errors["AIConfigurator 0.12"] = baseline_errors(chosen, given.baseline)
@@ -127,6 +133,8 @@ def main() -> None:
     print_scores(scores)
     if given.rows:
         print_rows(chosen, errors)
+    if given.version:
+        return
     families, kv = traced(), memory()
     print("\n| trace | family | real µs | predicted µs | error % |\n|---|---|---|---|---|")
     for row in families:
