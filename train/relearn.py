@@ -1,6 +1,6 @@
 """`python -m train relearn --net gemm`: a net that ships, trained on: new rows are learned, the rest is kept.
 
-Four terms go down together. Rows, half of them of software or tables that the net does not know, against their
+Four terms go down together. Rows, up to half of them of software or tables that the net does not know, against their
 measured times. Rows of known software, and drawn calls, against what the net said of them, also where GPU or software
 is hidden. And pairs of calls of which the second is more work, until it takes no less time (`train.drawn`). Held-out
 shapes are neither learned nor kept. `train/plans/relearn.json` holds the weights of the terms,
@@ -43,6 +43,7 @@ NEAR = 0.06  # pairs closer to being out of order than this make up most of a ba
 HIDDEN_SHARE = 0.1  # of the codes of half of the rows, as in training
 PART = 65_536  # calls answered at once
 FEWEST = 600  # steps of nets of few rows
+OFTEN = 8  # times as often as others is a row to be learned drawn: few ones would be learned by heart
 EARLY = 0.7  # of the way: a net that is tried beside the last one
 PREFERRED = 0.01  # by which another than the last net is to be better: the last is most in order
 LOSS = Loss("mape")
@@ -183,12 +184,13 @@ def terms(
 ) -> Iterator[tuple[Tensor, ...]]:
     """The terms of each step."""
     device, learned = rows.codes.device, torch.nonzero(rows.new)[:, 0].cpu()
-    half = plan.batch // 2
-    halves = [orders(len(rows.codes), min(half, len(rows.codes)))]
-    if len(learned):
-        halves.append(learned[some] for some in orders(len(learned), min(half, len(learned))))
+    half, many = plan.batch // 2, len(rows.codes)
+    new = min(half, len(learned), OFTEN * plan.batch * len(learned) // many)
+    parts_of_rows = [orders(many, min(plan.batch - new, many))]
+    if new:
+        parts_of_rows.append(learned[some] for some in orders(len(learned), new))
     pairs = _pairs(teacher, calls, half) if calls is not None else None
-    for parts in zip(*halves, strict=True):
+    for parts in zip(*parts_of_rows, strict=True):
         some = rows.at(torch.cat(parts))
         found = said(student, some.features, some.codes)
         target = some.residual.expand(len(found), -1)
