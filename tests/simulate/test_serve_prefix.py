@@ -130,6 +130,19 @@ def test_pages_are_neither_lost_nor_made(prompts: list[list[int]], pages: int, o
     assert replica.free == pages + 3
 
 
+@pytest.mark.parametrize(("mixes", "found"), [(True, 32), (False, 48)])
+def test_decodes_of_a_step_take_their_pages_before_a_prompt_looks_for_its_own(mixes: bool, found: int) -> None:
+    """Of six pages five are idle, and the decoding request opens one: the last of the prompt that was used longest ago.
+    Where prompts have steps of their own, nothing decodes beside them."""
+    traffic = _traffic([[1, 2, 3], [8, 9], [7], [1, 2, 3, 4]], [1, 1, 9, 1])
+    replica = Replica(Toy(), VllmPolicy(1 << 12, 8, mixes_phases=mixes), KvBudget(6, 16), traffic)
+    for request in range(3):
+        replica.waiting.append(request)
+        assert replica.step(0.0).pieces[0][0] == request
+    replica.waiting.append(3)
+    assert replica.step(0.0).pieces == [(3, 64 - found, found)]
+
+
 def test_mooncakes_hashes_save_prompt_time(tmp_path: Path) -> None:
     rows = [
         {"timestamp": 500 * i, "input_length": 4096, "output_length": 16, "hash_ids": [1, 2, 3, 4, 5, 6, 7, 100 + i]}

@@ -47,13 +47,12 @@ class SchedulingPolicy(BatchPolicy):
         """Prompt pieces into the tokens left: unfinished prompts first, then waiting requests."""
         for request, done in list(engine.partial.items()):
             room = engine.add_piece(step, request, done, room)
-        opened = engine.opening if self.mixes_phases else 0  # pages that this step's decodes take first
         while engine.waiting and room > 0 and engine.running + len(engine.leaving) < self.max_requests:
             request = engine.waiting[0]
             cached = engine.ready and request not in engine.evicted  # another engine has computed its prompt
             if not (cached or self._may_start(engine, request, room, step)):
                 break
-            if not engine.admit(request, self._reserved_pages(engine, request) + opened, step):
+            if not engine.admit(request, self._reserved_pages(engine, request), step):
                 break
             if cached:
                 step.first.append(request)  # decodes from the next step on

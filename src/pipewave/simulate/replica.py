@@ -230,10 +230,11 @@ class Replica:
         """Take the first waiting request in, where its prompt fits the cache with so many pages to spare."""
         tokens = self.tokens[request]
         need = held = self.kv.held(tokens)
+        free = self.free - (self.opening if self.policy.mixes_phases else 0)  # this step's decodes take theirs first
         if self.cache:
-            match = self.cache.match(request, tokens, held, self.free, self.running)
+            match = self.cache.match(request, tokens, held, free, self.running)
             need = match.takes
-        if need + reserved > self.free:
+        if need + reserved > free:
             if not self.running and not step.pieces:
                 raise self.kv.too_small(self._end(request))
             return False
