@@ -147,6 +147,30 @@ def test_recipes_fill_in_what_published_deployments_set() -> None:
     assert "recv_interval" not in recipe("sglang:0.5.9", DeploymentFacts(model_type="glm_moe_dsa")).settings
 
 
+def test_a_launch_whose_file_of_settings_is_not_read_runs_as_the_engine_does_by_itself() -> None:
+    """Llama-70B in FP8 on H100s in 2025: neither asynchronous scheduling nor an FP8 cache; on H200s both were read."""
+    unversioned = Requests("serve", 1000, 8, version_given=False)
+    for gpu, dtype, experts, read in (
+        ("H100", "fp8", False, False),
+        ("H200", "fp8", False, True),
+        ("H100", "mxfp4", True, True),
+    ):
+        setting = DeploymentFacts(gpu=gpu, mma="wgmma", attention="gqa", dtype=dtype, experts=experts)
+        found = find("vllm", "0.11.0", setting, unversioned).settings
+        assert found["overlaps"] == read
+        assert found.get("kv_dtype") == (None if read else "bf16")
+    assert "overlaps" not in recipe("vllm:0.11.0", DeploymentFacts(gpu="H100", mma="wgmma", dtype="fp8")).settings
+
+
+def test_gpt_oss_is_launched_with_an_fp8_cache_on_blackwell() -> None:
+    def cache(version: str, mma: str) -> object:
+        setting = DeploymentFacts(model_type="gpt_oss", mma=mma, dtype="mxfp4", experts=True)
+        return recipe(f"vllm:{version}", setting).settings.get("kv_dtype")
+
+    assert [cache("0.15.1", mma) for mma in ("tcgen05", "wgmma", "mma")] == ["fp8", None, None]
+    assert cache("0.11.1", "tcgen05") == "bf16"  # ML.ENERGY's launches name none
+
+
 def test_launches_that_draft_take_as_many_requests_as_are_in_flight() -> None:
     qwen = DeploymentFacts(model_type="qwen3_5_moe_text", mma="tcgen05", dtype="fp8_block", experts=True)
     plain, drafting = (

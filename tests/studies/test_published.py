@@ -270,6 +270,14 @@ def test_the_corpus_reads_into_cases() -> None:
         assert one.measured
 
 
+@pytest.mark.skipif(not (corpus() / "serving").is_dir(), reason="the corpus is not here")
+def test_a_cache_that_a_launch_set_in_a_file_it_did_not_read_is_not_asked() -> None:
+    """Two H100s held no more of the published requests than a cache of 16 bits does."""
+    dense = [one for one in read(corpus()) if one.group.model == "Llama-3.1-70B" and one.group.engine == "vllm"]
+    named = {gpu: {one.case.get("kv_dtype") for one in dense if one.group.gpu == gpu} for gpu in ("H100", "H200")}
+    assert named == {"H100": {None}, "H200": {"fp8"}}
+
+
 def test_a_static_batch_faster_than_its_weights_can_be_read_counts_apart() -> None:
     """16 GB read 100 times at 3.35 TB/s take 0.48 s, whatever the batch."""
     case = {"mode": "estimate", "model": "Llama-3.1-8B", "gpu": "H100", "isl": 100, "osl": 100, "concurrency": 8}
