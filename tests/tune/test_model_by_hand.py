@@ -189,6 +189,14 @@ def test_a_small_fit_is_what_it_was() -> None:
     )
 
 
+def test_a_gpu_on_which_nothing_was_measured_answers_as_the_other_one_is_expected_to() -> None:
+    other, asked = fit(spread_anchors(24, np.array([1.0, 1.3])), SMALL), spread_anchors(9, 1.0)
+    none = asked.take(np.zeros(0, np.int64))
+    made = fit(none, SMALL, asked.counts, there=other)
+    assert made.launches == 0 and made.sigma.tolist() == [SIGMA, SIGMA]
+    assert made.us(asked.counts, asked.logs) == pytest.approx(other.us(asked.counts, asked.logs), rel=0.02)
+
+
 def test_laws_of_several_parts_count_by_their_weights() -> None:
     """A launch time alone, told as 1 µs and, twice as surely, as 4: relative errors 1·(t − 1)² + 4·(t/4 − 1)²."""
     x = np.zeros((1, 1, len(TERMS)))

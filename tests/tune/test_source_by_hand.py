@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipewave.tune.source.emitted import compiled
+from pipewave.tune.source.emitted import compiled, identifier
+from pipewave.tune.source.emitted import plain as in_c
 from pipewave.tune.source.expressions import Expressions, either, name_of
 from pipewave.tune.source.formula import enclosed, follows, inputs_of, is_size, seen, tensor_of
 from pipewave.tune.source.grid_dependence import GridDependence
@@ -204,6 +205,14 @@ def test_a_number_that_remembers_is_worked_out_for_others_as_python_does(at: int
     assert [float(one(*each)[0]) for each in picked] == pytest.approx(wanted)
     columns = [np.array(column) for column in zip(*picked, strict=True)]
     assert np.broadcast_to(many(*columns)[0], len(some)).tolist() == pytest.approx(wanted)
+
+
+def test_functions_of_plain_numbers_and_numbers_in_c() -> None:
+    assert [cdiv(7, 2), cdiv(8, 2), chosen(True, 3, 4), chosen(False, 3, 4)] == [4, 4, 3, 4]
+    assert [least(3, 1, 2), greatest(3, 1, 2), least([4, 2]), greatest([4, 2])] == [1, 3, 2, 4]
+    assert [in_c(number) for number in (2.5, -1.0, math.inf, -math.inf, math.nan)] == [
+        "(2.5)", "(-1.0)", "(INFINITY)", "(-INFINITY)", "NAN"]  # fmt: skip
+    assert identifier("grid:x.1") == "v_grid_x_1"
 
 
 def test_a_turn_that_was_taken_is_checked() -> None:

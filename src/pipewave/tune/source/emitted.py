@@ -106,7 +106,9 @@ class Native(Emitted):
 
 def plain(number: float) -> str:
     """A known number in C."""
-    return f"({number!r})" if math.isfinite(number) else "NAN" if number != number else f"({number > 0 or -1}*INFINITY)"
+    return (
+        f"({number!r})" if math.isfinite(number) else "NAN" if number != number else f"({'-' * (number < 0)}INFINITY)"
+    )
 
 
 def identifier(name: str) -> str:
