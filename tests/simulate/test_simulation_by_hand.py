@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pipewave.errors import BadInput
+from pipewave.errors import BadInput, DoesNotFit, MissingField
+from pipewave.simulate import kv_budget
+from pipewave.simulate.arrival_files import Rows, _dates
 from pipewave.simulate.drafting import Drafted, pays_until
 from pipewave.simulate.engine_step import Step
 from pipewave.simulate.frontend_queue import FrontendQueue, RequestInbox, lognormal_factors
 from pipewave.simulate.kv_budget import KvBudget
-from pipewave.simulate.policies import SglangPolicy, TrtllmPolicy
+from pipewave.simulate.policies import SglangPolicy, TrtllmPolicy, VllmPolicy
 from pipewave.simulate.prefix_cache import CheckpointStore, LruPool, PrefixCache, StateCheckpoint
+from pipewave.simulate.replica import Replica
 from pipewave.simulate.shared_tokens import SharedTokens, of_hashes, of_sessions
+from pipewave.simulate.simulation import StepLog
 from pipewave.simulate.speculative import Speculative
 from pipewave.simulate.speculative import of as speculative
+from pipewave.simulate.step_grids import reader
+from pipewave.simulate.traffic import Traffic
 from pipewave.software.engine_parts import BRANCHES, EVERY_BLOCK, STEP_ENDS, STEP_ENDS_ON_BLOCK
 from pipewave.software.front import Front
+from pipewave.step.memory import GIB
 
 
 def test_sessions_are_a_tree_of_prefixes_and_turns() -> None:
@@ -220,3 +228,104 @@ def test_a_scheduler_looks_into_its_inbox_now_and_then() -> None:
     assert ahead.take(7.0, 6.0, idle=False) == [1]
     ahead.put(8.0, 2)
     assert ahead.take(8.0, 6.0, idle=True) == [2]
+
+
+def test_requests_that_fit_together_and_those_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    deployment: Any = None
+    monkeypatch.setattr(kv_budget, "requests_in", lambda *_: 7.9)
+    monkeypatch.setattr(kv_budget, "held_bytes", lambda _d, _m, count, *_: count * 2.0 * GIB)
+    memory: Any = SimpleNamespace(kv=15.8)
+    assert [kv_budget.requests_at_once(deployment, memory, batch, 100, 8) for batch in (5, 7, 100_000)] == [5, 7, 7]
+    with pytest.raises(DoesNotFit, match=r"batch = 100001.*takes 200002.0 GiB a GPU, 15.8 GiB are free; at most 7"):
+        kv_budget.requests_at_once(deployment, memory, 100_001, 100, 8)
+    monkeypatch.setattr(kv_budget, "requests_in", lambda *_: 0.9)
+    with pytest.raises(DoesNotFit, match=r"batch = 1: .* of 1 requests"):
+        kv_budget.requests_at_once(deployment, memory, 5, 100, 8)
+
+
+def test_pages_in_the_hosts_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_budget, "cache_bytes", lambda _, tokens: 4096.0 * tokens)
+    parallel, gpu = SimpleNamespace(pp=2), SimpleNamespace(pcie_gbps=50.0)
+    runner: Any = SimpleNamespace(deployment=SimpleNamespace(parallel=parallel), gpu=gpu)
+    found = kv_budget.offloaded(KvBudget(10, 16), runner, 1.0)
+    assert (found.host_pages, found.host_load_s) == (8192, pytest.approx(4096 / 40e9))
+    assert kv_budget.offloaded(KvBudget(10, 16), runner, 0.0).host_pages == 0
+    for wrong in (-1.0, 65_537.0):
+        with pytest.raises(BadInput):
+            kv_budget.offloaded(KvBudget(10, 16), runner, wrong)
+
+
+def test_rows_that_wait_for_answers() -> None:
+    kind: Any = SimpleNamespace(session="of", turn="turn", think="think")
+    columns = {"of": ["a", "b", "a", "a"], "turn": [0, 0, 1, 2], "think": [None, None, 2.0, None]}
+    rows, times = Rows(columns, kind), np.array([0.0, 1.0, math.nan, 9.0])
+    assert rows.sessions()[0] == [0, 1, 0, 0]  # type: ignore[index]
+    before, think = rows.waits(times, waits=False)
+    assert before.tolist() == [-1, -1, 0, -1] and think.tolist() == [0, 0, 2, 0]
+    every, _ = rows.waits(times, waits=True)
+    assert every.tolist() == [-1, -1, 0, 2]
+    with pytest.raises(BadInput, match="row 3: turn 0 of its session comes twice"):
+        Rows(columns | {"turn": [0, 0, 0, 2]}, kind).waits(times, waits=False)
+    with pytest.raises(MissingField, match="row 1: has no time"):
+        rows.waits(np.array([math.nan, 1.0, 2.0, 3.0]), waits=False)
+    assert _dates("at", ["2023-11-16 18:15:47.68", "2023-11-16 18:15:46.6800000"]).tolist() == [1, 0]
+
+
+def test_steps_that_began_in_a_window() -> None:
+    log = StepLog()
+    log.add(0, [1.0, 2.0], [0.5, 0.25], 3)
+    log.add(1, [3.0], [1.0], 5, preempted=2)
+    found = {name: values.tolist() for name, values in log.within(2.0, 3.5).items()}
+    assert found == {"engine": [0, 1], "seconds": [0.25, 1.0], "decoding": [3, 5], "preempted": [0, 2]}
+    assert log.within(2.0, 3.0)["engine"].tolist() == [0] and len(log.within()["engine"]) == 3
+
+
+class Toy:
+    """Steps of a second, and a tenth more for each token that is held."""
+
+    def seconds(self, decoding: int, cached: int, pieces: Any) -> float:
+        return 1.0 + 0.1 * cached
+
+    def decoder(self, decoding: int) -> Any:
+        return reader([0.0, 1000.0], [1.0, 101.0])
+
+
+def replica(pages: int, *requests: tuple[int, int], **policy: Any) -> Replica:
+    prompts, outputs = (np.array(column) for column in zip(*requests, strict=True))
+    told = {"max_batched_tokens": 64, "max_requests": 8} | policy
+    made = Replica(Toy(), VllmPolicy(**told), KvBudget(pages, 16), Traffic(np.zeros(len(requests)), prompts, outputs))
+    made.waiting.extend(range(len(requests)))
+    return made
+
+
+def test_an_engine_step_by_step() -> None:
+    """Prompts of 20 and 31 tokens begin together; the first is done after three tokens, the second opens a page first."""
+    one = replica(9, (20, 3), (31, 6))
+    first = one.step(0.0)
+    assert (first.pieces, first.first, first.decoding, first.seconds) == ([(0, 20, 0), (1, 31, 0)], [0, 1], 0, 1.0)
+    assert (one.running, one.decoding, one.cached, one.free, one.owed, one.load) == (2, 2, 51, 5, 7, 2)
+    second = one.step(1.0)
+    assert (second.decoding, second.cached, second.seconds) == (2, 53, pytest.approx(6.3)) and one.free == 5
+    assert one.quiet_steps(9) == 0  # the first is done with the next
+    third = one.step(7.3)
+    assert third.done == [0] and one.free == 6  # its two pages are back, and the second took one
+    assert (one.decoding, one.cached, one.owed, one.quiet_steps(9), one.quiet_steps(1)) == (1, 33, 3, 2, 1)
+    ends = one.decode_until(0.0, 100.0, 9)
+    assert ends == pytest.approx([1 + 3.4, 2 + 3.4 + 3.5]) and one.cached == 35
+    (before, after) = one.decoded(0.0, ends)
+    assert (before.cached, after.cached, after.start_s, before.pages) == (34, 35, ends[0], 3)
+    last = one.decode_step(ends[-1])
+    assert last is not None and last.done == [1] and last.seconds == pytest.approx(4.6) and one.idle and one.free == 9
+
+
+def test_the_newest_request_makes_room_and_is_computed_again() -> None:
+    one = replica(3, (16, 9), (15, 9), max_batched_tokens=31)
+    one.step(0.0)
+    assert one.free == 1
+    second = one.step(1.0)  # the first opens its second page
+    assert second.preempted == 0 and one.free == 0
+    third = one.step(2.0)  # the second request would open one
+    assert third.preempted == 1 and third.decoding == 1 and list(one.waiting) == [1]
+    assert (one.tokens[1], one.left[1], one.free, one.owed) == (17, 6, 1, 6)
+    with pytest.raises(DoesNotFit, match="a request of 66 tokens"):
+        replica(4, (60, 7))
