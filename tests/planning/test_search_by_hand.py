@@ -14,7 +14,7 @@ import pytest
 from pipewave.errors import BadInput
 from pipewave.models import load
 from pipewave.planning import Question, Space, Split, run, search
-from pipewave.planning.fleet import Demand, Fleet
+from pipewave.planning.fleet import Demand, Fleet, _replicas
 from pipewave.planning.prices import Meter, Price, prices
 from pipewave.planning.run import Point
 from pipewave.planning.screen import Curve, Screened
@@ -287,3 +287,16 @@ def test_where_to_look_next(
     passed: list[tuple[float, float]], missed: list[tuple[float, float]], following: float
 ) -> None:
     assert run._next(passed, missed, -0.015) == pytest.approx(following)
+
+
+def test_replicas_come_after_a_delay_and_are_counted_once() -> None:
+    assert list(_replicas(np.array([1, 2, 3, 3, 3, 3]), 2)) == [1, 1, 1, 1, 2, 3]
+    assert list(_replicas(np.array([1, 3, 3, 1, 1, 1]), 1)) == [1, 1, 1, 3, 3, 1]
+
+
+def test_the_command_of_engines_apart_says_what_is_not_one() -> None:
+    split = Split("H200", tp=4, engine="vllm", prefill=Split("H100", tp=2, engine="vllm"), workers=(3, 1))
+    words = run.command_line("M", split, QUESTION, point(4.0))
+    assert words.startswith("pipewave serve --model M --gpu H200 --engine vllm "
+                            "--prefill workers=3,gpu=H100,tp=2 --decode gpu=H200,tp=4 --isl 1000 --osl 100 ")  # fmt: skip
+    assert words.endswith("--request-rate 4.0 --requests 300 --steady")
