@@ -1,6 +1,7 @@
 """Predictions of `serve` beside what vLLM's own client measured over HTTP (rows of `lab.vllm_http`).
 
     python -m studies.vllm_http_score
+    python -m studies.vllm_http_score --told
 
 Closed loops are predicted from their concurrency, and every level once more from its real arrivals. The host is the
 one that vLLM's times were measured on; what a front end takes for a request and a token is fitted on the other models
@@ -11,13 +12,17 @@ faster than the real one, the requests in flight run dry, and times per token fa
 
 Nothing is left out. Where vLLM compiled a kernel while a level ran, all its requests waited for seconds: the means hold
 it, and a second summary is of the levels without such a stop (`stood_still`).
+
+`--told`: nothing is fitted; every model that has three closed levels without a stop is told to the others of its card.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -32,6 +37,7 @@ from pipewave.physics.demand import Array
 from pipewave.published.answers import answer
 from pipewave.published.cases import Case, from_dict
 from pipewave.software import front
+from pipewave.told import answers as told
 
 MEASURED = Path(__file__).resolve().parents[1] / "data" / "measured"
 FIGURES = ("ttft_ms", "tpot_ms", "output_tokens_per_s")
@@ -145,21 +151,56 @@ def line(one: Scored) -> str:
 def summary(found: Sequence[Scored], label: str) -> str:
     """Means over servers of each one's mean absolute error, and the share of levels that intervals hold."""
     first = [one for one in found if one.way == "loop" or one.row["concurrency"] is None]
-    servers = sorted({_server(one) for one in first})
+    servers = sorted({server_of(one.row) for one in first})
     cells = []
     for figure in FIGURES:
-        each = [np.mean([abs(one.error(figure)) for one in first if _server(one) == server]) for server in servers]
+        each = [
+            np.mean([abs(one.error(figure)) for one in first if server_of(one.row) == server]) for server in servers
+        ]
         cells.append(f"{100 * float(np.mean(each)):.1f}")
     cells += [f"{100 * float(np.mean([one.held(figure) for one in first])):.0f}" for figure in FIGURES[:2]]
     return f"| {label} | {len(servers)} | {len(first)} | {' | '.join(cells)} |"
 
 
-def _server(one: Scored) -> tuple[str, str, str]:
-    return one.row["gpu"], one.row["model"], one.row.get("quantization") or ""
+def told_off(rows: Sequence[Row], teller: tuple[str, str, str] | None) -> Array:
+    """% off of TTFT and TPOT of servers that `teller` is not, told three levels of it, [level, figure]."""
+    runs = [
+        {**case(row, "told", replayed=False), **{figure: row[figure] for figure in FIGURES}}
+        for row in [row for row in rows if server_of(row) == teller][-3:]
+    ]
+    own = ("id", "mode", "engine", "version", "gpu", "tp")
+    runs = [{name: value for name, value in run.items() if name not in own} for run in runs]
+    off = []
+    for row in rows:
+        if server_of(row) != teller:
+            found = told.answer(from_dict(case(row, "level", replayed=False) | ({"told": runs} if runs else {})))
+            off.append([100 * abs(found[figure] / row[figure] - 1.0) for figure in FIGURES[:2]])
+    return np.array(off)
+
+
+def print_told(rows: Sequence[Row]) -> None:
+    """Means over the levels of all other servers of a card, a line a teller and one of nobody told."""
+    print("| card | told | levels of others | TTFT off by % | TPOT % |\n|---|---|---|---|---|")
+    fine = [row for row in rows if row["concurrency"] and not stood_still(row)]
+    for card in ("H100", "H200"):
+        some = [row for row in fine if row["gpu"] == card]
+        servers = Counter(map(server_of, some))
+        for teller in (None, *(server for server, count in servers.items() if count >= 3)):
+            off = told_off(some, teller)
+            name = " ".join(teller[1:]).strip() if teller else "nothing"
+            print(f"| {card} | {name} | {len(off)} | {off[:, 0].mean():.1f} | {off[:, 1].mean():.1f} |", flush=True)
+
+
+def server_of(row: Row) -> tuple[str, str, str]:
+    """Card, model and quantisation of a level."""
+    return row["gpu"], row["model"], row.get("quantization") or ""
 
 
 def main() -> None:
     """Print measured figures and errors, a line a level and way of asking, then what they come to."""
+    if "--told" in sys.argv:
+        print_told(levels())
+        return
     print("| server | level | predicted from | TTFT ms | error % | TPOT ms | error % | tokens/s | error % |")
     print("|---" * 9 + "|")
     found = []
