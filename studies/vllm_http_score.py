@@ -162,33 +162,29 @@ def summary(found: Sequence[Scored], label: str) -> str:
     return f"| {label} | {len(servers)} | {len(first)} | {' | '.join(cells)} |"
 
 
-def told_off(rows: Sequence[Row], teller: tuple[str, str, str] | None) -> Array:
-    """% off of TTFT and TPOT of servers that `teller` is not, told three levels of it, [level, figure]."""
-    runs = [
-        {**case(row, "told", replayed=False), **{figure: row[figure] for figure in FIGURES}}
-        for row in [row for row in rows if server_of(row) == teller][-3:]
-    ]
+def told_off(rows: Sequence[Row], mine: Sequence[Row]) -> Array:
+    """Mean % off of TTFT and TPOT of closed levels, told others of their machine."""
     own = ("id", "mode", "engine", "version", "gpu", "tp")
-    runs = [{name: value for name, value in run.items() if name not in own} for run in runs]
-    off = []
-    for row in rows:
-        if server_of(row) != teller:
-            found = told.answer(from_dict(case(row, "level", replayed=False) | ({"told": runs} if runs else {})))
-            off.append([100 * abs(found[figure] / row[figure] - 1.0) for figure in FIGURES[:2]])
-    return np.array(off)
+    cases = [case(row, "told", replayed=False) | {figure: row[figure] for figure in FIGURES} for row in mine]
+    runs = [{name: value for name, value in run.items() if name not in own} for run in cases]
+    asked = [case(row, "level", replayed=False) | ({"told": runs} if runs else {}) for row in rows]
+    found = [told.answer(from_dict(one)) for one in asked]
+    off = [[abs(one[name] / row[name] - 1.0) for name in FIGURES[:2]] for row, one in zip(rows, found, strict=True)]
+    return np.asarray(100 * np.mean(off, axis=0))
 
 
 def print_told(rows: Sequence[Row]) -> None:
-    """Means over the levels of all other servers of a card, a line a teller and one of nobody told."""
-    print("| card | told | levels of others | TTFT off by % | TPOT % |\n|---|---|---|---|---|")
+    """A line a server that is told to the others of its card."""
+    print("| card | told | levels of others | TTFT off by, untold and told % | TPOT % |\n|---|---|---|---|---|")
     fine = [row for row in rows if row["concurrency"] and not stood_still(row)]
-    for card in ("H100", "H200"):
-        some = [row for row in fine if row["gpu"] == card]
-        servers = Counter(map(server_of, some))
-        for teller in (None, *(server for server, count in servers.items() if count >= 3)):
-            off = told_off(some, teller)
-            name = " ".join(teller[1:]).strip() if teller else "nothing"
-            print(f"| {card} | {name} | {len(off)} | {off[:, 0].mean():.1f} | {off[:, 1].mean():.1f} |", flush=True)
+    for server, count in Counter(map(server_of, fine)).items():
+        if count >= 3:
+            mine = [row for row in fine if server_of(row) == server][-3:]
+            others = [row for row in fine if row["gpu"] == server[0] and server_of(row) != server]
+            cells = zip(told_off(others, ()), told_off(others, mine), strict=True)
+            card, *name = server
+            said = " | ".join(f"{before:.1f}, {after:.1f}" for before, after in cells)
+            print(f"| {card} | {' '.join(name).strip()} | {len(others)} | {said} |", flush=True)
 
 
 def server_of(row: Row) -> tuple[str, str, str]:
