@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -49,18 +49,18 @@ def points(version: str = "") -> list[Point]:
     Mixed rows are left out: vLLM schedules a step ahead, so the completion before a mixed step is late by part of it
     and the time between the two too short (512 prompt tokens beside 32 decodes in 3 ms).
     """
-    rows = (row for path in sorted((FOLDER / "engine" / version).glob("*.jsonl")) for row in _lines(path))
-    return [point_of(row) for row in rows if runs_of(row)]
+    return [point_of(row) for row in rows(version) if runs_of(row)]
 
 
 def engines(version: str = "") -> list[dict[str, Any]]:
     """What each engine said of its memory when it started, whole models only."""
-    rows = (row for path in sorted((FOLDER / "engine" / version).glob("*.jsonl")) for row in _lines(path))
-    return [row for row in rows if row["kind"] == "engine" and row["layers"] is None]
+    return [row for row in rows(version) if row["kind"] == "engine" and row["layers"] is None]
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    return (json.loads(line) for line in path.read_text().splitlines() if line)
+def rows(version: str) -> list[dict[str, Any]]:
+    """What was written inside a version, of every deployment."""
+    files = sorted((FOLDER / "engine" / version).glob("*.jsonl"))
+    return [json.loads(line) for path in files for line in path.read_text().splitlines() if line]
 
 
 def runs_of(row: dict[str, Any]) -> bool:

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,11 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.simulate.estimate import estimate
 from pipewave.step import Engine, find_engine
 from pipewave.step.memory import budget
 from studies import rounded
-from studies.e2e_steps import GPU, PHASES, Measured, Point, engines, measure_loads, points, runner_of
+from studies.e2e_steps import PHASES, Measured, Point, engines, measure_loads, points, runner_of
 from studies.e2e_traces import traced
 from train.step_fit import constants, fit
 
@@ -49,12 +46,12 @@ def score(chosen: Sequence[Point], errors: Errors) -> dict[str, dict[str, float]
     for phase in PHASES:
         groups[phase] = [p.phase == phase for p in chosen]
         groups |= {f"{phase} {m}": [p.phase == phase and p.model == m for p in chosen] for m in models}
-    masks = {name: np.array(mask) & np.isfinite(errors) for name, mask in groups.items()}
-    return {name: _figures(errors[mask]) for name, mask in masks.items() if mask.any()}
-
-
-def _figures(errors: Errors) -> dict[str, float]:
-    return {"points": len(errors), "mape": float(np.abs(errors).mean()), "bias": float(errors.mean())}
+    found = {name: errors[np.array(mask) & np.isfinite(errors)] for name, mask in groups.items()}
+    return {
+        name: {"points": len(some), "mape": float(np.abs(some).mean()), "bias": float(some.mean())}
+        for name, some in found.items()
+        if len(some)
+    }
 
 
 def print_scores(tables: dict[str, dict[str, dict[str, float]]]) -> None:
@@ -87,17 +84,6 @@ def memory() -> list[dict[str, Any]]:
         out.append({"model": row["model"], "tp": row["tp"], "logged": logged, "predicted": ours,
                     "error_percent": 100 * (ours / logged - 1)})  # fmt: skip
     return out
-
-
-def warm_ms(call: Callable[[], object], times: int = 15) -> float:
-    """Median processor time of a call in ms, after a first one; other programs of the machine do not count."""
-    call()
-    taken = []
-    for _ in range(times):
-        began = time.process_time()
-        call()
-        taken.append(1e3 * (time.process_time() - began))
-    return statistics.median(taken)
 
 
 def baseline_errors(chosen: Sequence[Point], path: Path) -> Errors:
@@ -143,14 +129,12 @@ def main() -> None:
     print("\n| model | KV tokens logged | predicted | error % |\n|---|---|---|---|")
     for row in kv:
         print(f"| {row['model']} tp{row['tp']} | {row['logged']} | {row['predicted']} | {row['error_percent']:+.2f} |")
-    taken = warm_ms(lambda: estimate("Llama-3.1-8B", GPU, batch=32, input_len=1024, output_len=128))
-    print(f"\nestimate, warm: {taken:.1f} ms of one core")
     if given.json:
         fields = [name for name in Point.__slots__ if name != "chunks"]
         rows = [{name: getattr(p, name) for name in fields} | {name: float(e[i]) for name, e in errors.items()}
                 for i, p in enumerate(chosen)]  # fmt: skip
         out = {"scores": scores, "constants": constants(fit(measured, shipped)), "families": families, "memory": kv,
-               "estimate_warm_ms": taken, "rows": rows}  # fmt: skip
+               "rows": rows}  # fmt: skip
         given.json.write_text(json.dumps(rounded(out, None, 3), indent=1) + "\n")
 
 
