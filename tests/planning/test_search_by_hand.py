@@ -300,3 +300,9 @@ def test_the_command_of_engines_apart_says_what_is_not_one() -> None:
     assert words.startswith("pipewave serve --model M --gpu H200 --engine vllm "
                             "--prefill workers=3,gpu=H100,tp=2 --decode gpu=H200,tp=4 --isl 1000 --osl 100 ")  # fmt: skip
     assert words.endswith("--request-rate 4.0 --requests 300 --steady")
+
+
+def test_users_for_whom_no_count_settles_get_no_fleet(runs: Any) -> None:
+    """Runs that always take a tenth less than was assumed, so that a tenth more comes."""
+    runs(100.0, *[lambda rate: point(rate, e2e_mean_ms=1e3 * (12.0 / rate / 1.1 - 1.0))] * 24)
+    assert search.serve_best(MODEL, seen(), QUESTION, Demand(users=12.0, think_s=1.0), False) == []
