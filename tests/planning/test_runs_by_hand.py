@@ -8,12 +8,14 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pipewave.models import load
 from pipewave.planning import Question, Split
+from pipewave.planning.fleet import Demand
 from pipewave.planning.plan import Plan
-from pipewave.planning.run import OVERLOADED, _above
+from pipewave.planning.run import OVERLOADED, _above, budget_of, stated
 from pipewave.planning.screen import Screened
 from pipewave.simulate.report import over
 
@@ -70,3 +72,28 @@ def test_a_better_gpu_that_cannot_be_asked_is_left_out(monkeypatch: pytest.Monke
     monkeypatch.setattr(import_module("pipewave.planning.plan"), "screen", lambda *_, **__: next(answers))
     found: Any = SimpleNamespace(winner=SimpleNamespace(split=split), spec=MODEL, question=QUESTION)
     assert Plan.elasticities(found) == []
+
+
+@pytest.mark.parametrize(
+    ("times", "starts", "peak"),
+    [
+        ([0.0, 1.0, 1.5, 2.0, 30.0], 1.25, 2 / 1.25),  # half a minute in 24 parts
+        ([5.0, 905.0, 906.0, 7355.0], 294.0, 2 / 294.0),  # two hours and 150 s in 25 parts of at most five minutes
+    ],
+)
+def test_the_peak_of_arrivals_is_their_busiest_part(times: list[float], starts: float, peak: float) -> None:
+    demand = Demand(arrivals=SimpleNamespace(arrival_s=np.array(times)))  # type: ignore[arg-type]
+    found, rates = demand.rates()
+    assert found[:2].tolist() == pytest.approx([0.0, starts])
+    assert demand.peak(QUESTION, 1.0) == rates.max() == pytest.approx(peak)
+
+
+def test_engines_of_a_pool_stand_beside_one_another() -> None:
+    split = Split("H200", tp=4, engine="vllm", prefill=Split("H100", tp=2, engine="vllm"), workers=(3, 2))
+    pools = stated(MODEL, split, QUESTION, replicas=2).pools
+    assert [(one.workers, one.tp) for one in pools or () if one] == [(6, 2), (4, 4)]
+
+
+@pytest.mark.parametrize(("prompt", "budget"), [(8192, None), (8193, 16384), (16384, 16384), (16385, 32768)])
+def test_a_step_holds_the_longest_prompt_of_an_engine_that_cuts_none(prompt: int, budget: int | None) -> None:
+    assert budget_of(Split("H200", engine="trtllm"), Question(prompt, 100, spread=0.0)) == budget
