@@ -74,11 +74,11 @@ def print_rows(chosen: Sequence[Point], tables: dict[str, Errors]) -> None:
         print(f"| {p.model} | {p.phase} | {p.batch} | {p.input_len} | {p.context} | {p.measured_ms:.2f} | {cells} |")
 
 
-def memory() -> list[dict[str, Any]]:
+def memory(version: str = "") -> list[dict[str, Any]]:
     """Tokens of KV cache that vLLM logged and that we predict."""
     out = []
-    for row in engines():
-        runner = runner_of(row["model"], row["tp"])
+    for row in engines(version):
+        runner = runner_of(row["model"], row["tp"], f"vllm:{version}".rstrip(":"))
         ours = budget(runner.deployment, runner.gpu, runner.engine).kv_tokens
         logged = row["kv_tokens_logged"]
         out.append({"model": row["model"], "tp": row["tp"], "logged": logged, "predicted": ours,
@@ -119,10 +119,9 @@ def main() -> None:
     print_scores(scores)
     if given.rows:
         print_rows(chosen, errors)
-    if given.version:
-        return
-    families, kv = traced(), memory()
-    print("\n| trace | family | real µs | predicted µs | error % |\n|---|---|---|---|---|")
+    families, kv = [] if given.version else traced(), memory(given.version)
+    if families:
+        print("\n| trace | family | real µs | predicted µs | error % |\n|---|---|---|---|---|")
     for row in families:
         cells = f"{row['real_us']:.0f} | {row['predicted_us']:.0f} | {row['error_percent']:+.1f}"
         print(f"| {row['model']} {row['phase']} | {row['family']} | {cells} |")
