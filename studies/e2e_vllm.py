@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pipewave.step import Engine, find_engine
 from pipewave.step.memory import budget
 from studies import rounded
-from studies.e2e_steps import PHASES, Measured, Point, engines, measure_loads, points, runner_of
+from studies.e2e_steps import FOLDER, PHASES, Measured, Point, engines, measure_loads, points, runner_of
 from studies.e2e_traces import traced
 from train.step_fit import constants, fit
 
@@ -103,7 +103,8 @@ def main() -> None:
     parser.add_argument("--rows", action="store_true", help="print every point")
     parser.add_argument("--json", type=Path, help="write the evaluation here")
     parser.add_argument("--baseline", type=Path, help="answers of AIConfigurator")
-    parser.add_argument("--version", default="", help="steps inside this version")
+    versions = sorted(path.name for path in (FOLDER / "engine").iterdir() if path.is_dir())
+    parser.add_argument("--version", default="", choices=versions, help="steps inside this version")
     given = parser.parse_args()
     name = f"vllm:{given.version}".rstrip(":")
     chosen, shipped = points(given.version), find_engine(name)
