@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -53,12 +53,13 @@ class TrainingRows:
         Kernels of 4-bit weights are their own: rows of other types under the protocol say nothing about them.
         """
         dtype, kinds = kind.partition(",")[0], alike(kind)
-        types = tuple({row.kind for row in self.rows if row.kind.partition(",")[0] in alike(dtype)})
-        under = TrainingRows(self._of((protocol,)).rows, crossed=True)
-        near = (self._of((protocol,), kinds), self._of((protocol,), types))
-        far = (self._of((), kinds), self._of((), types))
-        tried = (*near, *far, under) if dtype in FOUR_BIT else (*near, under, *far)
-        return next((found for found in tried if found.rows), TrainingRows(self.rows, crossed=True))
+        same = alike(dtype)
+        types = {row.kind for row in self.rows if row.kind.partition(",")[0] in same}
+        under, near, far = ((protocol,), None), (((protocol,), kinds), ((protocol,), types)), (((), kinds), ((), types))
+        for rows in (*near, *far, under) if dtype in FOUR_BIT else (*near, under, *far):
+            if (found := self._of(*rows)).rows:
+                return replace(found, crossed=rows is under)
+        return TrainingRows(self.rows, crossed=True)
 
     def _of(self, protocols: Collection[str], kinds: Collection[str] | None = None) -> TrainingRows:
         """Rows of these protocols, none standing for all, and of these kinds."""

@@ -120,13 +120,13 @@ def first_steps(runner: Runner, setup: Setup, batch: StaticBatch) -> dict[str, B
 
 
 def sample(first: int, last: int, most: int) -> Ints:
-    """At most `most` steps of [first, last), ends included, spread without a period that chunks could share."""
+    """At most `most` steps of [first, last) in order, ends included, spread without a period that chunks could share."""
     size = last - first
     if size <= most:
         return np.arange(first, last)
     golden = (np.arange(most - 2) * 0.6180339887498949) % 1.0
     inner = first + 1 + (np.sort(golden) * (size - 2)).astype(np.int64)
-    return np.unique(np.concatenate(([first], inner, [last - 1])))
+    return np.array(sorted({first, *inner.tolist(), last - 1}))
 
 
 class Timeline:
@@ -137,7 +137,7 @@ class Timeline:
         first, last = plan.full_range()
         spans = ((first, max(last, first)), (max(last, first), self.total))
         parts = [sample(0, plan.prompt_steps, PROMPT_SAMPLES), *(sample(*span, DECODE_SAMPLES) for span in spans)]
-        self.points = np.unique(np.concatenate(parts))
+        self.points = np.concatenate(parts)
         batches = [runner.batch(*plan.lengths(int(step))) for step in self.points]
         # One more step: everybody decoding together, for the rate at full batch when the run never gets there.
         run = plan.batch

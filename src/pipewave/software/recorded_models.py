@@ -10,7 +10,7 @@ from typing import Any
 from pipewave.files import packaged
 from pipewave.software.stacks import version_of
 
-READS, ACCEPTANCE = (Path(__file__).parent / "deployments" / f"{name}.yaml" for name in ("reads", "acceptance"))
+READS, ACCEPTANCE = (Path(__file__).with_name(f"{name}.json") for name in ("reads", "acceptance"))
 
 
 @cache
