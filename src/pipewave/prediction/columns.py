@@ -36,10 +36,7 @@ def numeric_fields(family: Family) -> tuple[str, ...]:
 def group_key(family: Family, case: Mapping[str, Any]) -> tuple[Any, ...]:
     """What calls must share to be analysed in one batch: type, software, options and the family's own variant."""
     shared = _shared(family)
-    try:
-        values = shared.of(case)
-    except KeyError:  # a field that stands at its default
-        values = shared.of({**shared.defaults, **case})
+    values = tuple(map(case.get, shared.names, shared.defaults))
     return (*values, family.variant(case)) if family.variant else values
 
 
@@ -53,17 +50,17 @@ def group_key_of(family: Family, call: Call, stack: str | None, impl: str | None
 
 
 class Shared(NamedTuple):
-    """The fields that calls of a batch share: of a case that names them all, of a call, and with their defaults."""
+    """The fields that calls of a batch share, their defaults, and what a call holds of them."""
 
-    of: Callable[[Mapping[str, Any]], tuple[Any, ...]]
+    names: tuple[str, ...]
+    defaults: tuple[Any, ...]
     of_call: Callable[[Call], tuple[Any, ...]]
-    defaults: Mapping[str, Any]
 
 
 @cache
 def _shared(family: Family) -> Shared:
     default, names = defaults(family.call), (*SHARED, *family.options)
-    return Shared(itemgetter(*names), attrgetter(*names), {name: default.get(name) for name in names})
+    return Shared(names, tuple(map(default.get, names)), attrgetter(*names))
 
 
 def options_of(family: Family, key: Sequence[Any]) -> tuple[tuple[str, Any], ...]:
@@ -75,8 +72,16 @@ def options_of(family: Family, key: Sequence[Any]) -> tuple[tuple[str, Any], ...
 def columns(family: Family, cases: Sequence[Mapping[str, Any]]) -> Columns:
     """Arrays over `cases`, which must be valid; absent or null numbers become 0, lists become Ragged."""
     default = defaults(family.call)
-    numbers = {name: [case.get(name, default.get(name)) for case in cases] for name in numeric_fields(family)}
+    numbers = {name: given(name, cases, default.get(name)) for name in numeric_fields(family)}
     return _arrays(numbers, {name: [case[name] for case in cases] for name in family.ragged})
+
+
+def given(name: str, cases: Sequence[Mapping[str, Any]], default: Any = None) -> list[Any]:
+    """What each case says of a field."""
+    try:
+        return list(map(itemgetter(name), cases))
+    except KeyError:
+        return [case.get(name, default) for case in cases]
 
 
 def columns_of(family: Family, calls: Sequence[Call]) -> Columns:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple, TextIO
 from uuid import uuid4
 
@@ -21,16 +23,21 @@ from pipewave.kernels import family_of
 from pipewave.kernels.base import Family
 from pipewave.physics.demand import PIPES
 from pipewave.prediction.answers import no_latency, usable
-from pipewave.prediction.columns import columns, group_key, numeric_fields
+from pipewave.prediction.columns import columns, given, group_key, numeric_fields
 from pipewave.prediction.kernel_latency import LATENCY, US, WORK_J, Answers, answer
 from pipewave.prediction.requests import where
 
 CHUNK_LINES = 32_768
 CHUNK_CHARACTERS = 8_000_000  # of text at a time: a parsed list of lengths takes ten times its text
 LONGEST_LINE = 4_000_000
-TYPES = ("dtype", "kv_dtype")
+PLACED = ("kernel", "gpu", "protocol", "dtype", "kv_dtype")  # words of a case that say where and as what it is asked
 MARK = uuid4().hex  # that no file of cases can know
 BETWEEN = f',"{MARK}",'
+
+FIELDS = (
+    '{"id": %s, "latency_us": %.6f, "low_us": %.6f, "high_us": %.6f, "floor_us": %.6f, "ceiling_us": %.6f, '
+    '"bound": "%s", "power_w": %.2f, "power_low_w": %.2f, "power_high_w": %.2f, "energy_j": %.9g'
+)
 
 Case = dict[str, Any]
 
@@ -44,11 +51,12 @@ class Counts:
 
 
 class _Place(NamedTuple):
-    """What the first words of a case name: a family, a GPU and a protocol."""
+    """What the `PLACED` words of a case name: a family, a GPU, a protocol, and types where another word says them."""
 
     family: Family
     gpu: GPU
     protocol: str
+    spelt: Mapping[str, str]
 
 
 @dataclass(slots=True)
@@ -135,28 +143,39 @@ def _sort_in(chunk: _Chunk, i: int, case: Case | BadInput) -> None:
         chunk.fail(i, case)
         return
     try:
-        check_id(case)
+        if type(case.get("id")) is not int:  # most are
+            check_id(case)
         chunk.cases[i] = case
-        for name in TYPES:
-            if type(said := case.get(name)) is str:
-                case[name] = SPELLINGS.get(said, said)
-        number, place = _place(chunk, case)
-        chunk.groups.setdefault((number, *group_key(place.family, _lists(case))), []).append(i)
+        number, place = _place(chunk, tuple(map(case.get, PLACED)))
+        if place.spelt:
+            case.update(place.spelt)
+        _group(chunk, number, place.family, case).append(i)
     except PipewaveError as error:
         chunk.fail(i, error)
     except (TypeError, ValueError, KeyError):  # a value of the wrong type in the key: let validation name it
         chunk.fail(i, _explain(case))
 
 
-def _place(chunk: _Chunk, case: Case) -> tuple[int, _Place]:
+def _place(chunk: _Chunk, said: tuple[Any, ...]) -> tuple[int, _Place]:
     """Where a case is asked for, looked up once for each way to say it. Raises what the names raise."""
-    said = (case.get("kernel"), case.get("gpu"), case.get("protocol"))
     try:
         return chunk.places[said]
     except (KeyError, TypeError):  # new, or of no type that names anything
-        family = family_of(class_of(said[0]).kernel)
-    place = _Place(family, *where(chunk.gpu if said[1] is None else said[1], said[2]))
+        kernel, gpu, protocol, *types = said
+        family = family_of(class_of(kernel).kernel)
+    spelt = {name: SPELLINGS[word] for name, word in zip(PLACED[3:], types, strict=True) if word in SPELLINGS}
+    place = _Place(family, *where(chunk.gpu if gpu is None else gpu, protocol), spelt)
     return chunk.places.setdefault(said, (len(chunk.places), place))
+
+
+def _group(chunk: _Chunk, number: int, family: Family, case: Case) -> list[int]:
+    """The lines that share a place and a group key with a case."""
+    try:
+        return chunk.groups[(number, *group_key(family, case))]
+    except (KeyError, TypeError):  # a new group, or a list or an object among the options
+        hashable = {name: tuple(value) for name, value in case.items() if isinstance(value, list)}
+        hashable |= {name: tuple(sorted(value.items())) for name, value in case.items() if isinstance(value, Mapping)}
+    return chunk.groups.setdefault((number, *group_key(family, case | hashable)), [])
 
 
 def json_object(line: str, longest: int) -> dict[str, Any]:
@@ -180,20 +199,9 @@ def check_id(case: Mapping[str, Any]) -> None:
 
 def is_id(value: Any) -> bool:
     """Whether a value can be echoed as the id of an answer: text, a finite number, or nothing."""
-    if type(value) is int:
-        return True
     if isinstance(value, float):
         return math.isfinite(value)
     return value is None or isinstance(value, str | int)
-
-
-def _lists(case: Case) -> Case:
-    """Make list and object values hashable, for the group key."""
-    if isinstance(case.get("routing"), list) or "config" in case or "tile" in case:
-        lists = {name: tuple(value) for name, value in case.items() if isinstance(value, list)}
-        objects = {name: tuple(sorted(value.items())) for name, value in case.items() if isinstance(value, Mapping)}
-        return case | lists | objects
-    return case
 
 
 def _explain(case: Case) -> PipewaveError:
@@ -207,7 +215,7 @@ def _explain(case: Case) -> PipewaveError:
 
 def _answer_group(chunk: _Chunk, place: _Place, key: tuple[Any, ...], members: list[int]) -> None:
     """Validate and answer the cases of one context; what is invalid gets its error."""
-    family, gpu, protocol = place
+    family, gpu, protocol, _ = place
     valid, cases = _validated(chunk, family, gpu, key, members)
     if not valid:
         return
@@ -246,7 +254,8 @@ def _plainly_valid(family: Family, key: tuple[Any, ...], cases: Sequence[Case]) 
     if "check" in family.call.__dict__ or family.check_on:  # fields that constrain one another
         return False
     allowed, needed, known = rules(family.call), required(family.call), rules(family.call).keys() | ENVELOPE
-    if not all(needed <= case.keys() <= known for case in cases):
+    said = Counter(chain.from_iterable(cases))
+    if not said.keys() <= known or any(said[name] < len(cases) for name in needed):
         return False
     try:
         for name, value in zip((*SHARED, *family.options), key, strict=False):
@@ -255,37 +264,26 @@ def _plainly_valid(family: Family, key: tuple[Any, ...], cases: Sequence[Case]) 
         return False
     for name in numeric_fields(family):
         rule = allowed[name]
-        values = [case[name] for case in cases if name in case]
+        values = given(name, cases) if said[name] == len(cases) else [case[name] for case in cases if name in case]
         if values and not (set(map(type, values)) == {int} and rule.low <= min(values) and max(values) <= rule.high):
             return False
     return True
 
 
-def texts(answers: Answers, ids: Sequence[Any]) -> Iterator[str]:
-    """One JSON line an answer."""
+def texts(answers: Answers, ids: Sequence[Any]) -> list[str]:
+    """One JSON line an answer, all written by one template."""
     source = answers.source
     notes = f', "notes": {json.dumps(list(source.notes))}' if source.notes else ""
     software = f'"impl": {json.dumps(source.impl)}, "stack": {json.dumps(source.stack)}'
     bases = f'"power_basis": "{answers.draw.board.basis}", "basis": "{source.basis}"'
-    tail = f', {bases}, {software}, "software": "{source.software}"{notes}}}\n'
-    rows = np.round(answers.seconds.T * US, 6).tolist()
-    spent = np.stack(np.broadcast_arrays(*answers.draw.spent(answers.numbers[WORK_J], answers.seconds[LATENCY])))
-    spent[-1] *= US  # µJ, so that rounding leaves eight digits
-    watts = np.round(spent.T, 2).tolist()
-    fine = usable(answers.seconds).tolist()
-    for name, row, bound, good, drawn in zip(ids, rows, answers.bound.tolist(), fine, watts, strict=True):
-        if not good:
-            yield error_text({"id": name}, no_latency())
-            continue
-        latency, low, high, floor, ceiling = row
-        power, least, most, microjoules = drawn
-        echoed = name if type(name) is int else json.dumps(name)  # a third of the time
-        yield (
-            f'{{"id": {echoed}, "latency_us": {latency!r}, "low_us": {low!r}, "high_us": {high!r}, '
-            f'"floor_us": {floor!r}, "ceiling_us": {ceiling!r}, "bound": "{PIPES[bound]}", '
-            f'"power_w": {power!r}, "power_low_w": {least!r}, "power_high_w": {most!r}, '
-            f'"energy_j": {microjoules / US:.9g}{tail}'
-        )
+    tail = f', {bases}, {software}, "software": "{source.software}"{notes}}}\n'.replace("%", "%%")
+    echoed = [name if type(name) is int else json.dumps(name) for name in ids]  # a tenth of the time
+    spent = np.broadcast_arrays(*answers.draw.spent(answers.numbers[WORK_J], answers.seconds[LATENCY]))
+    columns_of = (*(answers.seconds * US).tolist(), [PIPES[at] for at in answers.bound.tolist()])
+    found = list(map((FIELDS + tail).__mod__, zip(echoed, *columns_of, *map(np.ndarray.tolist, spent), strict=True)))
+    for at in np.flatnonzero(~usable(answers.seconds)).tolist():
+        found[at] = error_text({"id": ids[at]}, no_latency())
+    return found
 
 
 def error_text(case: Case | None, error: PipewaveError) -> str:

@@ -120,7 +120,7 @@ def first_steps(runner: Runner, setup: Setup, batch: StaticBatch) -> dict[str, B
 
 
 def sample(first: int, last: int, most: int) -> Ints:
-    """At most `most` steps of [first, last) in order, ends included, spread without a period that chunks could share."""
+    """At most `most` steps of [first, last) in order, with its ends, without a period that chunks could share."""
     size = last - first
     if size <= most:
         return np.arange(first, last)
