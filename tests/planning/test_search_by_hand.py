@@ -165,6 +165,9 @@ def test_a_demand_takes_whole_replicas_and_four_at_most_are_run(runs: Any) -> No
     calls = runs(4.0, point)
     assert search.serve_best(MODEL, seen(), QUESTION, Demand(rate=8.0), False)[0].replicas == 2, "exactly two"
     assert calls == [(8.0, 300, 2)]
+    calls = runs(4.0, point)
+    (least,) = search.serve_best(MODEL, seen(), QUESTION, Demand(rate=1e-6), False)
+    assert (least.replicas, calls) == (1, [(1e-6, 300, 1)]), "one, however little comes"
 
 
 def test_a_missed_limit_lowers_the_rate_and_lengthens_the_run(runs: Any) -> None:

@@ -270,5 +270,7 @@ def test_the_largest_rate_below_a_cliff(edge: float, monkeypatch: pytest.MonkeyP
     assert edge / 1.2 < found <= edge
     above = [rate for rate in tried if rate > edge]
     assert all(rate < min(above[:at], default=math.inf) for at, rate in enumerate(above)), "never beyond what failed"
+    late = run.largest(MODEL, SPLIT, LIMITED, 1e4 * edge, 16.0, sure=True, near=0.03)
+    assert late == 0.0, "nothing was kept in five runs"
     tried.clear()
     assert run.largest(MODEL, SPLIT, LIMITED, 8.0 * edge, 16.0, sure=True, near=0.03) in (0.0, *tried)

@@ -11,7 +11,7 @@ import pytest
 
 import pipewave as pw
 from pipewave.cli import build
-from pipewave.errors import PipewaveError
+from pipewave.errors import BadInput, PipewaveError
 from pipewave.planning import Plan
 from pipewave.planning.plan import Design
 from pipewave.published.stream import answer_lines
@@ -95,6 +95,41 @@ def same(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("seed", sampled(range(200), 8))
 def test_every_door_gives_the_same_answer(seed: int) -> None:
     same(deployment(seed))
+
+
+ASKED = {"model": "Llama-3.1-8B", "gpu": "H200", "isl": 64, "osl": 4, "requests": 4, "concurrency": 2}
+
+
+def test_a_line_of_versions_is_its_newest_through_every_door() -> None:
+    """`0.27.x`, as people write it: 0.27.1, in answers, in their notes and in the image that a plan starts."""
+    line, newest = (by_case({**ASKED, "engine": "vllm", "version": version}) for version in ("0.27.x", "0.27.1"))
+    assert line == newest and any("vllm-0.27.1" in note for note in line["notes"])
+    same({**ASKED, "engine": "vllm:0.27.x"})
+    check(by_python({**ASKED, "engine": "vllm:0.27.x"}), newest, ASKED)
+    static = [
+        pw.estimate("Llama-3.1-8B", "H200", engine=f"vllm:{of}", batch=2, isl=64, osl=4).to_dict()
+        for of in ("0.27.x", "0.27.1")
+    ]
+    assert static[0] == static[1]
+    said = planned({**ASKED, "engine": "vllm:0.27.x", "tp": 1, "max_num_seqs": 4})
+    assert said.winner is not None and " vllm/vllm-openai:v0.27.1 " in said.launch(said.winner, "docker")
+
+
+@pytest.mark.parametrize("version", ["99.0.x", "0.27.foo"])
+def test_a_version_that_is_none_is_refused_through_every_door(version: str) -> None:
+    told = f"engine = 'vllm:{version}': not known; the newest is 0"
+    refused = {"code": "bad_value", "field": "engine"}
+    for case in (
+        {**ASKED, "engine": "vllm", "version": version},
+        {**ASKED, "engine": f"vllm:{version}", "mode": "estimate"},
+    ):
+        error = by_case(case)["error"]
+        assert error.items() >= refused.items() and told in error["message"]
+    assert told in by_python({**ASKED, "engine": f"vllm:{version}"})["error"]
+    with pytest.raises(BadInput, match="not known; the newest is"):
+        pw.estimate("Llama-3.1-8B", "H200", engine=f"vllm:{version}", batch=2, isl=64, osl=4)
+    looks = planned({**ASKED, "engine": f"vllm:{version}", "tp": 1}).looked
+    assert looks and all(told in look.refused for look in looks)
 
 
 def planned(case: dict[str, Any]) -> Plan:

@@ -50,6 +50,28 @@ def test_an_engine_is_read_as_people_write_it(written: str, name: str, version: 
     assert not names_known_version(name)
 
 
+@pytest.mark.parametrize("written", ["vllm:0.27.x", "vLLM==0.27.*", "vllm-0.27.X"])
+def test_a_line_of_versions_is_its_newest(written: str) -> None:
+    line = [each for each in engine_rules.read("vllm")["known_versions"] if each.startswith("0.27.")]
+    assert len(line) > 1 and find_engine(written).version == line[-1] and names_known_version(written)
+    assert find_engine("sglang:0.5.5.x").version == "0.5.5.post3" and find_engine("trtllm:1.x").version == "1.3.0"
+    assert find_engine("vllm:0.6.x").version == "0.6"
+
+
+@pytest.mark.parametrize("version", ["99.0.x", "0.27.foo", "0.27.max", "0.2.x", "0.22.1.a"])
+def test_a_line_of_which_no_version_is_known_is_refused(version: str) -> None:
+    with pytest.raises(BadInput, match=r"vllm:.*: not known; the newest is 0") as told:
+        find_engine(f"vllm:{version}")
+    assert told.value.field == "engine" and version in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "version", ["0.22.1.post1", "0.22.1rc2", "0.22.1.dev5", "0.5.1-rc0.pre3", "1.1.0-dev.2", "0.22"]
+)
+def test_candidates_and_builds_are_versions_of_their_own(version: str) -> None:
+    assert find_engine(f"vllm:{version}").version == version
+
+
 @pytest.mark.parametrize("written", ["vllm:x", "vlm", "vlm:0.19.0", ""])
 def test_a_version_that_cannot_be_read_is_refused_as_an_unknown_engine_is(written: str) -> None:
     with pytest.raises(BadInput, match=r"alone or with its version \(vllm:"):

@@ -69,9 +69,8 @@ class Demand:
         span = float(times[-1])
         if not span:
             raise BadInput("arrivals: all requests come at once; a file with times is needed", field="arrivals")
-        count = max(math.ceil(span / BIN_S), 1) if span >= BINS * BIN_S else BINS
-        counted, edges = np.histogram(times, bins=count, range=(0.0, span))
-        return edges[:-1], counted / (span / count)
+        counted, edges = np.histogram(times, bins=max(math.ceil(span / BIN_S), BINS), range=(0.0, span))
+        return edges[:-1], counted / edges[1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,7 +121,7 @@ def curve(demand: Demand, capacity: float, usd_per_hour: float | None) -> dict[s
     """What an autoscaler does over the recorded time, where a replica serves so many requests a second."""
     starts, rates = demand.rates()
     width = float(starts[1] - starts[0])
-    needed = np.ceil(np.maximum(rates, 1e-12) / capacity - 1e-9).astype(int)
+    needed = np.ceil(rates / capacity - 1e-9).astype(int)
     held = np.array(list(_replicas(needed, math.ceil(demand.scale_delay_s / width))))
     hours = float(held.sum()) * width / 3600
     short = rates[held < needed].sum() / rates.sum()

@@ -15,7 +15,6 @@ from itertools import product
 from typing import Any
 
 from pipewave.errors import PipewaveError
-from pipewave.gpus import find as find_gpu
 from pipewave.models import ModelSpec
 from pipewave.planning.fleet import Demand, Fleet, hourly
 from pipewave.planning.plan import Design, Plan
@@ -71,12 +70,11 @@ class Search:
         plain = [replace(split, **settings) for split in splits for settings in self.space.settings()]
         ways = self.space.drafts(self.models[""])
         first = self._screened([replace(split, speculative=ways[0]) for split in plain], len(ways) > 1)
-        if len(ways) > 1:
-            able = [one.split for one in self._promising(first)]
-            for way in ways[1:]:
-                drafted = self._screened([replace(split, speculative=way) for split in able], False)
-                able = [one.split for one in self._promising(drafted)]
-                first += drafted
+        able = [one.split for one in self._promising(first)]
+        for way in ways[1:]:
+            drafted = self._screened([replace(split, speculative=way) for split in able], False)
+            able = [one.split for one in self._promising(drafted)]
+            first += drafted
         apart = pairs(first, self.question, self.space.gpus_most) if self.space.disaggregated else ()
         self.looked = [*first, *apart]
 
@@ -129,7 +127,7 @@ class Search:
         if not self.demand.given:
             return each / rate
         replicas = self.demand.peak(self.question, e2e_s) / rate
-        return each * (max(math.ceil(COULD * replicas), 1) + NEARLY * replicas)
+        return each * (math.ceil(COULD * replicas) + NEARLY * replicas)
 
     # Runs.
 
@@ -206,8 +204,6 @@ def plan(
     CO₂. `progress` hears of every few designs. Raises UnknownGPU or BadInput; a split that cannot be is a reason in the
     answer.
     """
-    for gpu in space.gpus:
-        find_gpu(gpu)
     models = {"": model, **(variants or {})}
     known = prices(own_prices, owned, space.gpus)
     meter = Meter(owned.pue if owned else 1.0, grid_g_per_kwh)

@@ -23,7 +23,8 @@ from pipewave.software.recorded_models import unread
 
 FILE = Path(__file__).with_name("times.json")  # fitted times of each engine's host
 USUAL = DeploymentFacts()  # a GPU of 140 GiB and a dense model
-VERSION = re.compile(r"\d+\.\d+[\w.\-]*")
+VERSION = re.compile(r"\d+\.(?:\d|[xX*]$)[\w.\-*]*")
+WORD = re.compile(r"\.(?!(?:rc|post|dev|pre)\d*$)(?:[a-z]\w*|\*)$", re.IGNORECASE)  # of a version: `.x` of a line
 LATEST = re.compile(r"[:=@ -](latest|newest)$", re.IGNORECASE)  # the last release whose source was read
 Chosen = tuple[tuple[str, Any], ...]
 
@@ -227,7 +228,7 @@ def _settled(engine: Engine) -> Engine:
 
 
 def find(engine: str | Engine) -> Engine:
-    """The engine of a name on a large GPU, with or without its version (`parts`); or the Engine itself. BadInput."""
+    """The engine of a name on a large GPU, with version (`parts`), a line (`0.9.x`) or none; or itself. BadInput."""
     if isinstance(engine, Engine):
         return engine
     name, version = parts(str(engine))
@@ -240,6 +241,12 @@ def find(engine: str | Engine) -> Engine:
         )
     if not version and LATEST.search(str(engine)):
         version = next(reversed(engine_rules.releases(name)["versions"]), "")
+    if WORD.search(version):
+        every = engine_rules.read(name)["known_versions"]
+        line = [each for each in every if f"{each}.".startswith(version.rstrip("xX*"))]
+        if not line:
+            raise BadInput(f"engine = '{name}:{version}': not known; the newest is {every[-1]}", field="engine")
+        version = line[-1]
     return resolve(name, version or engine_rules.read(name)["version"])
 
 
@@ -251,9 +258,7 @@ def parts(engine: str) -> tuple[str, str]:
 
 def names_known_version(engine: str | Engine) -> bool:
     """Whether an engine is named with a version that has rules or rows of its own, as `vllm:0.22.1` is."""
-    if isinstance(engine, Engine):
-        return engine_rules.knows(engine.name, engine.version)
-    name, version = parts(str(engine))
+    name, version = (engine.name, engine.version) if isinstance(engine, Engine) else parts(str(engine))
     return name in engine_rules.NAMES and engine_rules.knows(name, version)
 
 

@@ -12,7 +12,7 @@ RELEASE = 1000  # orders a release after its candidates, of which there are fewe
 # What runs under another name: this vLLM pins this torch, and calls its cuBLAS for 16-bit products.
 UNDERLYING = {"vllm-0.22.1": "torch-2.11"}
 # As people, packages and container tags write it: `TensorRT-LLM 1.3.0rc20`, `vllm==0.22.1`, `vllm:v0.22.1-cu130`.
-VERSION = re.compile(r"(?:^|[\s:=@_-])v?(\d+(?:\.\w+)*(?:-rc\d+)?)(?:[+-].*)?$")
+VERSION = re.compile(r"(?:^|[\s:=@_-])v?(\d+(?:\.(?:\w+|\*))*(?:-rc\d+)?)(?:[+-].*)?$")
 NO_VERSION = re.compile(r"(?:^|[\s:=@_-])(?:latest|newest|stable|nightly|main|dev)$")
 BETWEEN_WORDS = " :=@_-"
 ALSO = {"tensorrtllm": "trtllm", "pytorch": "torch"}  # other names of a framework, without what separates their words
