@@ -41,7 +41,9 @@ TESTS = {
         "tests/prediction tests/step/test_power_at_the_limit.py"
     ),
     "planning": (
-        "tests/planning/test_search_by_hand.py tests/planning/test_looks_by_hand.py tests/planning -m 'not slow'"
+        "tests/planning/test_answers_by_hand.py tests/planning/test_spaces_by_hand.py "
+        "tests/planning/test_screens_by_hand.py tests/planning/test_served_by_hand.py "
+        "tests/planning/test_commands_by_hand.py tests/planning/test_search_by_hand.py tests/planning -m 'not slow'"
     ),
     "models": "tests/models/test_written_down.py tests/models",
     "simulate": (
