@@ -1,8 +1,10 @@
 """Processes killed while they write: `python -m qa.chaos.kills [--count 300]`.
 
 `measure` (on the fake device), profiling of our kernels (on a made-up one), `calibrate` over an older calibration,
-and `predict` and `serve --out` run in child processes that are sent SIGKILL at a random moment. What a reader saw
-before has to be there afterwards, whole, and the next run goes on from it.
+and `predict` and `serve --out` run in child processes that are sent SIGKILL at a random moment: a third of them after
+their start, the others after they began to write, however long a busy machine takes to get there. What a reader saw
+before has to be there afterwards, whole, and the next run goes on from it; kills of which no reader saw a record tell
+nothing.
 """
 
 from __future__ import annotations
@@ -24,17 +26,22 @@ from qa.chaos import made
 from qa.chaos.inputs import SERVE
 
 GEMM = {"kernel": "gemm", "m": 64, "n": 4096, "k": 4096, "gpu": "H200"}
+EARLY, WAITING_S = 1 / 3, 60.0  # of the kills: whether anything was written or not; and the longest wait for a record
+CASES = {"predict": 80_000, "serve": 20_000}  # lines: `predict` writes some 30,000 at a time
 
 Keys = frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """`work` writes, `seen` reads what is there: the keys of whole records. `longest_s`: how late a kill comes."""
+    """`work` writes, `seen` reads what is there: the keys of whole records. `longest_s`: how late a kill comes after
+    the start or after a record more; `grows`: there will be more.
+    """
 
     work: Callable[[], object]
     seen: Callable[[], Keys]
     longest_s: float
+    grows: bool = True
 
 
 def measuring(folder: Path) -> Victim:
@@ -74,6 +81,7 @@ def calibrating(folder: Path) -> Victim:
         lambda: [calibrate(rows, made.GPU, out=out) for _ in range(1000)],
         lambda: frozenset(map(str, load(out).corrections)),
         0.3,
+        grows=False,
     )
 
 
@@ -84,17 +92,25 @@ def answering(command: str, case: dict[str, Any], longest_s: float) -> Callable[
         from pipewave.cli import build
 
         cases, out = folder / "cases.jsonl", folder / "answers.jsonl"
-        cases.write_text("".join(json.dumps(case | {"id": number}) + "\n" for number in range(20_000)))
+        cases.write_text("".join(json.dumps(case | {"id": number}) + "\n" for number in range(CASES[command])))
         words = [command, "--cases", str(cases), "--out", str(out), "--resume"]
 
         def seen() -> Keys:
-            texts = [path.read_text() for path in (out, *folder.glob(f".{out.name}.*.partial")) if path.exists()]
+            texts = [_text(path) for path in (*folder.glob(f".{out.name}.*.partial"), out)]  # renamed between: in both
             lines = [line for text in texts for line in text.rpartition("\n")[0].splitlines()]
             return frozenset(str(json.loads(line)["id"]) for line in lines)
 
         return Victim(lambda: build().run(words), seen, longest_s)
 
     return victim
+
+
+def _text(path: Path) -> str:
+    """What is in a file that may not be there, or no more."""
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return ""
 
 
 VICTIMS = {
@@ -117,9 +133,12 @@ def kill(victim: Victim, pick: random.Random) -> tuple[int, int, bool]:
             victim.work()
         finally:
             os._exit(0)
-    end, before = time.monotonic() + pick.uniform(0.01, victim.longest_s), Keys()
-    while time.monotonic() < end:
+    begin, before = time.monotonic(), (first := victim.seen())
+    waits, late_s = victim.grows and pick.random() >= EARLY, pick.uniform(0.01, victim.longest_s)
+    while time.monotonic() < begin + (WAITING_S if waits else late_s):
         before |= victim.seen()
+        if waits and (before - first or os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)):
+            begin, waits = time.monotonic(), False
         time.sleep(pick.uniform(0, 0.02))
     os.kill(pid, signal.SIGKILL)
     running = os.WIFSIGNALED(os.waitpid(pid, 0)[1])

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from qa.chaos import inputs, kills
+from qa.chaos.__main__ import HOLDS
 from qa.chaos.nasty import changed, damaged
 
 
@@ -33,7 +34,12 @@ def test_changes_come_from_their_seed_and_leave_the_original() -> None:
     assert damaged(b"x" * 50, random.Random(1)) != b"x" * 50
 
 
-def test_a_killed_writer_loses_nothing_that_was_seen() -> None:
-    found = kills.run(8, seed=1)
+def test_a_killed_writer_loses_nothing_that_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kills, "EARLY", 0.0)  # each kill waits until something is written
+    monkeypatch.setattr(kills, "CASES", {"predict": 4000, "serve": 2000})
+    monkeypatch.setattr("pipewave.prediction.jsonl.CHUNK_LINES", 500)  # as `predict` writes longer files
+    found = kills.run(5, seed=1)
     assert {one["lost"] for one in found.values()} == {0}
-    assert sum(one["while_running"] for one in found.values()) >= 4
+    assert min(one["records_seen"] for one in found.values()) > 0, "kills before a record tell nothing"
+    assert sum(one["while_running"] for one in found.values()) >= 3
+    assert HOLDS["kills"](found) and not HOLDS["kills"](found | {"predict --out": {"records_seen": 0, "lost": 0}})
