@@ -145,6 +145,8 @@ def test_a_look_asks_for_mean_requests_and_checks_the_longest(looked: Any) -> No
     longest = looked.asked["longest"]
     assert (longest.input_len.tolist(), longest.output_len.tolist()) == ([1500], [1651 - 1500])
     assert looked.asked["checked"] == 1500
+    assert not looked(SPLIT, Question(1000, 1, spread=0.0)).refused
+    assert looked.asked["longest"].output_len.tolist() == [1]
     better = find("H100").what_if(name="H100", dram_gbps=9000.0)
     looked(SPLIT, QUESTION, gpu=better)
     assert looked.asked["server"][1] is better

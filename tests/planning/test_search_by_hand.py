@@ -54,7 +54,7 @@ def test_what_a_design_costs_by_a_look() -> None:
     assert users.costs(two, 4.0, 2.0) == pytest.approx(4.0 * (math.ceil(0.85 * 2.5) + 0.05 * 2.5))
     unpriced = searched()
     unpriced.known = {}
-    assert unpriced.costs(two, 4.0, 2.0) == pytest.approx(2e6 / 4.0)
+    assert unpriced.costs(two, 4.0, 2.0) == 2e6 / 4.0
     assert searched().seems(seen(rate=4.0, sure=2.0), sure=True) == 2 * searched().seems(seen(), sure=False)
     assert searched().seems(seen(sure=0.0), sure=True) == math.inf
 
