@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +18,7 @@ from pipewave.nets.weights_metadata import LEVELS
 from pipewave.prediction import jsonl, requests
 from pipewave.prediction.answers import LATENCIES, Predictions
 from pipewave.prediction.columns import calls_of, group_key, numeric_fields
-from pipewave.prediction.jsonl import Counts, answer_lines, is_id
+from pipewave.prediction.jsonl import Counts, answer_lines, check_id
 
 GEMM = {"kernel": "gemm", "m": 64, "n": 4096, "k": 4096, "dtype": "bf16"}
 
@@ -111,7 +112,8 @@ def test_lines_are_counted_as_answers_or_failures() -> None:
     [("a", True), (3, True), (0.5, True), (None, True), (float("inf"), False), (float("nan"), False), ([1], False)],
 )
 def test_an_id_is_text_or_a_finite_number(value: object, good: bool) -> None:
-    assert is_id(value) is good
+    with nullcontext() if good else pytest.raises(BadInput, match="id: must be"):
+        check_id({"id": value})
 
 
 def test_a_place_is_a_gpu_and_a_protocol_that_are_known() -> None:

@@ -139,6 +139,16 @@ def test_queues_widen_the_interval_of_requests_that_come_at_a_rate() -> None:
     uncertain = Uncertainty(0.1, "vllm", version_given=True)
     held = interval_ends({"ttft_ms": 1.0}, uncertain, {"ttft_ms": 0.9}, {"ttft_ms": 1e3})
     assert held == interval_ends({"ttft_ms": 1.0}, uncertain) | {"ttft_ms_high": 1e3}
+
+
+def test_what_a_full_cache_holds_is_as_sure_as_the_runs_beside_it_agree() -> None:
+    uncertain = Uncertainty(0.1, "vllm", version_given=True)
+    share = [{"prefix_found_share": one} for one in (0.34, 0.24, 0.35)]
+    assert interval_ends(share[0], uncertain) == {}
+    assert interval_ends(*share[:1], uncertain, *share[1:]) == {
+        "prefix_found_share_low": 0.24,
+        "prefix_found_share_high": 0.35,
+    }
     case = {"model": MODEL, "gpu": GPU, "version": "0.22.1", "isl": 4000, "osl": 20, "requests": 200}
     quiet, busy = (answer(from_dict(case | {"rate": rate})) for rate in (0.5, 12.0))  # 12: near what it can serve
     assert quiet["ttft_ms_high"] / quiet["ttft_ms"] < busy["ttft_ms_high"] / busy["ttft_ms"]

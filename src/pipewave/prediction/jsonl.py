@@ -192,16 +192,10 @@ def json_object(line: str, longest: int) -> dict[str, Any]:
 
 
 def check_id(case: Mapping[str, Any]) -> None:
-    """BadInput for an `id` that cannot be echoed."""
-    if not is_id(case.get("id")):
+    """BadInput for an `id` that cannot be echoed: it is text, a finite number, or nothing."""
+    value = case.get("id")
+    if not (math.isfinite(value) if isinstance(value, float) else value is None or isinstance(value, str | int)):
         raise BadInput("id: must be a string or a finite number", field="id")
-
-
-def is_id(value: Any) -> bool:
-    """Whether a value can be echoed as the id of an answer: text, a finite number, or nothing."""
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return value is None or isinstance(value, str | int)
 
 
 def _explain(case: Case) -> PipewaveError:

@@ -15,7 +15,7 @@ from pipewave.published.infer_pools import matched
 from pipewave.published.published_pools import launched
 from pipewave.published.unstated import Stated, fill
 from pipewave.simulate.estimate import STEP_TOKENS, static_estimate
-from pipewave.simulate.interval import METRICS, interval_ends
+from pipewave.simulate.interval import FOUND, METRICS, interval_ends
 from pipewave.simulate.kv_budget import traffic_notes
 from pipewave.simulate.pools import Pools
 from pipewave.simulate.power import energy_figures, watts_over_time
@@ -169,7 +169,7 @@ def served(
     bounds: dict[str, float] = {}
     if interval:
         scales = engines.uncertain.tried(deployed.traffic.concurrency)
-        times = {name: one for name, one in found.items() if name.endswith("_ms")}
+        times = {name: one for name, one in found.items() if name.endswith("_ms") or name == FOUND}
         bounds = interval_ends(times, engines.uncertain, *_tried(deployed, times, scales, most_steps, steady=steady))
     bounds |= deployed.energy(record, found, window)
     if not limits:  # nothing tells good requests from others

@@ -26,6 +26,7 @@ METRICS = ("ttft_ms", "tpot_ms", "e2e_ms", "output_tokens_per_s")
 # Figures that go by the law of another: a static batch has no clients whose arrivals are open, an interval between two
 # tokens is one of those that TPOT is the mean of.
 AS = {"prefill_ms": "tpot_ms", "itl_ms": "tpot_ms"}
+FOUND = "prefix_found_share"  # of the prompts' tokens, in a cache that steps fill and empty
 FIRST = ("ttft_ms", "prefill_ms")  # nothing is drafted before a first token
 
 
@@ -109,7 +110,7 @@ def _percent(half: float) -> str:
 
 def interval_ends(figures: Mapping[str, Any], uncertain: Uncertainty, *others: Mapping[str, Any]) -> dict[str, float]:
     """Both ends of the interval of every time of a run (`ttft_ms`, `ttft_p99_ms`) and of its rate of tokens, under
-    names such as `ttft_ms_low`. It holds the same figures of other runs as well.
+    names such as `ttft_ms_low`, and of what a cache of prefixes holds. It holds the same figures of other runs as well.
     """
     found: dict[str, float] = {}
     for name, value in figures.items():
@@ -118,4 +119,5 @@ def interval_ends(figures: Mapping[str, Any], uncertain: Uncertainty, *others: M
             low, high = uncertain.ends(metric, value).values()
             beside = [other[name] for other in others if name in other]
             found |= {f"{name}_low": min([low, *beside]), f"{name}_high": max([high, *beside])}
-    return found
+    shares = [one[FOUND] for one in (figures, *others) if FOUND in one]
+    return found | ({f"{FOUND}_low": min(shares), f"{FOUND}_high": min(max(shares), 1.0)} if len(shares) > 1 else {})

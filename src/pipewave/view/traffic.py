@@ -45,7 +45,8 @@ def _blocks(answer: Mapping[str, Any]) -> Iterator[doc.Block]:
         for name, said in OVER_TIME.items():
             values = [float(one) for one in answer["timeline"][name]]
             yield _curve("seconds", seconds, said, values, f"At most {doc.number(max(values))}.")
-    rest = [doc.Fact(RUN[name], doc.number(answer[name])) for name in RUN if answer.get(name) is not None]
+    rest = [doc.Fact(RUN[name], doc.number(answer[name]), doc.interval(answer, name))
+            for name in RUN if answer.get(name) is not None]  # fmt: skip
     yield doc.Facts((*rest, *doc.costs_of(answer)))
     yield from doc.notes_and_command(answer)
 
