@@ -101,8 +101,8 @@ RULES: Mapping[str, Sequence[tuple[str, Callable[[Any], Rows]]]] = {
         ("mixes_phases", plain(mixes_phases=None)),
     ),
 }  # facts and what is made of them, in the order in which rules are tried
-# From when on a fact counts that releases hold earlier: its pass is on by default since (config/vllm.py).
-SINCE = {("vllm", "fused_all_reduce_mib"): "0.14.0"}
+# From when on a fact counts that releases hold earlier: its pass is on by default since (config/vllm.py, O2).
+SINCE = {("vllm", "fused_all_reduce_mib"): "0.17.0"}
 ALWAYS = ("shared_expert_tokens", "fused_all_reduce_mib")  # facts without which a release does nothing of the kind
 
 

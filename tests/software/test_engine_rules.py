@@ -230,6 +230,20 @@ def test_norms_are_fused_into_all_reduces_for_models_that_a_version_names(model_
     assert not engine_rules.fields("sglang", "0.5.14", dataclasses.replace(facts, dp=4)).get("fused_norm_mib")
 
 
+@pytest.mark.parametrize(("dp", "first"), [(1, "0.17.0"), (4, "0.21.0")])
+def test_vllm_fuses_norms_by_default_since_017_and_beside_data_parallel_ranks_since_021(dp: int, first: str) -> None:
+    facts = DeploymentFacts(gpu="B200", mma="tcgen05", tp=4, dp=dp, hidden=8192)
+    versions = ("0.11.1", "0.14.0", "0.16.0", "0.17.0", "0.20.0", "0.21.0", "0.24.0")
+    fused = [bool(engine_rules.fields("vllm", version, facts).get("fused_norm_mib")) for version in versions]
+    assert fused == [version_of(version) >= version_of(first) for version in versions]
+
+
+def test_vllm_captures_larger_graphs_for_gpt_oss() -> None:
+    facts = DeploymentFacts(gpu="B200", mma="tcgen05", model_type="gpt_oss")
+    limits = [engine_rules.fields("vllm", version, facts)["graph_limit"] for version in ("0.11.0", "0.11.1", "0.22.1")]
+    assert limits == [992, 1024, 1024]
+
+
 @pytest.mark.parametrize("model", ["Qwen3.5-35B-A3B", "Qwen3-32B"])
 def test_an_fp8_cache_slows_no_prompt_of_sglang_on_blackwell(model: str) -> None:
     """Its kernel there casts queries to FP8, too; with heads of 256 Triton's took seven times as long."""

@@ -117,6 +117,22 @@ def test_all_reduce_and_norm_in_one_call_of_python_take_the_host_as_long_as_many
     assert launches[0] - launches[1] == pytest.approx(python * reductions * (many - 1), rel=0.02)
 
 
+@pytest.mark.parametrize(("version", "joined"), [("0.11.1", 1), ("0.20.0", 1), ("0.21.0", 2)])
+def test_sums_of_experts_in_padded_rows_are_reduced_and_normed_apart(version: str, joined: int) -> None:
+    """gpt-oss is 2,880 wide; before 0.21 vLLM reduces experts' rows of 3,072 on Blackwell and cuts them afterwards."""
+    runner = Runner.of(Deployment(load("gpt-oss-120b"), Parallel(2)), find("B200"), find_engine(f"vllm:{version}"))
+    engines = [runner.engine.what_if(fused_norm_mib=mib) for mib in (64.0, 0.0)]
+    batch = runner.batch([1] * 16, [512] * 16)
+    calls = {use.name: use.call for use in arranged(runner.deployment.kernels(batch), runner.engine)}
+    assert calls["attention_all_reduce"].bytes == 2 * 16 * 2880
+    assert calls["ffn_all_reduce"].bytes == 2 * 16 * (3072 if joined == 1 else 2880)
+    nodes = [replace(runner, engine=engine).steps([batch]).load.nodes[0] for engine in engines]
+    assert nodes[1] - nodes[0] == 36 * joined + 1  # a layer's norms, and the last one or the first
+    wide = Runner.of(Deployment(load("Llama-3.1-70B"), Parallel(4)), find("B200"), find_engine("vllm:0.11.1"))
+    uses = wide.deployment.kernels(wide.batch([1], [512]))
+    assert list(arranged(uses, wide.engine.what_if(padded_sums=256))) == list(uses)  # 8,192 wide: nothing is padded
+
+
 def test_the_shorter_lane_hides_behind_the_longer() -> None:
     """Of routed experts and shared ones of a step, whoever comes first in it."""
     runner = Runner.of(Deployment(load("DeepSeek-V3"), Parallel(8)), find("H200"), find_engine("vllm"))

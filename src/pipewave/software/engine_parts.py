@@ -233,6 +233,7 @@ class KernelChoice:
     fused_norm_mib: float = 0.0  # largest hidden states all-reduced by the kernel that norms them
     fused_norm_launches: int = 1  # launches whose host time equals that of the call for both
     fused_norm_any_size: bool = False  # that call is made whatever the size, and decides inside
+    padded_sums: int = 1  # experts' sums are reduced in rows padded to multiples of this, and then normed apart
     fused_rope: bool = False  # the kernel that writes the cache applies RoPE, too
     one_head_norm: bool = False  # one kernel norms the heads of queries and keys
     included_kernels: tuple[str, ...] = ()  # kernels whose time the rows of attention and experts include

@@ -69,7 +69,8 @@ def with_fused_norms(
         return found, gone, called
     usual = engine.kernels.fused_norm_any_size or 2 * USUAL_PROMPT * engine.facts.hidden <= most
     factor = np.ones(len(calls))
-    sizes = [2 * call.rows * call.dim if isinstance(call, RmsNorm) and call.fused_add else 0 for call in calls]
+    norms = [one if isinstance(one, RmsNorm) and one.fused_add and not one.impl else None for one in calls]
+    sizes = [2 * one.rows * one.dim if one else 0 for one in norms]
     small = {size for size in sizes if 0 < size <= most}
     for index, (call, size) in enumerate(zip(calls, sizes, strict=True)):
         if size in small:
@@ -102,6 +103,7 @@ def arranged(uses: Sequence[Use], engine: Engine) -> Sequence[Use]:
     left_out = (*engine.kernels.included_kernels, *(["rope"] if engine.kernels.fused_rope else []))
     uses = [use for use in uses if use.name not in left_out] if left_out else uses
     uses = [_floating(use) for use in uses] if engine.kernels.float_routers else uses
+    uses = [_padded(use, engine) for use in uses] if engine.facts.hidden % engine.kernels.padded_sums else uses
     if engine.kernels.shared_experts != "fused" or engine.facts.ep > 1:
         return uses
     if not any(use.name.startswith("shared_") for use in uses):
@@ -113,6 +115,14 @@ def arranged(uses: Sequence[Use], engine: Engine) -> Sequence[Use]:
         else use
         for use in kept
     ]
+
+
+def _padded(use: Use, engine: Engine) -> Use:
+    """An all-reduce of experts' padded rows, or a norm of part of these, which no pass joins; others as they are."""
+    unit, hidden, call = engine.kernels.padded_sums, engine.facts.hidden, use.call
+    if use.name == "ffn_all_reduce" and isinstance(call, Collective):
+        return replace(use, call=call.changed(bytes=call.bytes // hidden * math.ceil(hidden / unit) * unit))
+    return replace(use, call=call.changed(impl="strided")) if use.name == "input_norm" else use
 
 
 def _floating(use: Use) -> Use:
