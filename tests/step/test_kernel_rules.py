@@ -25,8 +25,7 @@ from pipewave.step.kernel_latency import (
     kernel_latencies,
     launches_of,
     masked_us,
-    slow_latent_us,
-    slow_product_us,
+    slow_us,
 )
 from studies import masked_experts
 from studies.published_rows import corpus
@@ -114,8 +113,8 @@ def test_a_slow_product_at_its_rate_by_hand() -> None:
     gpu = find("B200")
     call = Gemm(1024, 24576, 7168, dtype="fp8_block")
     flops = 2.0 * 1024 * 24576 * 7168
-    assert slow_product_us(call, 1610.0, gpu) == pytest.approx(flops / (1610.0 * 148 * gpu.sustained_clock_mhz))
-    assert slow_product_us(call, 1610.0, gpu) == pytest.approx(826, rel=0.03)
+    assert slow_us(call, 1610.0, gpu) == pytest.approx(flops / (1610.0 * 148 * gpu.sustained_clock_mhz))
+    assert slow_us(call, 1610.0, gpu) == pytest.approx(826, rel=0.03)
 
 
 def test_flashinfers_product_is_slower_for_long_prompts_only() -> None:
@@ -294,13 +293,11 @@ def test_latent_prompts_run_at_the_rate_of_the_older_kernel() -> None:
     """Published on B200: 128 requests of 4,096 and 32,768 tokens in 0.569 and 4.413 ms; pairs by hand."""
     gpu, runner = find("B200"), latent("0.5.3")
     for kv, us in ((4096, 569.0), (32768, 4413.0)):
-        assert slow_latent_us(Mla((1,) * 128, (kv,) * 128, 128, "generation"), 965.0, gpu) == pytest.approx(
-            us, rel=0.04
-        )
+        assert slow_us(Mla((1,) * 128, (kv,) * 128, 128, "generation"), 965.0, gpu) == pytest.approx(us, rel=0.04)
     chunk = Mla((2048,), (8192,), 128, "generation")
     pairs = sum(6145 + i for i in range(2048))
     least = 2 * 128 * 1088 * pairs / (965.0 * gpu.sms * gpu.sustained_clock_mhz)
-    assert slow_latent_us(chunk, 965.0, gpu) == pytest.approx(least)
+    assert slow_us(chunk, 965.0, gpu) == pytest.approx(least)
     assert kernel_latencies([chunk], gpu, runner.engine).found.latency_us[0] == pytest.approx(least)
     step = Mla((1,) * 64, (4096,) * 64, 128, "generation")
     plain = runner.engine.what_if(kernel_rules=())

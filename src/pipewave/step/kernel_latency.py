@@ -208,20 +208,19 @@ def active_experts(call: FusedMoe) -> float:
     return call.experts / call.ep * (1.0 - (1.0 - call.topk / call.experts) ** call.tokens)
 
 
-def slow_product_us(call: Gemm, flops_per_clk: float, gpu: GPU) -> float:
-    """µs of a product whose kernel does so many FLOPs a clock on each SM: 2 m n k over the rate of all SMs."""
-    return 2.0 * call.m * call.n * call.k / (flops_per_clk * gpu.sms * gpu.sustained_clock_mhz)
-
-
-def slow_latent_us(call: Mla, flops_per_clk: float, gpu: GPU) -> float:
-    """The same of latent attention's visible pairs, of 2 × (2 kv_lora_rank + rope_dim) FLOPs a head each.
+def slow_us(call: Gemm | Mla, flops_per_clk: float, gpu: GPU) -> float:
+    """µs of a kernel that does so many FLOPs a clock on each SM: a product's 2 m n k, or those of latent attention's
+    visible pairs, 2 × (2 kv_lora_rank + rope_dim) a head each.
 
     So prompts behind a cached prefix may attend, by a kernel of older tensor instructions: no row is of such, only its
     rate is known.
     """
-    pairs = sum(q * (kv - 0.5 * (q - 1)) for q, kv in zip(call.q_lens, call.kv_lens, strict=True))
-    flops = 2.0 * call.heads * (2 * call.kv_lora_rank + call.rope_dim) * pairs
-    return float(flops / (flops_per_clk * gpu.sms * gpu.sustained_clock_mhz))
+    if isinstance(call, Gemm):
+        flops = 2.0 * call.m * call.n * call.k
+    else:
+        pairs = sum(q * (kv - 0.5 * (q - 1)) for q, kv in zip(call.q_lens, call.kv_lens, strict=True))
+        flops = 2.0 * call.heads * (2 * call.kv_lora_rank + call.rope_dim) * pairs
+    return flops / (flops_per_clk * gpu.sms * gpu.sustained_clock_mhz)
 
 
 def masked_us(call: FusedMoe, law: GroupedGemmTime, gpu: GPU) -> float:
@@ -252,12 +251,11 @@ def law_of(call: FusedMoe, rule: KernelRule, exchange: str) -> GroupedGemmTime |
 
 def least_us(call: Call, rule: KernelRule, gpu: GPU) -> float:
     """Least µs of a call by the engine's rule for it; 0 without one."""
-    if isinstance(call, Gemm) and rule.max_flops_per_clk:
-        return slow_product_us(call, rule.max_flops_per_clk, gpu)
-    if isinstance(call, Mla) and rule.max_flops_per_clk:
-        stays_latent = call.phase == "generation" and max(call.q_lens) > MOST_VERIFIED  # though it is a prompt
-        return slow_latent_us(call, rule.max_flops_per_clk, gpu) if stays_latent else 0.0
-    return 0.0
+    if not isinstance(call, Gemm | Mla) or not rule.max_flops_per_clk:
+        return 0.0
+    # A prompt whose attention stays latent.
+    prompt = isinstance(call, Mla) and call.phase == "generation" and max(call.q_lens) > MOST_VERIFIED
+    return slow_us(call, rule.max_flops_per_clk, gpu) if prompt or isinstance(call, Gemm) else 0.0
 
 
 def within_rules(

@@ -157,23 +157,19 @@ class TwoBatch:
 
 def two_batch(engine: Engine, gpu: GPU, layers: int) -> TwoBatch | None:
     """The overlap of an engine on a GPU, None where steps are not cut. Raises BadInput where nothing could overlap."""
-    if not engine.expert_parallel.two_batch:
+    experts = engine.expert_parallel
+    if not experts.two_batch:
         return None
-    if engine.facts.dp > 1 and not engine.expert_parallel.two_batch_prompt:
+    if engine.facts.dp > 1 and not experts.two_batch_prompt:
         raise BadInput(f"two_batch_overlap: {engine.name} {engine.version} has none", field="two_batch_overlap")
-    way = engine.expert_parallel.exchange.removesuffix(NARROW)
+    way = experts.exchange.removesuffix(NARROW)
     if engine.facts.dp == 1 or not way.startswith(DEEPEP):
         raise BadInput(
             "two_batch_overlap: engines overlap DeepEP's exchange alone; give dp, ep and one of its backends",
             field="two_batch_overlap",
         )
-    return TwoBatch(
-        engine.expert_parallel.two_batch_prompt,
-        engine.expert_parallel.two_batch_decode,
-        layers,
-        way,
-        engine.expert_parallel.exchange_sms / gpu.sms,
-    )
+    sms_share = experts.exchange_sms / gpu.sms
+    return TwoBatch(experts.two_batch_prompt, experts.two_batch_decode, layers, way, sms_share)
 
 
 def halved(batch: Batch) -> Batch:
