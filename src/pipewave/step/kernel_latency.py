@@ -253,9 +253,8 @@ def least_us(call: Call, rule: KernelRule, gpu: GPU) -> float:
     """Least µs of a call by the engine's rule for it; 0 without one."""
     if not isinstance(call, Gemm | Mla) or not rule.max_flops_per_clk:
         return 0.0
-    # A prompt whose attention stays latent.
-    prompt = isinstance(call, Mla) and call.phase == "generation" and max(call.q_lens) > MOST_VERIFIED
-    return slow_us(call, rule.max_flops_per_clk, gpu) if prompt or isinstance(call, Gemm) else 0.0
+    latent = isinstance(call, Mla) and call.phase == "generation" and max(call.q_lens) > MOST_VERIFIED  # of a prompt
+    return slow_us(call, rule.max_flops_per_clk, gpu) if latent or isinstance(call, Gemm) else 0.0
 
 
 def within_rules(

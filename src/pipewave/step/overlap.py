@@ -168,8 +168,7 @@ def two_batch(engine: Engine, gpu: GPU, layers: int) -> TwoBatch | None:
             "two_batch_overlap: engines overlap DeepEP's exchange alone; give dp, ep and one of its backends",
             field="two_batch_overlap",
         )
-    sms_share = experts.exchange_sms / gpu.sms
-    return TwoBatch(experts.two_batch_prompt, experts.two_batch_decode, layers, way, sms_share)
+    return TwoBatch(experts.two_batch_prompt, experts.two_batch_decode, layers, way, experts.exchange_sms / gpu.sms)
 
 
 def halved(batch: Batch) -> Batch:
