@@ -135,7 +135,9 @@ types: $(VENV)/.dev
 IN_ORDER := gemm gemm_fp8 gemm_block gemm_fp4 attention_prefill mla_generation rmsnorm silu_and_mul elementwise
 train: $(VENV)/.train
 	$(BIN)/python -m train all
+	$(BIN)/python -m pipewave.files.manifest --write
 	$(BIN)/python -m train refresh $(addprefix --net ,$(IN_ORDER))
+	$(BIN)/python -m pipewave.files.manifest --write
 	$(BIN)/python -m train.cold
 	$(BIN)/python -m pipewave.files.manifest --write
 	$(BIN)/python -m train.another_day --write

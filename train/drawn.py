@@ -33,7 +33,6 @@ from pipewave.software.stacks import DEFAULT
 
 Floats = NDArray[np.float64]
 Case = dict[str, Any]
-Maker = Callable[[random.Random], Case]
 
 PROTOCOLS = ("cold", "graph", "profiler_warm", SERVING)  # what serves is asked as the replays that stand in for it
 TYPES = ("bf16", "fp16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int8", "int4")
@@ -178,7 +177,8 @@ def _allowed(
     ctx, source = small.ctx, small.source
     assumed = family.assumed is not None and bool(family.assumed(ctx))
     own = source.basis == "measured_gpu" or (source.near and not ctx.gpu.traits.stand_in and not assumed)
-    if own and source.software in OWN_ROWS:
+    learned = trained(small.net)  # a near version may have the rows, while the answer is of one that has none here
+    if own and source.software in OWN_ROWS and learned and ctx.gpu.base_gpu in learned.card.known.gpus(ctx.stack):
         beyond = np.array([family.name == "mla" and case["heads"] > MOST_HEADS for case in larger])
         return np.where(beyond, 0.0, np.minimum(large.log - small.log[rows], 0.0))
     if not source.reference_gpu:
@@ -211,7 +211,7 @@ def _grown(name: str, case: Case, size: str, by: int) -> Case | None:
     return case | {size: by * case[size]}
 
 
-def _maker(pick: random.Random, name: str) -> tuple[Case, Maker]:
+def _maker(pick: random.Random, name: str) -> tuple[Case, Callable[[random.Random], Case]]:
     """Options that the calls of a context share, and who draws the rest."""
     mode = pick.choice(("prefill", "decode", "decode", "mixed"))
     if name == "gemm":

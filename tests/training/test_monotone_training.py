@@ -1,14 +1,18 @@
 """Drawn pairs, and training that brings them into order while all else stays."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from pipewave.gpus import find  # noqa: E402
+from pipewave.kernels import family_of  # noqa: E402
+from pipewave.prediction.columns import group_key  # noqa: E402
 from train.descent import taught  # noqa: E402
-from train.drawn import drawn  # noqa: E402
+from train.drawn import OWN_ROWS, _allowed, drawn, told  # noqa: E402
 from train.ensemble import Ensemble, Shape  # noqa: E402
 from train.relearn import MARGIN, Calls, Known, Plan, shortfall, terms  # noqa: E402
 
@@ -55,3 +59,16 @@ def test_training_brings_pairs_into_order_and_keeps_the_answers() -> None:
     with torch.no_grad():
         moved = student(x[None, :1], codes[None, :1]) - teacher(x[None, :1], codes[None, :1])
     assert float(moved[..., 0].abs().max()) < 0.1
+
+
+def test_a_version_without_rows_on_the_gpu_leaves_no_pair_out_of_order() -> None:
+    """vLLM 0.22.1 in FP8: rows on Hopper, none on B200, where 0.22.0 and 0.24.0 have some."""
+    case = {"kernel": "gemm", "dtype": "fp8", "quantize": True, "m": 1, "n": 8896, "k": 3264}
+    family, small, large = family_of("gemm"), [case], [case | {"m": 2}]
+    for gpu, stack, granted in (("B200", "vllm-0.22.1", False), ("B200", "vllm-0.24.0", True)):
+        key = group_key(family, case | {"stack": stack})
+        one, two = (told(family, some, key, find(gpu), "graph") for some in (small, large))
+        faster = replace(two, log=one.log - 0.1)
+        assert one.source.software in OWN_ROWS
+        found = float(_allowed(family, small, large, key, one, faster, np.arange(1))[0])
+        assert found == pytest.approx(-0.1 if granted else 0.0)
