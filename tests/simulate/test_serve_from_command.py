@@ -332,3 +332,14 @@ def test_more_requests_at_once_than_a_table_holds_are_refused() -> None:
     with pytest.raises(BadInput, match="max_num_seqs = 32769: must be an integer from 1 to 32768"):
         Setup(max_num_seqs=32_769)
     assert Setup(max_num_seqs=32_768).max_num_seqs == 32_768
+
+
+@pytest.mark.parametrize(("option", "field"), [("--isl", "input_len"), ("--osl", "output_len")])
+def test_a_length_beyond_all_numbers_is_refused_under_a_ratio_too(option: str, field: str) -> None:
+    words = ["serve", "--model", "Llama-3.1-8B", "--gpu", "H100", "--rate", "2", "--random-range-ratio", "0.8"]
+    done = CliRunner().invoke(build(), [*words, option, "9" * 400])
+    assert (
+        done.exit_code == 2
+        and f"{field} = " in str(done.exception)
+        and "must be an integer from 1" in str(done.exception)
+    )

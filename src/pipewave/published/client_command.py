@@ -72,7 +72,7 @@ def below(nominal: float, ratio: float) -> tuple[float, float]:
     """(mean, spread) of lengths uniform from ratio × nominal to nominal."""
     if not 0 <= ratio <= 1:
         raise BadInput(f"random_range_ratio = {ratio}: must be from 0 to 1", field="random_range_ratio")
-    return nominal * (1 + ratio) / 2, (1 - ratio) / (1 + ratio)
+    return min(nominal, 1e9) * (1 + ratio) / 2, (1 - ratio) / (1 + ratio)  # what is longer is refused as too long
 
 
 def _traffic(client: Client, taken: Words) -> Traffic:
