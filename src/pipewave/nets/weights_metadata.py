@@ -55,10 +55,10 @@ class TrainingRows:
         dtype, kinds = kind.partition(",")[0], alike(kind)
         same = alike(dtype)
         types = {row.kind for row in self.rows if row.kind.partition(",")[0] in same}
-        under, near, far = ((protocol,), None), (((protocol,), kinds), ((protocol,), types)), (((), kinds), ((), types))
-        for rows in (*near, *far, under) if dtype in FOUR_BIT else (*near, under, *far):
-            if (found := self._of(*rows)).rows:
-                return replace(found, crossed=rows is under)
+        near, far, under = (((protocol,), kinds), ((protocol,), types)), (((), kinds), ((), types)), ((protocol,), None)
+        for protocols, some in (*near, *far, under) if dtype in FOUR_BIT else (*near, under, *far):
+            if (found := self._of(protocols, some)).rows:
+                return replace(found, crossed=some is None)
         return TrainingRows(self.rows, crossed=True)
 
     def _of(self, protocols: Collection[str], kinds: Collection[str] | None = None) -> TrainingRows:

@@ -271,7 +271,7 @@ def texts(answers: Answers, ids: Sequence[Any]) -> list[str]:
     software = f'"impl": {json.dumps(source.impl)}, "stack": {json.dumps(source.stack)}'
     bases = f'"power_basis": "{answers.draw.board.basis}", "basis": "{source.basis}"'
     tail = f', {bases}, {software}, "software": "{source.software}"{notes}}}\n'.replace("%", "%%")
-    echoed = [name if type(name) is int else json.dumps(name) for name in ids]  # a tenth of the time
+    echoed = [name if type(name) is int else json.dumps(name) for name in ids]
     spent = np.broadcast_arrays(*answers.draw.spent(answers.numbers[WORK_J], answers.seconds[LATENCY]))
     columns_of = (*(answers.seconds * US).tolist(), [PIPES[at] for at in answers.bound.tolist()])
     found = list(map((FIELDS + tail).__mod__, zip(echoed, *columns_of, *map(np.ndarray.tolist, spent), strict=True)))
