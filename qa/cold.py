@@ -56,6 +56,9 @@ def main() -> None:
     ask.add_argument("--base", required=True)
     ask.add_argument("--also", default="")
     args = ask.parse_args()
+    known = ["git", "rev-parse", "--quiet", "--verify", f"{args.base}^{{commit}}"]
+    if subprocess.run(known, cwd=ROOT, capture_output=True).returncode:
+        ask.error(f"--base {args.base}: no revision of this repository; see git log")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_cases(folder / "cases.jsonl")
