@@ -35,7 +35,7 @@ from pipewave.step.memory import Budget, budget
 
 LARGEST = 1 << 22
 STEP_TOKENS = 8192  # of a step, where nothing says it
-INSIDE_NOTE = "times are inside the engine: `serve` and `plan` add a server's front end and host"
+INSIDE_NOTE = "times are inside the engine, on our own host: `serve` has that of published servers, and a front end"
 
 
 @dataclass(frozen=True, slots=True)
