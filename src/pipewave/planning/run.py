@@ -23,7 +23,7 @@ from pipewave.simulate.speculative import of as speculative_of
 from pipewave.step import find_engine
 
 TURNS, FEWEST, MOST = 6, 300, 1500  # requests of a run for each that is in flight, and at least and at most
-MOST_REPLICAS = 4  # of a fleet that one run simulates, at their share of its rate
+MOST_RANKS = 4  # engines of a fleet that one run simulates (at least one replica), at their share of its rate
 SHORT_TURNS, SHORT_MOST = 4, 700  # of a run on the way to the largest rate
 TRIES = 5  # runs of that search
 STEEPEST, FLATTEST, FARTHEST = 8.0, 0.15, 0.7  # of the power law of times over rate; one stride in logarithms
