@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from importlib import resources
+from pathlib import Path
 
 import pytest
 
 from pipewave.errors import BadInput
 from pipewave.gpus import find as find_gpu
+from pipewave.models import load
 from pipewave.published import published_pools
 from pipewave.published.published_pools import Launch, Wanted, near
-from pipewave.published.unstated import engine_of_dynamo
+from pipewave.published.unstated import Stated, engine_of_dynamo, fill
+from pipewave.simulate.setup import Setup
+from pipewave.simulate.traffic import synthetic
 from pipewave.software.engine_parts import DeploymentFacts
 
 B200_FP4 = DeploymentFacts(gpu="B200", attention="mla", experts=True, dtype="nvfp4", model_type="deepseek_v3")
@@ -118,3 +124,36 @@ def test_of_launches_equally_near_the_one_with_most_prefill_engines_answers() ->
     meant = [one for one in found if 1024 in one.flights and not one.drafts and one.decode == found[0].decode]
     assert len(meant) > 1
     assert found[0].prefill.workers == max(one.prefill.workers for one in meant)
+
+
+def _split(
+    model: str, gpu: str, tp: int, *, version: str | None = None, ep: int = 1, flight: int = 16, prompt: int = 900,
+    said: frozenset[str] = frozenset(),
+) -> tuple[int, int, int]:  # fmt: skip
+    """How a server of TensorRT-LLM is split that states tp and, unless it is 1, ep."""
+    traffic = synthetic(flight, input_len=prompt, output_len=900, concurrency=flight)
+    setup = fill(Stated(load(model), gpu, Setup(tp=tp, ep=ep), "trtllm", version, said=said), traffic).setup
+    return setup.tp, setup.ep, setup.dp
+
+
+def test_gpt_oss_is_launched_with_whole_experts_on_hopper_and_tables_count_its_groups_twice() -> None:
+    """Rows of the image gpt-oss-dev write two GPUs as tp 4, ep 2; those that kept no version hold the same times."""
+    model = "gpt-oss-120b"
+    assert [_split(model, "H200", tp) for tp in (1, 2, 4, 8)] == [(1, 1, 1), (2, 2, 1), (4, 4, 1), (8, 8, 1)]
+    assert _split(model, "H200", 4, version="gpt-oss-dev", ep=2) == (2, 2, 1)
+    assert _split(model, "H200", 4, version="1.2.0rc2", ep=2) == (4, 2, 1)  # a number tells that it is meant
+    assert _split(model, "H200", 4, version="1.2.0rc2") == (4, 1, 1)
+    assert _split(model, "B200", 4) == (4, 1, 1)
+    assert _split(model, "H200", 4, said=frozenset(["ep"])) == (4, 1, 1)
+
+
+def test_deepseek_in_fp4_was_launched_with_ranks_of_attention_for_many_or_long_requests(tmp_path: Path) -> None:
+    section = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "model.layers.*.self_attn*"]}
+    card = json.loads((resources.files("pipewave") / "data/models/DeepSeek-R1.json").read_text("utf-8"))
+    (tmp_path / "config.json").write_text(json.dumps(card | {"quantization_config": section}), "utf-8")
+    model = str(tmp_path)
+    ranks = {(900, 128): 1, (900, 256): 8, (7000, 32): 1, (7000, 64): 8}
+    for (prompt, flight), dp in ranks.items():
+        found = _split(model, "B200", 8, flight=flight, prompt=prompt)
+        assert found == ((1, 8, 8) if dp == 8 else (8, 1, 1))
+    assert _split(model, "B200", 8, flight=256, version="1.2.0rc6") == (8, 1, 1)

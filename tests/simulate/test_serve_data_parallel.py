@@ -235,6 +235,9 @@ def test_published_tables_count_a_group_twice() -> None:
     assert degrees_of("sglang", 4, 16, 4, None) == (4, 16, 4, "")
     assert degrees_of("sglang", 16, 4, 1, None)[:3] == (4, 4, 1)
     assert degrees_of("sglang", 16, 4, 1, 16) == (16, 4, 1, "")
+    assert degrees_of("trtllm", 4, 2, 1, None) == (4, 2, 1, "")
+    assert degrees_of("trtllm", 4, 2, 1, None, tagged=True)[:3] == (2, 2, 1)
+    assert degrees_of("trtllm", 4, 2, 1, 4, tagged=True) == (4, 2, 1, "")
 
 
 def test_a_case_names_its_ranks() -> None:

@@ -170,6 +170,16 @@ def test_the_law_of_masked_rows_is_that_of_deepep_alone() -> None:
     assert experts_us("deepep_ht_narrow", 32) > experts_us("deepep_ll_narrow", 32)
 
 
+def test_fp8_experts_on_blackwell_ran_on_deepgemm_alone_until_tensorrt_llm_1_2() -> None:
+    def backend(version: str, dtype: str) -> str:
+        facts = DeploymentFacts(gpu="B200", mma="tcgen05", experts=True, dtype=dtype)
+        rule = find_engine(f"trtllm:{version}").on(facts).kernel("fused_moe", dtype)
+        return rule.backend if rule else ""
+
+    assert [backend(one, "fp8_block") for one in ("1.1.0rc2", "1.2.0rc2")] == ["DEEPGEMM", "DEEPGEMM"]
+    assert [backend(*one) for one in (("1.2.0rc6", "fp8_block"), ("1.1.0rc2", "nvfp4"))] == ["TRTLLM", "TRTLLM"]
+
+
 @pytest.mark.skipif(not (corpus() / "aiconfigurator").is_dir(), reason="needs the corpus")
 @pytest.mark.parametrize("gpu", masked_experts.GPUS)
 def test_constants_that_ship_hold_on_rows_of_each_gpu(gpu: str) -> None:

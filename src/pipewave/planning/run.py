@@ -63,7 +63,7 @@ def stated(model: ModelSpec, split: Split, question: Question, replicas: int = 1
         return Stated(model, split.card, setup, split.engine, gpus=split.tp * split.dp, pools=(first, then))
     own = {name: getattr(split, name) for name in ("tp", "pp", "ep", "dp", "max_num_seqs")}
     setup = replace(setup, **own, replicas=replicas, max_num_batched_tokens=budget_of(split, question))
-    return Stated(model, split.card, setup, split.engine, gpus=split.tp * split.dp)
+    return Stated(model, split.card, setup, split.engine, said=frozenset(["ep", "dp"]), gpus=split.tp * split.dp)
 
 
 def side(split: Split, workers: int) -> Side:

@@ -199,22 +199,22 @@ class Degrees(NamedTuple):
     note: str = ""
 
 
-def degrees_of(engine: str, tp: int, ep: int, dp: int, gpus: int | None) -> Degrees:
-    """The degrees of one group of GPUs, which published tables count twice; `gpus`: its size, where given.
+def degrees_of(engine: str, tp: int, ep: int, dp: int, gpus: int | None, *, tagged: bool = False) -> Degrees:
+    """The degrees of one group of GPUs, which published tables count twice. `gpus`: its size, if given; `tagged`: the
+    version is the tag of an image, without a number.
 
     A group of G GPUs whose attention is data parallel and whose experts lie on all of them is dp = G, ep = G. Tables
     made from launch arguments that hold G in one field and "attention DP: yes" in another write dp = G², ep = G (the
     same measurements stand in the corpus once as dp = 8 and once as dp = 64), or tp = G, dp = G, ep = G² (only G GPUs
-    explain when the caches of those runs fill). A group of G GPUs whose attention is tensor parallel and whose
-    experts lie on all of them is tp = G, ep = G; some tables write tp = G² (the same launches stand in the corpus as
-    tp = 4 and as tp = 16, both with ep = 4). A case that says `gpus` is taken by its word.
+    explain when the caches of those runs fill). With tensor-parallel attention it is tp = G, ep = G; some tables write
+    tp = G² (tp 4 and tp 16, both with ep 4, hold the same launches). A case that says `gpus` is taken by its word.
     """
     written, found, literal = "", (tp, ep, dp), tp * dp
     if gpus == literal:
         pass
     elif engine in SQUARED and tp == 1 and ep > 1 and dp == ep**2:
         written, found = f"dp {dp} with ep {ep}", (1, ep, ep)
-    elif engine in SQUARED_TP and dp == 1 and ep > 1 and tp == ep**2:
+    elif (engine in SQUARED_TP or tagged) and dp == 1 and ep > 1 and tp == ep**2:
         written, found = f"tp {tp} with ep {ep}", (ep, ep, 1)
     elif engine in TWICE and tp > 1 and dp == tp and ep == tp * dp:
         written, found = f"tp {tp}, dp {dp} with ep {ep}", (1, dp, dp)
@@ -247,12 +247,13 @@ def _filled(stated: Stated, flight: int | None, prompt: int, output: int) -> Fil
     version = version_of(name, named, stated.model.model_type, served=stated.mode == "serve")
     said = stated.setup
     literal = said.tp * said.dp if stated.complete else stated.gpus
-    degrees = degrees_of(name, said.tp, said.ep, said.dp, literal)
+    degrees = degrees_of(name, said.tp, said.ep, said.dp, literal, tagged=bool(named) and not version.given)
     engine = f"{name}:{version.number}"
     assumed = not (version.given and stated.names_version)
     setup = replace(said, tp=degrees.tp, ep=degrees.ep, dp=degrees.dp, engine=engine, version_assumed=assumed)
     recipe = Recipe() if stated.complete else _recipe(stated, setup, version, flight, prompt, output)
     chosen = {name: value for name, value in recipe.settings.items() if name not in (DRAFTS, METHOD)}
+    chosen["tp"] = setup.tp // chosen.get("dp", 1)  # a launch with data-parallel attention splits the same GPUs
     how = _drafting(stated, recipe)
     if how and not stated.complete:
         chosen[METHOD] = how.drafting(recipe.settings[DRAFTS]) if DRAFTS in recipe.settings else how
@@ -276,8 +277,7 @@ def _recipe(stated: Stated, setup: Setup, version: Version, flight: int | None, 
     facts = Deployment(stated.model, parallel).facts(find_gpu(stated.gpu))
     drafting, flight = stated.setup.speculative not in (None, NONE), flight or engine.scheduler.max_requests
     requests = Requests(stated.mode, prompt, flight, output, version_given=version.given, drafting=drafting)
-    found = find(engine.name, engine.version, facts, requests)
-    usual = Setup()
+    found, usual = find(engine.name, engine.version, facts, requests), Setup()
     said = {f.name for f in fields(Setup) if getattr(stated.setup, f.name) != getattr(usual, f.name)} | stated.said
     found = found.without(frozenset(said | ({METHOD} if stated.apart else set())))
     drafts = _drafting(stated, found)
