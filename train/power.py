@@ -12,6 +12,7 @@ import argparse
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ from pipewave.calls.families import from_dict
 from pipewave.errors import PipewaveError
 from pipewave.gpus import GPU, find
 from pipewave.kernels import family_of
-from pipewave.physics.collected import MOST_SHARE, READINGS, Reading
-from pipewave.physics.power import LAW, START_S, dram_byte_j
+from pipewave.physics.collected import MOST_SHARE, READINGS, Reading, start_share
+from pipewave.physics.power import GRAPH, LAW, START_S, dram_byte_j
 from pipewave.prediction.columns import columns_of, group_key_of
 from pipewave.prediction.kernel_latency import answer
 
@@ -47,18 +48,18 @@ FEATURES = {
     "fused_moe": ["tokens_per_active"],
 }  # fmt: skip
 HIDDEN = {"gemm": 16, "attention_prefill": 12, "attention_decode": 8, "fused_moe": 16}
+PROMPTS = "attention_prefill"  # collected from the longest, on a board that is cold when a loop begins
+METERED = f"{PROMPTS}_collected"  # what a collection's meter reads of them, by a law of its own
+STRETCHES = tuple(pairwise(np.log2([64, 128, 10240, 12288, 16384]).tolist()))  # of tokens, in which its share falls
 REACH = 3.0  # standard deviations from the mean, beyond which inputs count as there
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Measured rows beside what is known of them without measuring.
+    """Measured rows beside what is known of them without measuring."""
 
-    `shares`: [row, 4] of one, tensor peak, DRAM and L2 bandwidth that each row uses; `watts` and `limit` of its board.
-    """
-
-    table: pd.DataFrame  # gpu, kind, stack (framework and type of product), group, own, watts, latency_us
-    shares: np.ndarray
+    table: pd.DataFrame  # gpu, kind, stack (framework and type of product), group, own, latency_us; watts, limit: W
+    shares: np.ndarray  # [row, 5] of the time, tensor peak, DRAM and L2 bandwidth; the base time over the row's
 
     def take(self, mask: np.ndarray) -> Rows:
         """Some rows."""
@@ -95,14 +96,15 @@ def _answered(
     seconds = 1e-6 * given["latency_us"].to_numpy() if given["own"].iloc[0] else found.seconds[0]
     tensor, dram, l2 = _used(spec, product, analysis, seconds)
     dram = dram * 1e9 * spec.dram_gbps * dram_byte_j(spec) / spec.tdp_w
-    shares = np.column_stack((np.maximum(1.0 - START_S / seconds, 0.0), tensor, dram, l2))
+    shares = np.column_stack((np.maximum(1.0 - START_S / seconds, 0.0), tensor, dram, l2, analysis.base_s / seconds))
     kind = LIKE.get(analysis.net, analysis.net)
     inputs = [*_used(spec, product, analysis, analysis.base_s), np.log2(1e6 * analysis.base_s)]
     inputs += [analysis.features[name] for name in FEATURES.get(kind, ())]
     framework, generation = found.ctx.framework, str(spec.compute_capability // 10)
     said = {"gpu": gpu, "kind": kind, "net": analysis.net, "stack": f"{framework} {product}", "limit": spec.tdp_w}
-    said |= {"generation": generation, "inputs": list(np.column_stack(inputs)), "base": analysis.base_s / seconds}
-    said |= {"rows": f"{generation} {framework} {found.ctx.impl} {product}"}
+    said |= {"rows": f"{generation} {framework} {found.ctx.impl} {product}", "generation": generation}
+    said |= {"inputs": list(np.column_stack(inputs)), "keys": analysis.features.get("keys", 0.0)}
+    said |= {"causal": analysis.features["causal"] if kind == PROMPTS and protocol == GRAPH else 0.0}
     return given.assign(**said), shares
 
 
@@ -113,25 +115,26 @@ def _used(gpu: GPU, product: str, analysis: Any, seconds: np.ndarray) -> list[np
 
 
 FEWEST = 60  # rows that settle an interval
-SOURCE = (
-    "python -m train power: shares of a board's power at the peak of each pipe; steady rows of AIConfigurator on H200, "
-    "B200 and GB200, and loops of lab.board_energy on an H200"
-)
+SOURCE = "python -m train power: shares of a board's power at the peak of each pipe; rows of corpus/watts.py"
 PARTS = ("active", "tensor", "dram", "l2")
+BASED = [4, 1, 2, 3]  # columns of shares beside PARTS, of the time that was worked out beforehand
 KINDS = ("gemm", "attention_prefill", "attention_decode", "mla_context", "mla_generation", "fused_moe", "rmsnorm")
 
 
-def fit(rows: Rows, steps: int = 2500, seed: int = 0) -> dict[str, Any]:
-    """Shares of each kind, factors of generations and of collected rows, that explain the watts."""
+def fit(rows: Rows, steps: int = 2500, seed: int = 0, *, metered: bool = False) -> dict[str, Any]:
+    """Shares of each kind, factors of generations and of collected rows, that explain the watts. `metered`: and of the
+    share of prompts that a collection's meter reads; their time at the limit then says what the work costs.
+    """
     torch.manual_seed(seed)
     table = rows.table
     kinds = [kind for kind in KINDS if (table["kind"] == kind).any()]
     kind = torch.tensor(table["kind"].map(kinds.index).to_numpy())
-    families = sorted(set(zip(table["kind"], table["generation"], strict=True)))
-    family = torch.tensor([families.index(pair) for pair in zip(table["kind"], table["generation"], strict=True)])
-    stacks = sorted(set(zip(table["kind"], table["stack"], strict=True)))
-    stack = torch.tensor([stacks.index(pair) for pair in zip(table["kind"], table["stack"], strict=True)])
+    family, families = pd.MultiIndex.from_frame(table[["kind", "generation"]]).factorize(sort=True)
+    stack, stacks = pd.MultiIndex.from_frame(table[["kind", "stack"]]).factorize(sort=True)
     own, product = (torch.tensor(mask.to_numpy(bool)) for mask in (table["own"], table["kind"].isin(PRODUCTS)))
+    start, starts = pd.factorize(table["stack"].str.partition(" ")[0].where(table["causal"] > 0), sort=True)
+    parts = [np.log(start_share([(*ends, 1.0)], table)) for ends in STRETCHES]
+    reached = metered * torch.tensor(np.column_stack(parts), dtype=torch.float32)
     shares = torch.tensor(rows.shares, dtype=torch.float32)
     boards = pd.DataFrame([BOARDS.get(name, WATTS) for name in table["gpu"]])
     idle, limit = (torch.tensor(boards[name].to_numpy(), dtype=torch.float32) for name in ("idle", "limit"))
@@ -139,15 +142,19 @@ def fit(rows: Rows, steps: int = 2500, seed: int = 0) -> dict[str, Any]:
     weight = torch.tensor(weights(table), dtype=torch.float32)
     law = torch.nn.Parameter(torch.full((len(kinds), 4), -1.5))
     generation, collected = torch.nn.Parameter(torch.zeros(len(families))), torch.nn.Parameter(torch.zeros(len(stacks)))
+    falls = torch.nn.Parameter(torch.full((len(starts), len(STRETCHES)), -4.0))
     newer = torch.tensor([which != "9" for _, which in families])[family]
-    optimiser = torch.optim.Adam([{"params": [law], "lr": 0.03}, {"params": [generation, collected], "lr": 0.02}])
+    factors = {"params": [generation, collected, falls], "lr": 0.02}
+    optimiser = torch.optim.Adam([{"params": [law], "lr": 0.03}, factors])
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, [0.03, 0.02], total_steps=steps)
     for _ in range(steps):
         some = torch.randint(len(truth), (4096,))
         factor = generation[family[some]] * newer[some] + torch.where(own[some], 0.0, collected[stack[some]])
-        drawn = idle[some] + (shares[some] * torch.exp(_tied(law, kinds)[kind[some]])).sum(1) * torch.exp(factor)
+        fallen = (torch.nn.functional.softplus(falls)[start[some]] * reached[some]).sum(1, keepdim=True)
+        read = shares[some][:, : len(PARTS)] - (1.0 - torch.exp(-fallen)) * shares[some][:, BASED]
+        drawn = idle[some] + (read * torch.exp(_tied(law, kinds)[kind[some]])).sum(1) * torch.exp(factor)
         held = (drawn**-20 + limit[some] ** -20) ** (-1 / 20)
-        error = torch.log(torch.where(own[some] & ~product[some], drawn, held)) - truth[some]
+        error = torch.log(torch.where((own[some] | metered) & ~product[some], drawn, held)) - truth[some]
         loss = (weight[some] * torch.sqrt(error**2 + 4e-4)).mean()
         loss = loss + 3e-3 * (collected**2).mean() + 1e-2 * (generation**2).mean()
         optimiser.zero_grad()
@@ -160,7 +167,9 @@ def fit(rows: Rows, steps: int = 2500, seed: int = 0) -> dict[str, Any]:
         found[name] = {part: round(value, 4) for part, value in zip(PARTS, values, strict=True)}
         found[name]["generations"] = _factors(families, generation, name, {"9"})
         found[name]["collected"] = _factors(stacks, collected, name)
-    return found
+    each = zip(starts, _rounded(-torch.nn.functional.softplus(falls)), strict=True)
+    told = {name: [(*ends, fall) for ends, fall in zip(STRETCHES, row, strict=True)] for name, row in each}
+    return {METERED: found[PROMPTS] | {"falls": told}} if metered else found
 
 
 def _tied(law: Any, kinds: list[str]) -> Any:
@@ -181,24 +190,24 @@ def readings_of(rows: Rows, law: Mapping[str, Any]) -> dict[str, Any]:
     rows = rows.take(~rows.table["own"].to_numpy(bool))
     above = drawn(rows, law)
     masks = {kind: (rows.table["kind"] == kind).to_numpy() for kind in FEATURES}
-    return {kind: _reading(rows.take(mask).table, kind, above[mask]) for kind, mask in masks.items() if mask.any()}
+    return {kind: _reading(rows.take(mask), kind, above[mask]) for kind, mask in masks.items() if mask.any()}
 
 
-def _reading(table: pd.DataFrame, kind: str, drawn: np.ndarray) -> dict[str, Any]:
+def _reading(rows: Rows, kind: str, drawn: np.ndarray) -> dict[str, Any]:
+    table, base = rows.table, rows.shares[:, len(PARTS)]
     inputs, drawing = np.stack(table["inputs"].to_list()), np.random.default_rng(0)
     middle, scale = inputs.mean(0), inputs.std(0) + 1e-9
     low, high = middle - REACH * scale, middle + REACH * scale
     given = torch.tensor((np.clip(inputs, low, high) - middle) / scale)
     group, groups = pd.factorize(table["rows"])
     sizes = (0.5 / len(middle) ** 0.5, (len(middle), HIDDEN[kind])), (0.5, HIDDEN[kind] + 1), (0.05, HIDDEN[kind])
-    matrix, bias, out = (torch.tensor(drawing.normal(0.0, *each)) for each in sizes)
-    of_group = torch.tensor(np.zeros((len(groups), HIDDEN[kind] + 1)))
-    known = pd.DataFrame([BOARDS[name] for name in table["gpu"]]).assign(law=drawn, weight=weights(table))
-    known = known.assign(truth=table["watts"] / table["limit"], base=table["base"])
-    names = ("idle", "limit", "law", "weight", "truth", "base")
-    idle, limit, law, weight, truth, base = (torch.tensor(known[name].to_numpy(float)) for name in names)
-    parameters = [matrix, bias, out, of_group]
-    optimiser = torch.optim.LBFGS(parameters, max_iter=250, history_size=20, line_search_fn="strong_wolfe")
+    matrix, bias, out = (torch.tensor(drawing.normal(0.0, *each), requires_grad=True) for each in sizes)
+    of_group = torch.tensor(np.zeros((len(groups), HIDDEN[kind] + 1)), requires_grad=True)
+    boards = pd.DataFrame([BOARDS[name] for name in table["gpu"]])
+    known = (boards["idle"], boards["limit"], drawn, weights(table), table["watts"] / table["limit"], base)
+    idle, limit, law, weight, truth, base = (torch.tensor(np.asarray(each, float)) for each in known)
+    settings = {"max_iter": 250, "history_size": 20, "line_search_fn": "strong_wolfe"}
+    optimiser = torch.optim.LBFGS([matrix, bias, out, of_group], **settings)
 
     def loss() -> Any:
         optimiser.zero_grad()
@@ -211,16 +220,14 @@ def _reading(table: pd.DataFrame, kind: str, drawn: np.ndarray) -> dict[str, Any
         value.backward()
         return value
 
-    for parameter in parameters:
-        parameter.requires_grad_()
     optimiser.step(loss)
     unscaled = matrix / torch.tensor(scale)[:, None]
     own = bias + of_group
     own[:, :-1] -= torch.tensor(middle) @ unscaled
     arrays = {"low": low, "high": high, "weights": unscaled, "out": out}
     found = {"nets": sorted(set(table["net"])), "features": FEATURES[kind]}
-    found |= {name: _rounded(values) for name, values in arrays.items()}
-    return found | {"groups": dict(zip(groups, _rounded(own), strict=True))}
+    told = {name: _rounded(values) for name, values in arrays.items()}
+    return found | told | {"groups": dict(zip(groups, _rounded(own), strict=True))}
 
 
 def _rounded(values: Any) -> Any:
@@ -242,28 +249,27 @@ def weights(table: pd.DataFrame) -> np.ndarray:
 def drawn(rows: Rows, law: Mapping[str, Any]) -> np.ndarray:
     """What a law in the form of `fit` says of rows at no limit, in shares of their boards' power."""
     table = rows.table
-    found = np.empty(len(table))
-    for (kind, gpu, stack, generation, own), members in table.groupby(
-        ["kind", "gpu", "stack", "generation", "own"]
-    ).groups.items():
-        row = law.get(kind, law["attention_prefill"])
+    found, keys = np.empty(len(table)), ["kind", "gpu", "stack", "generation", "own"]
+    for (kind, gpu, stack, generation, own), members in table.groupby(keys).groups.items():
+        row = (not own and law.get(f"{kind}_collected")) or law.get(kind, law[PROMPTS])
         factor = row["generations"].get(generation, 1.0) * (1.0 if own else row["collected"].get(stack, 1.0))
-        idle = BOARDS.get(gpu, WATTS)["idle"]
-        found[members] = idle + factor * rows.shares[members] @ np.array([row[part] for part in PARTS])
+        idle, falls, read = BOARDS.get(gpu, WATTS)["idle"], row.get("falls", {}), rows.shares[members]
+        share = start_share(falls.get(stack.partition(" ")[0], ()), table.loc[members])
+        read = read[:, : len(PARTS)] - (1.0 - np.asarray(share))[:, None] * read[:, BASED]
+        found[members] = idle + factor * read @ np.array([row[part] for part in PARTS])
     return found
 
 
 def watts(rows: Rows, law: Mapping[str, Any], read: Mapping[str, Any]) -> np.ndarray:
     """Watts of rows by a law, and by what `readings_of` says of a collection's meter."""
     table, found = rows.table, drawn(rows, law)
+    boards = pd.DataFrame([BOARDS.get(gpu, WATTS) for gpu in table["gpu"]])
     for (kind, group), members in table[~table["own"].astype(bool)].groupby(["kind", "rows"]).groups.items():
         if kind in read and (reading := Reading.of(read[kind], group)):
             given = np.stack(table["inputs"][members].to_list()).T
             features = dict(zip(reading.features, given[4:], strict=True))
-            idle = np.array([BOARDS.get(gpu, WATTS)["idle"] for gpu in table["gpu"][members]])
-            base, said = table["base"][members], found[members] - idle
+            base, said = rows.shares[members, len(PARTS)], found[members] - boards["idle"].to_numpy()[members]
             found[members] += base * reading.share(said / base, tuple(given[:3]), 1e-6 * 2.0 ** given[3], features)
-    boards = pd.DataFrame([BOARDS.get(gpu, WATTS) for gpu in table["gpu"]])
     return np.asarray(np.clip(found, boards["idle"], boards["limit"]) * table["limit"])
 
 
@@ -288,7 +294,8 @@ def unseen_gpu(rows: Rows, name: str) -> tuple[Rows, np.ndarray, np.ndarray]:
 def _without(rows: Rows, mask: np.ndarray) -> tuple[Rows, np.ndarray, np.ndarray]:
     some, others = rows.take(mask & ~rows.table["own"].to_numpy(bool)), rows.take(~mask)
     law = fit(others)
-    return some, watts(some, law, readings_of(others, law)), watts(some, law, {})
+    whole = law | fit(others, metered=True)
+    return some, watts(some, whole, readings_of(others, whole)), watts(some, law, {})
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -299,8 +306,9 @@ def main(argv: list[str] | None = None) -> None:
     held, with_readings, alone = unseen_shapes(rows)
     near, told = (spreads(held, found, 0.15) for found in (alone, with_readings))
     apart = [spreads(others, found, 0.25) for others, _, found in (unseen_gpu(rows, name) for name in COLLECTED)]
-    kinds = fit(rows)
-    for kind, row in kinds.items():
+    kinds = fit(rows) | fit(rows, metered=True)
+    for key, row in kinds.items():
+        kind = key.removesuffix("_collected")
         other = max(near[kind], *(one[kind] for one in apart))
         row["spread"] = [round(value, 3) for value in (near[kind], other, 1.5 * other)]
     told_of = readings_of(rows, kinds)

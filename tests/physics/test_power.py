@@ -125,15 +125,48 @@ def test_a_reading_keeps_watts_between_idle_and_the_limit_whatever_it_is_asked(g
             work = Work(*(10.0 ** drawn.uniform(3, 16, (3, 200))))
             seconds, features = (
                 10.0 ** drawn.uniform(-7, 1, 200),
-                {name: drawn.uniform(-99, 99, 200) for name in row["features"]},
+                {name: drawn.uniform(-99, 99, 200) for name in (*row["features"], "keys")},
             )
+            features["causal"] = drawn.integers(0, 2, 200).astype(float)
             share = draw.reading.share(np.inf, (work.flops, work.dram, work.l2), seconds, features)
             assert np.all(np.abs(share) <= MOST_SHARE)
             spent = draw.spent(draw.work_j(work, seconds, features), seconds)
             assert np.all((board.idle_w <= spent.power_w) & (spent.power_w <= board.limit_w))
-            law_j = draw.active_w * seconds + replace(draw, reading=None).work_j(work)
+            law_j = draw.active_w * seconds + replace(draw, reading=None).work_j(work, seconds, features)
             left_j = draw.active_w * seconds + draw.work_j(work, seconds, features)
             assert np.all(left_j >= (1 - MOST_TAKEN) * law_j * (1 - 1e-12))
+
+
+PROMPTS = [4, 64, 128, 1024, 10_240, 12_288, 16_384, 65_536]
+
+
+@pytest.mark.parametrize("framework", ["vllm", "trtllm"])
+@pytest.mark.parametrize("gpu", ["H200", "A100"])
+def test_a_collection_s_meter_reads_the_less_of_a_prompt_the_longer_it_is_and_all_of_an_encoder(
+    gpu: str, framework: str
+) -> None:
+    """Long prompts are collected first, on a cold board; on a board that nobody collected on, too."""
+    draw = draw_of(find(gpu), "attention_prefill", "fp16", f"{framework}-1", "graph")
+    work, seconds = Work(np.full(8, 1e12), np.full(8, 1e8), np.full(8, 1e8)), np.full(8, 4e-3)
+    features = {"keys": np.log2(PROMPTS), "causal": np.ones(8)}
+    whole, read = (
+        draw.active_w * seconds + draw.work_j(work, seconds, features | {"causal": np.full(8, causal)})
+        for causal in (0.0, 1.0)
+    )
+    share = read / whole
+    assert share[0] == share[1] == 1.0 and np.all(np.diff(share) <= 0)
+    assert 0.3 < share[6] == share[7] < 0.9 * share[3]
+    plain = replace(draw, falls=())
+    assert np.array_equal(plain.active_w * seconds + plain.work_j(work), whole)
+
+
+def test_what_a_user_s_prompts_draw_is_not_lowered_by_how_a_collection_meters() -> None:
+    for stack, protocol in (("vllm-0.22.0", "cold"), ("vllm-0.22.0", "serving"), ("sglang-0.5.14", "graph")):
+        assert not draw_of(find("H200"), "attention_prefill", "fp16", stack, protocol).falls
+    assert not draw_of(find("H200"), "attention_decode", "fp16", "vllm-0.22.0", "graph").falls
+    law = json.loads(LAW.read_text(encoding="utf-8"))["kinds"]["attention_prefill"]
+    used = draw_of(find("H200"), "attention_prefill", "fp16", "vllm-0.22.0", "cold")
+    assert used.active_w == pytest.approx(law["active"] * 700.0)
 
 
 def test_a_byte_of_dram_takes_the_same_joules_on_boards_of_one_memory() -> None:

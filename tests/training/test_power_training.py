@@ -6,7 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from train.power import PARTS, _tied  # noqa: E402
+import numpy as np  # noqa: E402
+import pandas as pd  # noqa: E402
+
+from train.power import METERED, PARTS, PROMPTS, STRETCHES, Rows, _tied, drawn  # noqa: E402
 from train.power_serving import _repeats  # noqa: E402
 
 KINDS = ["gemm", "attention_prefill", "fused_moe"]
@@ -21,6 +24,18 @@ def test_experts_take_the_products_energy_of_a_flop_and_keep_their_other_constan
     found.sum().backward()
     assert law.grad is not None and law.grad[2, PARTS.index("tensor")] == 0.0
     assert torch.equal(_tied(law[1:2], KINDS[1:2]), law[1:2])
+
+
+def test_collected_prompts_go_by_a_law_of_their_own_and_by_the_share_that_their_meter_reads() -> None:
+    """A collected prompt, our own loop of it, and a collected encoder; the idle board draws 0.171 of its power."""
+    known = {"gpu": "H200", "kind": PROMPTS, "stack": "vllm fp16", "generation": "9", "keys": STRETCHES[-1][1]}
+    table = pd.DataFrame([known] * 3).assign(causal=[1.0, 0.0, 0.0], own=[False, True, False])
+    row = dict.fromkeys(PARTS, 0.5) | {"generations": {}, "collected": {"vllm fp16": 1.2}}
+    falls = [(*STRETCHES[-1], float(np.log(0.4)))]
+    law = {PROMPTS: row, METERED: row | {"active": 1.0, "falls": {"vllm": falls}}}
+    above = drawn(Rows(table, np.tile([1.0, 0.4, 0.2, 0.2, 0.5], (3, 1))), law) - 0.171
+    whole, of_base = 1.2 * (1.0 + 0.4), 1.2 * (0.5 + 0.4)
+    assert above == pytest.approx([whole - 0.6 * of_base, 0.5 * 1.8, whole])
 
 
 @pytest.mark.parametrize(

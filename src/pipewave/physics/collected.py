@@ -4,6 +4,7 @@ AIConfigurator's rows are of operands of their own (constants, memory as it was)
 second, part of which may be before the loop: neither is physics that another run shares. A small network a kind of
 call, fitted to its steady rows (`python -m train power` writes `collected.json`), adds a share of the board's power to
 what the law says. It knows groups of rows (generation, framework, implementation, type) and says nothing of others.
+Prompts begin on a cold board: what its meter's second reaches back to is a share by their length, on every board.
 """
 
 from __future__ import annotations
@@ -55,6 +56,14 @@ class Reading:
             hidden = sum((weight * value for weight, value in zip(column, inputs, strict=True)), bias)
             found = found + out * xp.maximum(hidden, 0.0)
         return xp.maximum(clipped(found, -MOST_SHARE, MOST_SHARE, xp), -MOST_TAKEN * law)
+
+
+def start_share(falls: Sequence[Sequence[float]], features: Mapping[str, Any], xp: Arith = ARRAY) -> Any:
+    """The share of the law above idle that a meter reads of prompts; of encoders all. `falls`: log2 of the tokens from
+    and to which it falls, and the logarithm of what it falls to.
+    """
+    logs = [fall * clipped((features["keys"] - low) / (high - low), 0.0, 1.0, xp) for low, high, fall in falls]
+    return xp.exp(features["causal"] * sum(logs))
 
 
 def reading_of(net: str, group: str) -> Reading | None:

@@ -84,8 +84,6 @@ def watts(gpu: GPU, draw: str = "sustained") -> float:
     at which the work takes other joules: what counts is how fast it does the work.
     """
     own, idle = as_made(gpu).tdp_w, DRAWS[draw].idle_share
-    if gpu.tdp_w == own:
-        return (1.0 - idle) * own
     left = max(gpu.tdp_w / own, LEAST_LIMIT) - idle
     return float((left / (1.0 - idle)) ** (1.0 / CLOCK_EXPONENT) * (1.0 - idle) * own)
 
@@ -105,10 +103,8 @@ def limited(gpu: GPU, power_limit_w: float | None) -> GPU:
         return gpu
     least, most = LEAST_LIMIT * gpu.tdp_w, gpu.tdp_w
     if not least <= power_limit_w <= most:
-        raise BadInput(
-            f"power_limit_w = {power_limit_w:g}: must be from {least:g} to {most:g} W on a {gpu.name}",
-            field="power_limit_w",
-        )
+        must = f"power_limit_w = {power_limit_w:g}: must be from {least:g} to {most:g} W on a {gpu.name}"
+        raise BadInput(must, field="power_limit_w")
     return gpu.what_if(tdp_w=power_limit_w)
 
 

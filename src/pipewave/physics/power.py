@@ -14,7 +14,7 @@ its limit lengthens steps is `energy.py`, whose joules were fitted to times, not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import exp
@@ -27,7 +27,7 @@ from pipewave.calls.dtypes import OPERAND_BYTES
 from pipewave.files import packaged
 from pipewave.gpus import GPU, find
 from pipewave.physics.arith import ARRAY, RECORDED, Arith, straight
-from pipewave.physics.collected import Reading, reading_of
+from pipewave.physics.collected import Reading, reading_of, start_share
 from pipewave.physics.energy import CLOCK_EXPONENT, Work, as_made
 
 LAW = Path(__file__).with_name("power.json")
@@ -88,6 +88,7 @@ class Draw:
     in_step: float  # joules of a call bound by DRAM between the other kernels of a step, over those of the call alone
     rates: tuple[float, float, float]  # of FLOPs, DRAM and L2 bytes, a second
     reading: Reading | None  # what a collection's meter reads besides, in shares of `made_w`
+    falls: Sequence[Sequence[float]]  # of the share of the law that such a meter reads of prompts, by their tokens
     spent_alone: Callable[[float, float], tuple[float, ...]] = field(init=False)  # `spent` of one call, recorded
 
     def __post_init__(self) -> None:
@@ -97,10 +98,11 @@ class Draw:
     def work_j(self, work: Work, base_s: Any = 0.0, features: Mapping[str, Any] = {}, xp: Arith = ARRAY) -> Any:
         """Joules of FLOPs and bytes, and what a meter reads besides. `base_s`, `features`: the family's."""
         joules = self.per_flop_j * work.flops + self.per_dram_byte_j * work.dram + self.per_l2_byte_j * work.l2
+        if self.falls:
+            joules = joules - (1.0 - start_share(self.falls, features, xp)) * (joules + self.active_w * base_s)
         if self.reading is None:
             return joules
-        amounts = work.flops, work.dram, work.l2
-        shares = [amount / rate / base_s for amount, rate in zip(amounts, self.rates, strict=True)]
+        shares = [amount / rate / base_s for amount, rate in zip(work[:3], self.rates, strict=True)]
         made_j = self.made_w * base_s
         law = (joules + self.active_w * base_s) / made_j
         return joules + made_j * self.reading.share(law, shares, base_s, features, xp)
@@ -108,7 +110,7 @@ class Draw:
     def above_idle_j(self, work_j: Any, seconds: Any, xp: Arith = ARRAY) -> Any:
         """Joules above what the idle board draws, of calls that take so long."""
         joules = self.active_w * xp.maximum(seconds - START_S, 0.0) + work_j
-        return xp.maximum(joules, 0.0) if self.reading else joules
+        return xp.maximum(joules, 0.0) if self.reading or self.falls else joules
 
     def spent(self, work_j: Any, seconds: Any, xp: Arith = ARRAY) -> Spent:
         """What a call draws that takes `seconds` alone, again and again; longer where the board is at its limit."""
@@ -159,6 +161,7 @@ def draw_of(
     law, made = packaged.shared(LAW), as_made(gpu)
     like, generation = law["like"].get(kind, kind), str(made.compute_capability // 10)
     row = law["kinds"].get(like) or law["kinds"][law["like"]["other"]]
+    row = law["kinds"].get(f"{like}_collected", row) if protocol == GRAPH else row
     factor = row["generations"].get(generation, 1.0)
     framework, reading = stack.partition("-")[0], None
     if protocol == GRAPH:
@@ -178,4 +181,5 @@ def draw_of(
         in_step=law["steps"]["in_step"].get(like, {}).get(generation, 1.0),
         rates=rates,
         reading=reading,
+        falls=row.get("falls", {}).get(framework, ()),
     )

@@ -22,16 +22,18 @@ from pipewave.simulate.step_table import StepTable
 MOST_KEPT, FIRST_APART_S = 1024, 1e-3  # moments of a kind, an even number; how far apart at first
 
 
+Pieces = Sequence[tuple[int, int, int]]  # of prompts in a step: request, tokens, tokens before them
+
+
 class Stretch(NamedTuple):
     """Steps of one engine that are alike: when they began, how long they took together, how many, and of what."""
 
-    side: int  # 0: engines that take prompts, 1: those that decode only
     start_s: float
     seconds: float
     steps: int
     decoding: int
     cached: float
-    pieces: Sequence[tuple[int, int, int]]  # request, tokens, tokens before them
+    pieces: Pieces
 
 
 class StretchLog:
@@ -41,19 +43,12 @@ class StretchLog:
         self.samples: defaultdict[tuple[int, bool], StretchSample] = defaultdict(StretchSample)
 
     def add(
-        self,
-        side: int,
-        start_s: float,
-        seconds: float,
-        steps: int,
-        decoding: int,
-        cached: float,
-        pieces: Sequence[tuple[int, int, int]],
+        self, side: int, start_s: float, seconds: float, steps: int, decoding: int, cached: float, pieces: Pieces
     ) -> None:
-        """One more, as `Stretch`, which most are never made into."""
+        """One more, as `Stretch`, which most are never made into. `side`: 0 of engines that take prompts, else 1."""
         sample = self.samples[side, bool(pieces)]
         if sample.next_s < sample.busy_s + seconds:
-            sample.keep(Stretch(side, start_s, seconds, steps, decoding, cached, pieces))
+            sample.keep(Stretch(start_s, seconds, steps, decoding, cached, pieces))
         sample.busy_s += seconds
 
 
