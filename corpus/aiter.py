@@ -7,7 +7,7 @@ to a measure of what is lost when another kernel runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,14 @@ PARTS: Mapping[tuple[str, int], tuple[str, Mapping[str, float]]] = {
     ("gfx950", 256): ("MI355X", {}),
 }
 WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "int8": 1.0, "int4": 0.5, "mxfp4": 0.5}
+KERNELS = ("gemm", "fused_moe")
 LONGEST_US = 1e7
 MOST_ROWS = 12  # of one product, or of one set of experts: some files list nearly every m
+
+
+def tables(folder: Path | None = None) -> dict[str, pd.DataFrame]:
+    """Fastest times by kernel of the contract."""
+    return dict(zip(KERNELS, (gemms(folder), experts(folder)), strict=True))
 
 
 def gemms(folder: Path | None = None) -> pd.DataFrame:
@@ -120,3 +126,28 @@ def thinned(rows: pd.DataFrame, of: list[str], by: str) -> pd.DataFrame:
             some = some.iloc[np.unique(np.abs(np.log(some[by].to_numpy())[:, None] - wanted).argmin(0))]
         kept.append(some)
     return pd.concat(kept, ignore_index=True)
+
+
+def chosen(kernel: str, table: pd.DataFrame, gfx: str, units: int, gpu: GPU) -> Iterator[dict[str, Any]]:
+    """Calls of one part with their fastest time in µs: sizes, `dtype` and `us`."""
+    of, by = (["dtype", "n", "k"], "m") if kernel == "gemm" else (["dtype", "hidden", "inter", "experts"], "tokens")
+    mine = table[(table.gfx == gfx) & (table.cu_num == units)]
+    mine = possible(mine, gpu)
+    for row in thinned(mine, of, by).to_dict("records") if len(mine) else ():
+        yield {k: v if k in ("dtype", "us") else int(v) for k, v in row.items() if k not in ("gfx", "cu_num", "spread")}
+
+
+def listed(given: Mapping[str, pd.DataFrame]) -> list[dict[str, Any]]:
+    """How much slower the slowest listed kernel of a shape is than the fastest, where several are listed, by kernel."""
+    several = {kernel: table.dropna(subset=["spread"]) for kernel, table in given.items()}
+    return [
+        {
+            "kernel": kernel,
+            "gfx": gfx,
+            "dtype": dtype,
+            "shapes": len(some),
+            "median ratio": round(float(some.spread.median()), 3),
+        }
+        for kernel, table in several.items()
+        for (gfx, dtype), some in table.groupby(["gfx", "dtype"])
+    ]

@@ -86,3 +86,20 @@ def version_key(version: str) -> tuple[tuple[int, str], ...]:
 def is_own(rows: pd.DataFrame) -> pd.Series:
     """Rows measured by this project, whatever the card."""
     return rows["source"].astype(str).isin(OWN)
+
+
+def by_default(table: str, frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows without those of kernels that their stack's own code does not take by default: such rows say nothing
+    of a version that is asked for by name and of which no row is known.
+    """
+    from pipewave.gpus import find
+    from pipewave.prediction.fallback import default_impl
+
+    if table != "attention":
+        return frame
+    keys = frame[["gpu", "stack", "impl"]].astype(str)
+    kept = {
+        key: default_impl("attention_", key[1], find(key[0]), "", "graph") in ("", key[2])
+        for key in keys.drop_duplicates().itertuples(index=False, name=None)
+    }
+    return frame[[kept[key] for key in keys.itertuples(index=False, name=None)]]

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from corpus.select import HELD_OUT
-from train.outcomes import KNOWN, TABLES, Outcome, by_default, by_weights, rows
+from corpus.select import HELD_OUT, by_default
+from train.outcomes import KNOWN, TABLES, Outcome, by_weights, rows
 
 AWAY = (0, 1, 2, 3)  # places of versions from the one that was measured
 EACH = 100  # rows of a GPU, version and type, groups of shapes alike

@@ -27,7 +27,7 @@ import pandas as pd
 
 from corpus import data_dir, versions
 from corpus.frame import Table, finish, gpu_name
-from corpus.select import HELD_OUT, fold
+from corpus.select import HELD_OUT, by_default, fold
 from corpus.sources import tables
 from pipewave.files import manifest
 from pipewave.gpus import find
@@ -37,7 +37,7 @@ from pipewave.software.stacks import framework, version_text
 from train.cards import ROOT, TABLES, WEIGHTS, altered, read, write
 from train.intervals import LEVEL
 from train.nets import mla
-from train.outcomes import Outcome, by_default, by_weights
+from train.outcomes import Outcome, by_weights
 
 RELEASES = read(ROOT / "src" / "pipewave" / "software" / "releases.json")
 DAYS = ("2025-11-01", "2026-01-15", "2026-03-15", "2026-05-10", "2026-07-05")

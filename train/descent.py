@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -77,13 +76,6 @@ class Descent:
         torch._foreach_lerp_(self.mean, list(self.net.parameters()), 1.0 - keep)
         self.done += 1
 
-    def averaged(self) -> Ensemble:
-        """A copy of the net with the mean."""
-        found = copy.deepcopy(self.net)
-        with torch.no_grad():
-            torch._foreach_copy_(list(found.parameters()), self.mean)
-        return found
-
     def finish(self) -> None:
         """Give the net the mean."""
         with torch.no_grad():
@@ -92,24 +84,22 @@ class Descent:
 
 def taught(
     student: Ensemble, losses: Iterable[Sequence[Tensor]], steps: int, rate: float,
-    limit: Callable[[Ensemble], None] | None = None, seconds: float = math.inf, early: float = 1.0,
-) -> tuple[Ensemble, Ensemble, int]:  # fmt: skip
-    """The student after so many steps or seconds, whichever end first; a copy of when `early` of that was over; and how
-    many steps it took. `losses` works out the terms of a step's loss when asked for them, on the weights of then; their
-    sum goes down. `limit` changes the gradients before each step.
+    limit: Callable[[Ensemble], None] | None = None, seconds: float = math.inf,
+) -> tuple[Ensemble, int]:  # fmt: skip
+    """The student after so many steps or seconds, whichever end first, and how many steps it took. `losses` works out
+    the terms of a step's loss when asked for them, on the weights of then; their sum goes down. `limit` changes the
+    gradients before each step.
     """
-    descent, begun, share, before = Descent(student, steps, rate), time.perf_counter(), 0.0, None
+    descent, begun, share = Descent(student, steps, rate), time.perf_counter(), 0.0
     for step, terms in enumerate(losses):
         share = max(step / steps, (time.perf_counter() - begun) / seconds)
         if share >= 1.0:
             break
-        if before is None and share >= early:
-            before = descent.averaged()
         descent.step(torch.stack(list(terms)).sum(), limit, share)
         if step % max(1, steps // PRINTED) == 0:
             print(f"{step:6}", *(f"{term.item():.5f}" for term in terms), flush=True)
     descent.finish()
-    return student, before or copy.deepcopy(student), descent.done
+    return student, descent.done
 
 
 def orders(count: int, size: int) -> Iterator[Tensor]:

@@ -2,7 +2,8 @@
 
 The larger call of a pair has one size doubled or quadrupled, or quantises its input besides. Rows decide where that
 software was measured on the GPU: a library may run a larger product by a faster kernel. So a pair may be as far out of
-order as the net says of it there, or on the nearest measured GPU of its generation.
+order as the net says of it there, or on the nearest measured GPU of its generation, if that is more than two answers
+of a net are off.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ OWN_ROWS = ("measured", "nearest_version")  # of `Source.software`: the GPU's ow
 MOST_HEADS = 128  # of latent attention in any row: beyond, no row decides
 OTHER_SMS = 0.15  # share of contexts on a what-if of more or fewer SMs
 A_CONTEXT = 64  # calls
+OTHER_KERNEL = 0.1  # log by which answers are out of order for another kernel; less is their noise
 VIOLATES = 0.15  # what a call counts among those whose answers are kept, where its pair is out of order
 
 
@@ -121,7 +123,7 @@ def _context(found: Mapping[str, Drawn], pick: random.Random, name: str, net: st
     family, gpu = family_of(name), find(pick.choice(sorted(names())))
     types = [dtype for dtype in (TYPES if name in ("gemm", "fused_moe") else HALVES) if gpu.supports(dtype)]
     dtype, protocol = pick.choice(types), pick.choice(PROTOCOLS)
-    options, make = _maker(pick, name)
+    options, make = maker(pick, name)
     cards = [learned.card for learned in map(trained, family.nets) if learned]
     stacks = sorted({stack for card in cards for stack in card.stacks.get(protocol, ())})
     if pick.random() < OTHER_SMS:
@@ -130,7 +132,7 @@ def _context(found: Mapping[str, Drawn], pick: random.Random, name: str, net: st
     if protocol == SERVING:
         protocol, stack = "graph", {"stack": DEFAULT[SERVING]}
     shared = options | stack | {"kernel": name, "dtype": dtype}
-    cases = list(_runnable(family, gpu, [make(pick) | shared for _ in range(A_CONTEXT)]))
+    cases = list(runnable(family, gpu, [make(pick) | shared for _ in range(A_CONTEXT)]))
     if not cases:
         return
     key = group_key(family, cases[0])
@@ -180,7 +182,7 @@ def _allowed(
     learned = trained(small.net)  # a near version may have the rows, while the answer is of one that has none here
     if own and source.software in OWN_ROWS and learned and ctx.gpu.base_gpu in learned.card.known.gpus(ctx.stack):
         beyond = np.array([family.name == "mla" and case["heads"] > MOST_HEADS for case in larger])
-        return np.where(beyond, 0.0, np.minimum(large.log - small.log[rows], 0.0))
+        return np.where(beyond, 0.0, _granted(large.log - small.log[rows]))
     if not source.reference_gpu:
         return np.zeros(len(rows))
     like, there = (key[0], ctx.stack, ctx.impl, *key[3:]), find(source.reference_gpu)
@@ -188,10 +190,15 @@ def _allowed(
         one, two = (told(family, some, like, there, ctx.protocol).log for some in (smaller, larger))
     except PipewaveError:
         return np.zeros(len(rows))
-    return np.minimum(two - one, 0.0)
+    return _granted(two - one)
 
 
-def _runnable(family: Family, gpu: GPU, cases: Sequence[Case]) -> Iterator[Case]:
+def _granted(found: Floats) -> Floats:
+    return np.where(found < -OTHER_KERNEL, found, 0.0)
+
+
+def runnable(family: Family, gpu: GPU, cases: Sequence[Case]) -> Iterator[Case]:
+    """Those that a GPU can run."""
     for case in cases:
         try:
             if family.check_on:
@@ -211,7 +218,7 @@ def _grown(name: str, case: Case, size: str, by: int) -> Case | None:
     return case | {size: by * case[size]}
 
 
-def _maker(pick: random.Random, name: str) -> tuple[Case, Callable[[random.Random], Case]]:
+def maker(pick: random.Random, name: str) -> tuple[Case, Callable[[random.Random], Case]]:
     """Options that the calls of a context share, and who draws the rest."""
     mode = pick.choice(("prefill", "decode", "decode", "mixed"))
     if name == "gemm":

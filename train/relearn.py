@@ -44,7 +44,6 @@ HIDDEN_SHARE = 0.1  # of the codes of half of the rows, as in training
 PART = 65_536  # calls answered at once
 FEWEST = 600  # steps of nets of few rows
 OFTEN = 8  # times as often as others is a row to be learned drawn: few ones would be learned by heart
-EARLY = 0.7  # of the way: a net that is tried beside the last one
 PREFERRED = 0.01  # by which another than the last net is to be better: the last is most in order
 LOSS = Loss("mape")
 
@@ -290,8 +289,8 @@ def relearn(
     moving, most = copy.deepcopy(teacher), min(plan.steps, max(FEWEST, plan.epochs * len(known.new) // plan.batch))
     left = max(10.0, end - time.perf_counter())
     losses = terms(moving, teacher, known, calls, plan)
-    last, early, steps = taught(moving, losses, most, plan.rate, clip, left, EARLY)
-    tried = {"last": last, "early": early, "half way": blended(teacher, last), "before": teacher}
+    last, steps = taught(moving, losses, most, plan.rate, clip, left)
+    tried = {"last": last, "half way": blended(teacher, last), "before": teacher}
     said_of = _said_of_held_out(tried, net, rows, categories, device)
     errors = {key: halves_off(rows, by_name(SPLIT, rows).score, mean) for key, (mean, _) in said_of.items()}
     chosen = min(errors, key=lambda key: errors[key][0] * (1.0 if key == "last" else 1.0 + PREFERRED))

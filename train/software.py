@@ -24,13 +24,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from corpus.select import FOLDS, HELD_OUT
+from corpus.select import FOLDS, HELD_OUT, by_default
 from pipewave.nets.weights_metadata import LEVELS, Interval, TrainingRows, from_nested, half_width
 from pipewave.software.stacks import framework, version
 from train.cards import RUNS, WEIGHTS, altered, put, read, write
 from train.intervals import LEVEL, POWERS, TOLERANCE, Floats, balance
 from train.net import nets
-from train.outcomes import KNOWN, TABLES, Outcome, by_default, by_weights, rows
+from train.outcomes import KNOWN, TABLES, Outcome, by_weights, rows
 from train.two_levels import weighted_quantile
 
 EACH = 120  # rows of a GPU, version and type: a level that one of them makes up still has an interval of its own

@@ -11,7 +11,10 @@ import pytest
 from corpus import aiter
 from corpus.sources import data_dir
 from docs.tools.training_tables import GENERATED, corrections
+from pipewave.calibrate.fit import Sample, fit
 from pipewave.gpus import find
+from pipewave.nets.calibration.correction import Correction
+from pipewave.physics.demand import Array
 from train import amd
 
 needs_corpus = pytest.mark.skipif(not (data_dir() / "aiter_amd").is_dir(), reason="needs the public corpus")
@@ -51,3 +54,30 @@ def test_tables_hold_the_types_and_parts_that_the_corpus_lists() -> None:
     assert not gemms.duplicated(["gfx", "cu_num", "dtype", "m", "n", "k"]).any()
     for gfx, units in aiter.PARTS:
         assert ((gemms.gfx == gfx) & (gemms.cu_num == units)).sum() > 1000
+
+
+def test_larger_calls_are_slower_under_a_correction_in_order_and_rows_keep_their_answers() -> None:
+    """Rows that take less time where they are larger, for a while; physics alone says more."""
+    size = np.linspace(0.0, 4.0, 81)
+    wave = 0.4 * np.sin(3.0 * size) + np.random.default_rng(0).normal(0.0, 0.1, 81)
+    rows = Sample(("size",), size[:, None], wave, np.full(81, 0.1), np.arange(81) // 4, frozenset())
+    found = fit(rows).correction
+    assert found is not None
+    at = np.stack([size[:-4], size[4:]], 1).reshape(-1)
+    pairs = Sample(("size",), at[:, None], -0.5 * at, np.ones(len(at)), np.zeros(len(at), int), frozenset())
+
+    def ahead(one: Correction) -> Array:
+        step, before = amd._steps(one, pairs)
+        return before + step @ one.weights
+
+    ordered = amd.in_order(found, [pairs])
+    assert (ahead(found) < -0.02).mean() > 0.1
+    assert (ahead(ordered) < -0.02).mean() < 0.25 * (ahead(found) < -0.02).mean()
+    assert np.abs(ordered.at(found.points) - found.at(found.points)).mean() < 0.15
+
+
+def test_pairs_are_drawn_of_every_gpu_of_an_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(amd, "CONTEXTS", 2)
+    found = amd.drawn_pairs("cdna3")
+    assert all(len(sample) % 2 == 0 for samples in found.values() for sample in samples)
+    assert {net for net, _ in found} & {"gemm", "gemm_fp8", "gemm_block", "fused_moe"}
