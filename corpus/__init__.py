@@ -12,7 +12,7 @@ from __future__ import annotations
 from corpus.cache import load, training_rows
 from corpus.frame import FAMILIES
 from corpus.measured import files as own_files
-from corpus.select import MAX_ROWS, capped, is_own, newest, of_every_version, versions
+from corpus.select import MAX_ROWS, capped, is_build, is_own, newest, of_every_version, versions
 from corpus.sources import data_dir
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "MAX_ROWS",
     "capped",
     "data_dir",
+    "is_build",
     "is_own",
     "load",
     "newest",

@@ -88,6 +88,11 @@ def is_own(rows: pd.DataFrame) -> pd.Series:
     return rows["source"].astype(str).isin(OWN)
 
 
+def is_build(rows: pd.DataFrame) -> pd.Series:
+    """Rows of builds between releases, by their commit: nobody asks for these by name."""
+    return rows["version"].astype(str).str.startswith("dev")
+
+
 def by_default(table: str, frame: pd.DataFrame) -> pd.DataFrame:
     """The rows without those of kernels that their stack's own code does not take by default: such rows say nothing
     of a version that is asked for by name and of which no row is known.

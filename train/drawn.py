@@ -36,7 +36,7 @@ Floats = NDArray[np.float64]
 Case = dict[str, Any]
 
 PROTOCOLS = ("cold", "graph", "profiler_warm", SERVING)  # what serves is asked as the replays that stand in for it
-TYPES = ("bf16", "fp16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int8", "int4")
+TYPES = (*4 * ("bf16",), "fp16", *2 * ("fp8",), "fp8_block", "nvfp4", "mxfp4", "int8", "int4")  # as often as asked
 HALVES = ("bf16", "bf16", "fp16", "fp8")
 QUANTISED = ("fp8", "fp8_block", "int8", "nvfp4")  # types whose products may quantise their input
 HEADS = ((32, 8), (8, 1), (64, 8), (40, 8), (28, 4), (16, 16), (1, 1), (96, 8), (16, 2), (128, 8))
@@ -50,7 +50,7 @@ ORDERED = {name: family_of(name).nets for name in (*SIZES, *COLLECTIVES)}  # net
 OWN_ROWS = ("measured", "nearest_version")  # of `Source.software`: the GPU's own rows of that software
 MOST_HEADS = 128  # of latent attention in any row: beyond, no row decides
 OTHER_SMS = 0.15  # share of contexts on a what-if of more or fewer SMs
-A_CONTEXT = 64  # calls
+A_CONTEXT = 512  # calls: few pairs are out of order, and training is to meet them
 OTHER_KERNEL = 0.1  # log by which answers are out of order for another kernel; less is their noise
 VIOLATES = 0.15  # what a call counts among those whose answers are kept, where its pair is out of order
 

@@ -196,8 +196,8 @@ def terms(
         measured = LOSS(found, target, some.weight.expand_as(target)).mean()
         with torch.no_grad():
             moved = said(teacher, some.features, some.codes)
-        moved = (found - moved)[:, ~some.new]
-        both = moved[..., 0].square().mean() + moved[..., 0].mean(0).square().mean()
+        moved, weight = (found - moved)[:, ~some.new], some.weight[~some.new]
+        both = (weight * (moved[..., 0].square() + moved[..., 0].mean(0).square())).mean()
         kept = plan.kept * both + (SCALES * moved[..., 1].square().mean() if plan.kept else 0.0)
         if calls is None or pairs is None:
             yield measured, torch.nan_to_num(kept)

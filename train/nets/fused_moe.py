@@ -66,12 +66,12 @@ def rows(_: str = "", data_dir: str | Path | None = None) -> pd.DataFrame:
 
 
 def _older(newest: pd.DataFrame, data_dir: str | Path | None) -> pd.DataFrame:
-    """Rows of every other version, as many of each."""
+    """Rows of every other version, as many of each, none of builds between releases."""
     frame = corpus.load("fused_moe", data_dir, sources=("aiconfigurator",))
     names = ["gpu", "stack", "dtype"]
     counted = pd.MultiIndex.from_frame(newest[names].astype(str).drop_duplicates())
     known = pd.MultiIndex.from_frame(frame[names].astype(str)).isin(counted)
-    return corpus.versions(frame[~known], max_rows=OLDER_ROWS)
+    return corpus.versions(frame[~known & ~corpus.is_build(frame)], max_rows=OLDER_ROWS)
 
 
 def _own() -> pd.DataFrame:

@@ -37,8 +37,7 @@ def _unusable(frame: pd.DataFrame) -> pd.Series:
     """Flagged rows (our own are, for a clock that long products lower by themselves) and builds between releases."""
     coarse = frame["source"].isin(COARSE)
     surplus = coarse & (frame.sample(frac=1.0, random_state=0).groupby("gpu", observed=True).cumcount() >= COARSE_ROWS)
-    build = frame["version"].astype(str).str.startswith("dev")
-    return (frame["flagged"] & ~frame["partial"] & ~corpus.is_own(frame)) | surplus | build
+    return (frame["flagged"] & ~frame["partial"] & ~corpus.is_own(frame)) | surplus | corpus.is_build(frame)
 
 
 NETS = dict.fromkeys(NET_OF.values(), Net(rows, family_of("gemm"), ("gemm",), plans="gemm"))
