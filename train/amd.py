@@ -34,7 +34,6 @@ OUT = ROOT / "studies" / "results" / "amd.json"
 ORIGIN = "AITER's tuned kernels: attainable time"
 PROTOCOL = "cold"
 MOST_ROWS = 600
-ANY_SOFTWARE: dict[str, Any] = {"stack": None, "impl": None}
 CONTEXTS, A_CONTEXT = 150, 16  # of drawn calls of each kernel on each GPU, and calls of each
 MARGIN = 0.005  # log by which the larger call of a pair is to be slower
 PRICE = 1e6  # of the mean square of what is missing
@@ -74,7 +73,8 @@ def _by_architecture(given: dict[str, pd.DataFrame]) -> dict[str, dict[Key, Samp
 
 def _row(kernel: str, sizes: Mapping[str, Any], latency_us: float) -> Row:
     """A row as `pipewave calibrate` reads it."""
-    return {"case": {"kernel": kernel, **sizes}, "protocol": PROTOCOL, "latency_us": latency_us} | ANY_SOFTWARE
+    asked = {"case": {"kernel": kernel, **sizes}, "protocol": PROTOCOL, "stack": None, "impl": None}
+    return asked | {"latency_us": latency_us}
 
 
 def drawn_pairs(architecture: str) -> dict[Key, list[Sample]]:
@@ -112,9 +112,7 @@ def in_order(found: Correction, pairs: Sequence[Sample]) -> Correction:
 
 
 def _steps(found: Correction, sample: Sample) -> tuple[Array, Array]:
-    """By row of the correction what a pair's larger call has more of its covariance, [pair, row], and by how much it is
-    slower before.
-    """
+    """By row of the correction, what of its covariance a pair's larger call has more; how much slower it is before."""
     at = dict(zip(sample.names, sample.coordinates.T, strict=True))
     raw = np.stack([at.get(name, np.zeros(len(sample))) for name in found.frame.names], 1)
     near = found.scales.kernel(found.frame.scaled(raw), found.points)
