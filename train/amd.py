@@ -73,8 +73,8 @@ def _by_architecture(given: dict[str, pd.DataFrame]) -> dict[str, dict[Key, Samp
 
 def _row(kernel: str, sizes: Mapping[str, Any], latency_us: float) -> Row:
     """A row as `pipewave calibrate` reads it."""
-    asked = {"case": {"kernel": kernel, **sizes}, "protocol": PROTOCOL, "stack": None, "impl": None}
-    return asked | {"latency_us": latency_us}
+    case = {"kernel": kernel, **sizes}
+    return {"case": case, "protocol": PROTOCOL, "latency_us": latency_us, "stack": None, "impl": None}
 
 
 def drawn_pairs(architecture: str) -> dict[Key, list[Sample]]:

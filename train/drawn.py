@@ -147,8 +147,8 @@ def _context(found: Mapping[str, Drawn], pick: random.Random, name: str, net: st
         if pairs:
             rows, larger = np.array([i for i, _ in pairs]), [case for _, case in pairs]
             large = told(family, larger, key, gpu, protocol)
-            known = _by_rows(family, [cases[i] for i in rows], larger, key, small, large, rows)
-            _pair(found, small, large, here, rows, np.where(known < -OTHER_KERNEL, known, 0.0))
+            allowed = _allowed(family, [cases[i] for i in rows], larger, key, small, large, rows)
+            _pair(found, small, large, here, rows, allowed)
     if name == "gemm" and dtype in QUANTISED:
         at = len(SHARED) + family.options.index("quantize")
         other = told(family, cases, (*key[:at], not key[at], *key[at + 1 :]), gpu, protocol)
@@ -170,26 +170,25 @@ def _pair(
     found[large.net].pairs.append(np.stack([*map(np.float64, ends), allowed], 1))
 
 
-def _by_rows(
+def _allowed(
     family: Family, smaller: Sequence[Case], larger: Sequence[Case], key: tuple[Any, ...], small: Told, large: Told,
     rows: NDArray[np.intp],
 ) -> Floats:  # fmt: skip
-    """Log by which each larger call is slower where rows decide, and 0 elsewhere."""
+    """Log of how far each pair may be out of order, 0 or less."""
     ctx, source = small.ctx, small.source
     assumed = family.assumed is not None and bool(family.assumed(ctx))
     own = source.basis == "measured_gpu" or (source.near and not ctx.gpu.traits.stand_in and not assumed)
     learned = trained(small.net)  # a near version may have the rows, while the answer is of one that has none here
+    found = np.zeros(len(rows))
     if own and source.software in OWN_ROWS and learned and ctx.gpu.base_gpu in learned.card.known.gpus(ctx.stack):
         beyond = np.array([family.name == "mla" and case["heads"] > MOST_HEADS for case in larger])
-        return np.where(beyond, 0.0, large.log - small.log[rows])
-    if not source.reference_gpu:
-        return np.zeros(len(rows))
-    like, there = (key[0], ctx.stack, ctx.impl, *key[3:]), find(source.reference_gpu)
-    try:
-        one, two = (told(family, some, like, there, ctx.protocol).log for some in (smaller, larger))
-    except PipewaveError:
-        return np.zeros(len(rows))
-    return two - one
+        found = np.where(beyond, 0.0, large.log - small.log[rows])
+    elif source.reference_gpu:
+        like, there = (key[0], ctx.stack, ctx.impl, *key[3:]), find(source.reference_gpu)
+        with suppress(PipewaveError):
+            one, two = (told(family, some, like, there, ctx.protocol).log for some in (smaller, larger))
+            found = two - one
+    return np.where(found < -OTHER_KERNEL, found, 0.0)
 
 
 def runnable(family: Family, gpu: GPU, cases: Sequence[Case]) -> Iterator[Case]:
