@@ -20,8 +20,6 @@ from pipewave.simulate.drafting import Drafted
 from pipewave.simulate.step_table import StepTable
 
 MOST_KEPT, FIRST_APART_S = 1024, 1e-3  # moments of a kind, an even number; how far apart at first
-
-
 Pieces = Sequence[tuple[int, int, int]]  # of prompts in a step: request, tokens, tokens before them
 
 

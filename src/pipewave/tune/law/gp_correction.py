@@ -135,6 +135,7 @@ def _place(slower: Floats) -> Ints:
     return np.asarray(slower.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable"))
 
 
+@np.errstate(invalid="ignore")  # products set that flag for lanes of a vector that they do not use
 def _near_32(a: Floats, b: Floats, length: float) -> NDArray[np.float32]:
     """As `smooth.kernel`, in single precision and by one product, for predictions: there are many."""
     left = np.column_stack([a / length, -0.5 * np.sum(a**2, axis=1) / length**2, np.ones(len(a))])
