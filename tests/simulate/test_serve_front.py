@@ -147,6 +147,19 @@ def test_recipes_fill_in_what_published_deployments_set() -> None:
     assert "recv_interval" not in recipe("sglang:0.5.9", DeploymentFacts(model_type="glm_moe_dsa")).settings
 
 
+def test_one_recipe_sets_ranks_by_the_number_of_gpus_that_a_launch_was_given() -> None:
+    """Whatever tp is: a recipe names it instead of repeating itself for each."""
+    unversioned = Requests("serve", 900, 256, version_given=False)
+    oss = {"model_type": "gpt_oss", "mma": "wgmma"}
+    deepseek = {"model_type": "deepseek_v3", "dtype": "nvfp4", "mma": "tcgen05", "attention": "mla", "experts": True}
+    for tp in (1, 2, 4, 8, 16):
+        found = [
+            find("trtllm", "1.0.0", DeploymentFacts(tp=tp, **one), unversioned).settings for one in (oss, deepseek)
+        ]
+        assert found[0].get("ep") == (tp if tp in (2, 4, 8) else None)
+        assert {found[1].get("dp"), found[1].get("ep")} == {tp if tp in (4, 8) else None}
+
+
 def test_a_launch_whose_file_of_settings_is_not_read_runs_as_the_engine_does_by_itself() -> None:
     """Llama-70B in FP8 on H100s in 2025: neither asynchronous scheduling nor an FP8 cache; on H200s both were read."""
     unversioned = Requests("serve", 1000, 8, version_given=False)

@@ -35,7 +35,7 @@ MISSES: Mapping[str, Misses] = {
     "one_piece": Misses("robust fit of cyclic products and copies on L40S, RTX PRO 6000", 0.85, 1.1),
     "expert_weights": Misses("robust fit of graph-replayed MoE rows of all GPUs", half=0.7, steepness=4.0),
     "between_kernels": Misses("robust fit of MoE rows of all GPUs", half=2.0),
-}  # fmt: skip
+}
 
 
 # How often one read of an operand tile serves, by tensor instruction: clusters share what one SM loads (TMA multicast),

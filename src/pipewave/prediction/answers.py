@@ -272,6 +272,4 @@ def joined(parts: Iterable[tuple[Sequence[int] | NDArray[np.intp] | slice, Answe
         raise no_latency(f"calls[{int(np.argmin(fine))}]: ")
     sources, draws = (tuple(getattr(answers, name) for _, answers in found) for name in ("source", "draw"))
     latency, low, high, floor, ceiling = US * seconds
-    return Predictions(
-        latency, low, high, floor, ceiling, bound.astype(np.intp), group, sources, joules, work_j, draws
-    )  # fmt: skip
+    return Predictions(latency, low, high, floor, ceiling, bound.astype(np.intp), group, sources, joules, work_j, draws)

@@ -1,9 +1,9 @@
 """What public launches of an engine, version and model set (`recipes.json`), for deployments that leave it out.
 
 Conditions are those of the engines' own rules (`pipewave.software.rules`), over the same facts and `Requests`; of the
-rules that hold and set a field, the first counts. A number of requests or tokens may be a sum of numbers, `prompt`,
-`output` and `flight`, or of several sums the largest ("8192 or prompt"). `drafts`: tokens that MTP heads draft, where a
-deployment names the method alone; `speculative`: what drafts.
+rules that hold and set a field, the first counts. A number of requests, tokens or ranks may be a sum of numbers,
+`prompt`, `output`, `flight` and the deployment's `tp`, or of several sums the largest ("8192 or prompt"). `drafts`:
+tokens that MTP heads draft, where a deployment names the method alone; `speculative`: what drafts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pipewave.software.engine_rules import facts_of
 from pipewave.software.rules import Case, frozen, typed
 
 FILE = Path(__file__).with_name("recipes.json")
-SIZES = ("prompt", "output", "flight")  # that a sum may name
+SIZES = ("prompt", "output", "flight", "tp")  # that a sum may name
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,8 +151,7 @@ def read_table(path: Path, of: KernelDescription) -> tuple[dict[str, Any], dict[
     """
     meta, arrays = sealed.read(path, "tuning table")
     if meta.get("schema") != TABLE or "kinds" not in meta:
-        raise BadFile(f"{path} is no tuning table, or of another version; measure anew",
-                      field="table")  # fmt: skip
+        raise BadFile(f"{path} is no tuning table, or of another version; measure anew", field="table")
     if meta["kernel"]["name"] != of.name:
         raise TableMismatch(f"{path} holds a table of {meta['kernel']['name']}, not of {of.name}", field="kernel")
     for what, wanted in (("source_sha256", of.source_sha256), ("configs_sha256", config_hash(of.configs))):
@@ -235,6 +234,5 @@ def check_environment(meta: Mapping[str, Any], env: Mapping[str, Any]) -> list[s
              if env.get(name) is not None and env[name] != made.get(name, env[name])]  # fmt: skip
     if drift and kernel not in _warned:
         _warned.add(kernel)
-        warnings.warn(f"{kernel} table: {', '.join(drift)}; it was measured before",
-                      stacklevel=2)  # fmt: skip
+        warnings.warn(f"{kernel} table: {', '.join(drift)}; it was measured before", stacklevel=2)
     return drift

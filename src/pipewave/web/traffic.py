@@ -98,7 +98,7 @@ def traffic_answer(query: TrafficQuery) -> dict[str, Any]:
         "notes": list(dict.fromkeys(ready.all_notes)),
         # None for a trace, which is no shell word.
         "command": None if query.trace is not None else query_command("traffic", query),
-    }  # fmt: skip
+    }
 
 
 def _traffic(query: TrafficQuery) -> Traffic:

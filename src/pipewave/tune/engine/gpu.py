@@ -152,7 +152,7 @@ class GpuTimer:
         """A call as a CUDA graph, None where it does not run: an engine's Python around a kernel takes longer than a
         short kernel, and the GPU would wait for it within the time measured. A call that cannot be captured is timed
         as it is.
-        """  # fmt: skip
+        """
         if why := _failure(launch):
             self._failed = why
             return None

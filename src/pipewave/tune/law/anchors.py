@@ -22,7 +22,7 @@ UNKNOWN = "NVIDIA H200"  # stands in for a GPU without a specification; measured
 class Anchors:
     """`at` [s, d] sizes of the key; `counts` [s, c, 6]; `us` [s, c] µs, NaN where not timed; `config` name → [c];
     `resident` [c] blocks an SM holds at once; [s, c] where binaries of the launches differ.
-    """  # fmt: skip
+    """
 
     at: Floats
     counts: Floats

@@ -40,7 +40,7 @@ class GpCorrection:
     """`mean`, `spread` [d] of log sizes; `alike` [c, c]; learned from: `sizes` [r, d], `marks` [r, 9] or [r, 9 + d],
     `config`, `weights` [r]; `level`: log factor that all share; `twos`: divisions by two that sizes of all launches
     share [d], [0] where they are no marks.
-    """  # fmt: skip
+    """
 
     mean: Floats
     spread: Floats

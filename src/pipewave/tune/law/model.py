@@ -73,7 +73,7 @@ class Model:
     prediction, with which the mean is taken, None where few launches were measured; `gp_correction`: the third one, in
     place of the last correction, None likewise; `there`: the model of another GPU as it is expected here, which counts
     as `THERE_LAUNCHES` launches of this one, None where there is none.
-    """  # fmt: skip
+    """
 
     peaks: Peaks
     resident: Ints
@@ -127,7 +127,7 @@ class Model:
 def pooled_terms(counts: Floats, resident: Ints, peaks: Peaks) -> Floats:
     """Terms of the pooled law [s, c, 8], in µs at the GPU's peaks: launch, a block's chain of trips, compute and bytes
     of the busiest SM and of all SMs together, memory. Ceilings alone would be the physics of the GPU.
-    """  # fmt: skip
+    """
     blocks, trips, longest, least_bytes, moved_bytes, flops = (counts[..., i] for i in range(6))
     blocks = np.maximum(blocks, 1.0)
     busiest = np.ceil(blocks / peaks.sms)

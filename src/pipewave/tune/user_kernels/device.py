@@ -34,7 +34,7 @@ class Launch:
     """One launch of a user's kernel. `before` and `after` run around every timed one, outside its time, with all
     arguments by name (`reset_to_zero`, `restore_value`, `pre_hook`), `after` with what failed; `prepare` before one is
     compiled: the configuration's own `pre_hook` may set what the binary depends on, such as a descriptor's block.
-    """  # fmt: skip
+    """
 
     fn: Any
     grid: Any

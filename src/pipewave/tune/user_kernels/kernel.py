@@ -18,7 +18,7 @@ Kind = tuple[tuple[str, str], ...]  # what of a launch is no size: flags, types,
 class KernelDescription:
     """`fn`: what launches, a `triton.jit` function under any `triton.heuristics`; `configs`: keyword arguments of each
     configuration, the first being the default; `key`: arguments that upstream would tune anew for.
-    """  # fmt: skip
+    """
 
     fn: Any
     name: str
