@@ -40,6 +40,8 @@ WIDTHS = (0.25, 4.0)
 ROWS_FOR_SOFTWARE = 30  # fewer do not tell one library from another
 USUAL_ROWS = 5  # of one software that say what is usual for it
 OUTLIER = 2.5  # robust standard deviations beyond which a row counts as just so far off
+Row = Mapping[str, Any]
+Key = tuple[str, str]  # net and protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +144,6 @@ def _width(remaining: Array, half_width: Array) -> float:
         return 1.0
     rank = min(int(np.ceil(LEVEL * (rows + 1))), rows) - 1
     return float(np.clip(np.sort(np.abs(remaining) / half_width)[rank], *WIDTHS))
-
-
-Row = Mapping[str, Any]
-Key = tuple[str, str]  # net and protocol
 
 
 @dataclass(frozen=True, slots=True)

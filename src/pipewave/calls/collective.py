@@ -57,8 +57,6 @@ class SendRecv(Collective):
 
 
 COLLECTIVES: tuple[type[Collective], ...] = (AllReduce, AllGather, ReduceScatter, AllToAll, SendRecv)
-
-
 C = TypeVar("C", bound=Collective, covariant=True)
 
 

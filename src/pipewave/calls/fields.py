@@ -20,6 +20,14 @@ from pipewave.errors import BadInput, MissingField, UnknownField, did_you_mean, 
 SHARED = ("dtype", "stack", "impl")  # fields of every call, listed after its own
 LARGEST_SIZE = 2**31 - 1
 LARGEST_LIST = 65_536
+# Values of a kind that need no further look, as a condition on `value`.
+_PLAIN = {
+    "int": "type(value) is int and {low!r} <= value <= {high!r}",
+    "bool": "value is True or value is False",
+    "ints": "type(value) is tuple and _plainly_whole(rules[{name!r}], value)",
+}
+DTYPES = ("bf16", "fp16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int8", "int4")
+KV_DTYPES = ("bf16", "fp16", "fp8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,14 +175,6 @@ def schema(cls: type) -> Schema:
     )
 
 
-# Values of a kind that need no further look, as a condition on `value`.
-_PLAIN = {
-    "int": "type(value) is int and {low!r} <= value <= {high!r}",
-    "bool": "value is True or value is False",
-    "ints": "type(value) is tuple and _plainly_whole(rules[{name!r}], value)",
-}
-
-
 @cache
 def _check_of(cls: type) -> Callable[[Any], None]:
     """The check of all fields of a call of a class as straight-line code: a third of the time of a loop over them.
@@ -279,10 +279,6 @@ def documented(function: F) -> F:
         text = text.replace(place, shared)
     function.__doc__ = text
     return function
-
-
-DTYPES = ("bf16", "fp16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int8", "int4")
-KV_DTYPES = ("bf16", "fp16", "fp8")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,12 @@ from typing import Any, ClassVar
 from pipewave.calls.fields import DTYPES, KV_DTYPES, Call, check_divides, check_lengths, documented, of
 from pipewave.errors import BadInput
 
+PHASES = ("context", "generation", "verify")
+STATE_DTYPES = ("fp32", "bf16")
+MODULE_KINDS = ("mla", "dsa", "msa", "csa", "hca")
+MODULE_PARTS = ("module", "attention", "indexer", "topk")
+EXCHANGES = ("deepep_ht", "deepep_ll", "deepep_v2", "nvlink_one_sided", "nvlink_two_sided")
+
 
 @dataclass(frozen=True, slots=True)
 class FusedMoe(Call):
@@ -65,13 +71,6 @@ def check_steps(q_lens: tuple[int, ...], phase: str) -> None:
     """Raise BadInput where a generation step brings more than one token a request."""
     if phase == "generation" and max(q_lens) > 1:
         raise BadInput(f"q_lens up to {max(q_lens)}: one token each in generation; use context", field="q_lens")
-
-
-PHASES = ("context", "generation", "verify")
-STATE_DTYPES = ("fp32", "bf16")
-MODULE_KINDS = ("mla", "dsa", "msa", "csa", "hca")
-MODULE_PARTS = ("module", "attention", "indexer", "topk")
-EXCHANGES = ("deepep_ht", "deepep_ll", "deepep_v2", "nvlink_one_sided", "nvlink_two_sided")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ AMD_FROM = 900
 TITLED = ("model", "model_type")  # what the title of a model's table says
 GPUS = "dense TFLOP/s by type; DRAM in GB and GB/s, L2 in MiB, link in GB/s one way"
 ENGINES = "defaults of a dense model on one {gpu}; rows: whose measured kernels answer"
+TITLES = {"own": "Our H200 rows, shapes never trained on", "public": "Public corpus, shapes never trained on"}
 
 
 def gpus(
@@ -126,9 +127,6 @@ def _lines(found: Blocks) -> Iterator[dict[str, Any]]:
                 "state MiB a sequence": block.count * part.state_bytes / 2**20,
                 "what": part.detail,
             }
-
-
-TITLES = {"own": "Our H200 rows, shapes never trained on", "public": "Public corpus, shapes never trained on"}
 
 
 def accuracy(

@@ -19,6 +19,7 @@ from pipewave.errors import BadInput, meant_or_known
 # LLMServingSim's <GPU>/<model>/<type>/; AIConfigurator's folder for --systems-paths; Dynamo's profile_results_dir, a
 # folder for each of several degrees.
 FOLDERS = {"vidur": "vidur-profiles", "llmservingsim": "perf", "aiconfigurator": "systems", "dynamo": "dynamo"}
+COMMANDS = ("estimate", "plan", "trace")
 
 
 def export_command(
@@ -47,9 +48,6 @@ def export_command(
         written = list(export(load(model), find(gpu), Path(out or FOLDERS[simulator]), tps=integers(tp, "tp")))
     for path in written:
         print(path)
-
-
-COMMANDS = ("estimate", "plan", "trace")
 
 
 def report(

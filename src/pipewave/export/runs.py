@@ -29,6 +29,7 @@ UNITS = {"time_to_first_token": "ms", "inter_token_latency": "ms", "request_late
          "input_sequence_length": "tokens", "output_sequence_length": "tokens",
          "output_token_throughput_per_user": "tokens/sec/user"}  # fmt: skip
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
+US = 1e6
 
 
 def write_aiperf(folder: str | Path, record: Record, traffic: Traffic, answer: Mapping[str, Any]) -> tuple[Path, ...]:
@@ -83,9 +84,6 @@ def _spread(unit: str, values: Array) -> Row:
     places = dict(zip((f"p{one}" for one in PERCENTILES), np.percentile(values, PERCENTILES).tolist(), strict=True))
     figures = {name: float(getattr(values, name)()) for name in ("min", "max", "std", "sum")}
     return {"unit": unit, "avg": float(values.mean()), **places, **figures, "count": len(values)}
-
-
-US = 1e6
 
 
 def events(record: Record, traffic: Traffic) -> Iterator[dict[str, Any]]:

@@ -28,6 +28,7 @@ _OF_CAPABILITY = (
 
 # `derived`: a formula and a note for each field that may be left out, in order; `ratios` of plausible fields.
 NUMBERS = Path(__file__).with_name("numbers.json")
+_DATA = Path(__file__).parent / "data"  # one JSON file a GPU, every number beside its source
 
 
 def complete(name: str, values: Mapping[str, Any], sources: Mapping[str, Source], aliases: tuple[str, ...] = ()) -> GPU:
@@ -95,9 +96,6 @@ def key_of(name: str) -> str:
             name = match["name"]
     words = re.split(r"[^a-z0-9.]+", name.lower())
     return "".join(word for word in words if word not in _NOISE)
-
-
-_DATA = Path(__file__).parent / "data"  # one JSON file a GPU, every number beside its source
 
 
 def stem_of(name: str) -> str | None:

@@ -17,6 +17,10 @@ from pipewave.gpus import architectures
 from pipewave.gpus.shipped import NUMBERS, complete, shipped, stem_of
 from pipewave.gpus.spec import GPU, LIMITS, NUMBER_FIELDS, Kind, Source, checked
 
+# Ratios between fields of one GPU, wide enough for every part since V100 ten times over and narrow enough for a slip
+# of a thousand. A user's file that leaves them is refused, since no answer would say what is wrong.
+RATIOS: tuple[tuple[str, str, float, float], ...] = tuple(map(tuple, packaged.shared(NUMBERS)["ratios"]))
+
 
 class PlainLoader(yaml.SafeLoader):
     """YAML as what JSON can say: without anchors (a kilobyte would stand for gigabytes), aliases, tags (converters
@@ -37,8 +41,6 @@ PlainLoader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != TIMESTAMP]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-
-
 _MAX_BYTES = 1_000_000
 _LONGEST_NAME = 200
 _ABOUT = ("name", "base", "sources", "traits")
@@ -152,11 +154,6 @@ def _source(key: str, said: object) -> Source:
             field="sources",
         )
     return Source(said.get("kind", "datasheet"), str(said.get("note", "")), str(said.get("date", "")))
-
-
-# Ratios between fields of one GPU, wide enough for every part since V100 ten times over and narrow enough for a slip
-# of a thousand. A user's file that leaves them is refused, since no answer would say what is wrong.
-RATIOS: tuple[tuple[str, str, float, float], ...] = tuple(map(tuple, packaged.shared(NUMBERS)["ratios"]))
 
 
 def check_plausible(values: Mapping[str, Any], given: Collection[str]) -> None:

@@ -26,6 +26,10 @@ from pipewave.software import rules, stacks
 if TYPE_CHECKING:
     from pipewave.kernels.family_metadata import FamilyMetadata, Measurements, Page, Profile
 
+FEATURES, FAMILIES = (Path(__file__).with_name(f"{name}.json") for name in ("features", "families"))
+Columns = Mapping[str, Any]  # name → float64 array [calls], or Ragged
+FUNCTIONS = ("analyse", "same", "variant", "one", "formula", "alike", "check_on", "assumed")  # parts of a record
+
 
 # Named features as one matrix: what a net takes its inputs from without visiting every name.
 
@@ -56,9 +60,6 @@ class Features(Mapping[str, Array]):
 def _places(names: tuple[str, ...], wanted: tuple[str, ...]) -> NDArray[np.intp]:
     at = {name: place for place, name in enumerate(names)}
     return np.array([at[name] for name in wanted])
-
-
-FEATURES, FAMILIES = (Path(__file__).with_name(f"{name}.json") for name in ("features", "families"))
 
 
 def features_of(row: str, ctx: Context | None = None, xp: Arith = ARRAY, **known: Any) -> dict[str, Any]:
@@ -99,9 +100,6 @@ class Ragged:
 
     values: Array  # end to end
     offsets: NDArray[np.intp]
-
-
-Columns = Mapping[str, Any]  # name → float64 array [calls], or Ragged
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,9 +255,6 @@ def named(home: str) -> Any:
     """What stands in a file of this room, as `file:NAME`."""
     module, _, name = home.partition(":")
     return getattr(import_module(f"pipewave.kernels.{module}"), name)
-
-
-FUNCTIONS = ("analyse", "same", "variant", "one", "formula", "alike", "check_on", "assumed")  # parts of a record
 
 
 @dataclass(slots=True)

@@ -24,6 +24,7 @@ _KNOWN = packaged.document(Path(__file__).with_name("operand_types.json"))
 TYPES: Mapping[str, str] = _KNOWN["types"]
 WIDTHS: Mapping[str, int] = _KNOWN["widths"]
 DTYPES = tuple((re.compile(pattern), dtype) for pattern, dtype in _KNOWN["in_kernel_names"])
+LONGEST = 4096  # characters of a name that are looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +122,6 @@ class KernelName(NamedTuple):
     impl: str | None = None  # whose it is
     joins: str = ""  # it belongs to the call of the `previous` or `next` kernel of its family
     family: str | None = None  # what predicts it (None: nothing does)
-
-
-LONGEST = 4096  # characters of a name that are looked at
 
 
 @lru_cache(maxsize=65536)

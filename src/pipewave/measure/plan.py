@@ -22,6 +22,14 @@ Case = Mapping[str, Any]
 RANDOM = "random"  # where the pages of a cache lie unless said
 PAGE_ORDERS = ("scattered", RANDOM, "in_order")
 FAKE_GPU = "fake"  # what the environment of the rehearsing device calls its GPU
+# What `rough_us` takes a GPU to reach.
+FLOPS = {"bf16": 500e12, "fp16": 500e12, "fp8": 900e12, "fp8_block": 700e12, "int8": 900e12}
+DRAM_BYTES_PER_S = 2.5e12
+LAUNCH_S = 3e-6
+SEED = 20261121
+BATCH = 60
+NAMES = ("quick", "standard", "full")
+FOLDER = Path(__file__).parents[1] / "data" / "plans"  # as `python -m lab.plans.built_in` packs them
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +67,12 @@ class Job:
         return {"key": self.key, "case": dict(self.case), "impl": self.impl, "protocol": self.protocol} | own
 
 
-FLOPS = {"bf16": 500e12, "fp16": 500e12, "fp8": 900e12, "fp8_block": 700e12, "int8": 900e12}
-DRAM_BYTES_PER_S = 2.5e12
-LAUNCH_S = 3e-6
-
-
 def rough_us(case: Case) -> float:
     """Order-of-magnitude latency of a case in microseconds, for skipping long ones and for the ETA."""
     rows = rows_of().get(str(case["kernel"]))
     flops, bytes_moved = rows.work(case) if rows and rows.work else (0.0, float(case.get("bytes", 0)))
     seconds = max(flops / FLOPS[case.get("dtype", "bf16")], bytes_moved / DRAM_BYTES_PER_S)
     return (seconds + LAUNCH_S) * 1e6
-
-
-SEED = 20261121
-BATCH = 60
-NAMES = ("quick", "standard", "full")
-FOLDER = Path(__file__).parents[1] / "data" / "plans"  # as `python -m lab.plans.built_in` packs them
 
 
 def built_in(name: str, *, families: Sequence[str] = ()) -> list[Job]:

@@ -22,6 +22,8 @@ from pipewave.measure.protocol import SPIN_CLOCKS, DeviceLostError
 EXIT_LOST, EXIT_HUNG = 70, 71
 SETUP_S, HANG_S = 180.0, 10.0  # that setting a batch up may take, and each of its jobs, before it counts as hung
 ENOUGH, MOST_FAILED = 300, 0.5  # jobs tried, and the share of failures beyond which the rest would fail, too
+CLOCK_SPREAD = 0.10  # power management moves the clock by a few percent under any load
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +144,6 @@ class Runner:
             yield
         finally:
             timer.cancel()
-
-
-CLOCK_SPREAD = 0.10  # power management moves the clock by a few percent under any load
-Row = dict[str, Any]
 
 
 def digest(value: object) -> str:

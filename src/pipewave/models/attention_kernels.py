@@ -14,12 +14,6 @@ from pipewave.calls.operators import AttentionModule, CausalConv1d, DeltaNet, Ma
 from pipewave.models.attention_spec import Compressed, Gqa, Mixer, Mla, Recurrent
 from pipewave.models.stage import ACT, Lengths, Stage, Use
 
-
-def is_module(part: Mixer) -> bool:
-    """Whether engines' rows measure this kind of attention as a whole: it chooses its keys, or compresses them."""
-    return isinstance(part, Compressed) or getattr(part, "indexer", None) is not None
-
-
 # Fields that a module's call takes from its part of the model; those of CUT are divided among the ranks.
 MODULE_FIELDS: dict[type[Mixer], tuple[str, ...]] = {
     Mla: ("heads", "q_lora_rank", "kv_lora_rank", "nope_dim", "v_dim"),
@@ -27,6 +21,15 @@ MODULE_FIELDS: dict[type[Mixer], tuple[str, ...]] = {
     Compressed: ("heads", "head_dim", "q_lora_rank", "o_groups", "o_lora_rank", "compress_ratio", "window"),
 }
 CUT = ("heads", "kv_heads", "o_groups")
+STATE_DTYPES = {2: "bf16", 4: "fp32"}
+DELTA = ("gdn", "kda")
+BRANCHES = {"kda": 3}  # kernels of a convolution that share the channels: those of q, k and v
+Step = Callable[[Stage, Any], Iterator[Use]]
+
+
+def is_module(part: Mixer) -> bool:
+    """Whether engines' rows measure this kind of attention as a whole: it chooses its keys, or compresses them."""
+    return isinstance(part, Compressed) or getattr(part, "indexer", None) is not None
 
 
 def modules(stage: Stage, part: Mla | Gqa | Compressed) -> Iterator[Use]:
@@ -48,11 +51,6 @@ def modules(stage: Stage, part: Mla | Gqa | Compressed) -> Iterator[Use]:
             kv_dtype=stage.kv_dtype, kind=kind, **sizes,
         )  # fmt: skip
         yield Use(f"{kind}_{phase}", call)
-
-
-STATE_DTYPES = {2: "bf16", 4: "fp32"}
-DELTA = ("gdn", "kda")
-BRANCHES = {"kda": 3}  # kernels of a convolution that share the channels: those of q, k and v
 
 
 def before_recurrence(stage: Stage, spec: Recurrent) -> Iterator[Use]:
@@ -127,9 +125,6 @@ def after_recurrence(stage: Stage, spec: Recurrent) -> Iterator[Use]:
         yield stage.streaming("gated_norm", 2 * size, size)
     for matrix in spec.outputs:
         yield stage.linear(matrix)
-
-
-Step = Callable[[Stage, Any], Iterator[Use]]
 
 
 def steps(part: Mixer) -> tuple[Step, Step, Step]:

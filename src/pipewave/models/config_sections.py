@@ -19,6 +19,16 @@ TELLING = ("dim", "n_layers", "n_heads")  # what such a file has, and no config.
 OWN_WORDS = {"hidden_size", "architectures"}
 PLACED = ("moe", "quantization", "vision_encoder", "tied_embeddings", "model_type")
 FP8 = "fp8_e4m3"
+DRAFT = "transformer_layer_config"  # where the speculators library states the layer of a drafting head
+TEXT = ("text_config", "llm_config", "language_config", "thinker_config", "language_model_config", "llm", DRAFT)
+VISION = ("vision_config", "vision_tower_config", "vit_config", "visual")
+PARTS = ("attn_config", "ffn_config")  # where DBRX and MPT state a part's fields
+# What the outer level states for the text where that says nothing.
+HANDED_DOWN = ("torch_dtype", "dtype", "tie_word_embeddings", "vocab_size", "sliding_window")
+# What the outer level of a drafting head says besides.
+OF_A_DRAFT = ("architectures", "draft_vocab_size", "target_hidden_size", "eagle_aux_hidden_state_layer_ids")
+IDLE = "vision tower: counted in memory; runs for requests with images"
+HEARD, AUDIO = "audio tower: counted in memory, not run", "audio tower: neither counted nor run"
 
 
 def from_params_json(raw: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -61,18 +71,6 @@ def _quantisation(section: Any) -> dict[str, Any]:
         )
     static = section.get("qscheme_act") == "TENSOR"
     return {"quantization_config": {"quant_method": "fp8", "activation_scheme": "static" if static else "dynamic"}}
-
-
-DRAFT = "transformer_layer_config"  # where the speculators library states the layer of a drafting head
-TEXT = ("text_config", "llm_config", "language_config", "thinker_config", "language_model_config", "llm", DRAFT)
-VISION = ("vision_config", "vision_tower_config", "vit_config", "visual")
-PARTS = ("attn_config", "ffn_config")  # where DBRX and MPT state a part's fields
-# What the outer level states for the text where that says nothing.
-HANDED_DOWN = ("torch_dtype", "dtype", "tie_word_embeddings", "vocab_size", "sliding_window")
-# What the outer level of a drafting head says besides.
-OF_A_DRAFT = ("architectures", "draft_vocab_size", "target_hidden_size", "eagle_aux_hidden_state_layer_ids")
-IDLE = "vision tower: counted in memory; runs for requests with images"
-HEARD, AUDIO = "audio tower: counted in memory, not run", "audio tower: neither counted nor run"
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,21 @@ from pipewave.physics.demand import Array
 LAW = "power_law_"
 USUAL_LOADS = LAW + "1.2"  # the corpus's law for loads of served models
 MOST_SLOTS = 65_536
+GATHER = "allgather"
+ADDED = "allreduce"
+NARROW = "_narrow"  # ends the word of an engine that quantises tokens before it sends them
+# Bytes of one element with its share of the scales, as experts of a type take their input.
+NARROWED = {"fp8": 1.0, "fp8_block": 1.0 + 4.0 / 128, "nvfp4": 0.5 + 1.0 / 16, "mxfp4": 1.0 + 1.0 / 32}
+SENT = {"mxfp4": "fp8"}  # operands of experts in MXFP4 go out as MXFP8, which moves as FP8 does
+MOVED = ("moe_dispatch", "moe_combine")
+SHARED = ("fused_moe", *MOVED)  # kernels whose work is that of the whole group
+NVLINK = "nvlink"  # exchanges that write into other ranks' memory
+DEEPEP = "deepep"  # low latency for few tokens of a rank, high throughput for more
+LOW_LATENCY, HIGH_THROUGHPUT = "deepep_ll", "deepep_ht"
+# Tokens of a rank that low-latency buffers hold: SGLang 0.5.14 environ.py NUM_MAX_DISPATCH_TOKENS_PER_RANK.
+FEW_TOKENS = 128
+# What engines call their exchanges: vLLM 0.22.1 config/parallel.py, SGLang 0.5.14 server_args.py moe_a2a_backend.
+NAMES: Mapping[str, str] = packaged.document(Path(__file__).with_name("exchanges.json"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,23 +156,6 @@ def report(balance: Balance, experts: int, ranks: int) -> dict[str, float]:
 
 def _bad(text: str) -> BadInput:
     return BadInput(f"eplb: {text}", field="eplb")
-
-
-GATHER = "allgather"
-ADDED = "allreduce"
-NARROW = "_narrow"  # ends the word of an engine that quantises tokens before it sends them
-# Bytes of one element with its share of the scales, as experts of a type take their input.
-NARROWED = {"fp8": 1.0, "fp8_block": 1.0 + 4.0 / 128, "nvfp4": 0.5 + 1.0 / 16, "mxfp4": 1.0 + 1.0 / 32}
-SENT = {"mxfp4": "fp8"}  # operands of experts in MXFP4 go out as MXFP8, which moves as FP8 does
-MOVED = ("moe_dispatch", "moe_combine")
-SHARED = ("fused_moe", *MOVED)  # kernels whose work is that of the whole group
-NVLINK = "nvlink"  # exchanges that write into other ranks' memory
-DEEPEP = "deepep"  # low latency for few tokens of a rank, high throughput for more
-LOW_LATENCY, HIGH_THROUGHPUT = "deepep_ll", "deepep_ht"
-# Tokens of a rank that low-latency buffers hold: SGLang 0.5.14 environ.py NUM_MAX_DISPATCH_TOKENS_PER_RANK.
-FEW_TOKENS = 128
-# What engines call their exchanges: vLLM 0.22.1 config/parallel.py, SGLang 0.5.14 server_args.py moe_a2a_backend.
-NAMES: Mapping[str, str] = packaged.document(Path(__file__).with_name("exchanges.json"))
 
 
 def exchange_of(word: str) -> str:

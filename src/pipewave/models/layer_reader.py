@@ -19,6 +19,12 @@ from pipewave.models.spec import Bypass, Mlp, Moe
 
 _ATTENTION = ("num_attention_heads", "num_key_value_heads")
 _ANYWHERE = ("intermediate_size", "moe_inter", "topk", "shared_count", "ngrams")
+# Names that checkpoints give the block a part lives in, the most common first.
+ATTENTION = ("self_attn", "attn", "attention", "mixer")
+RECURRENT = ("linear_attn", "mamba", "mixer", "self_attn", "attn", "conv", "attention")
+FFN = ("mlp", "feed_forward", "ffn", "block_sparse_moe", "mixer", "moe")
+SHARED = ("shared_experts", "shared_expert", "share_expert", "shared_mlp")
+TAPPED = 3  # layers of the target whose hidden states an EAGLE-3 head reads
 
 
 def with_layer_values(fields: Fields, kinds: Sequence[LayerKind]) -> list[LayerKind]:
@@ -76,13 +82,6 @@ def _choices(fields: Fields, count: int) -> Iterator[tuple[str, list[Any]]]:
         listed = section.get("sparse_attention_freq")
         flags = listed if isinstance(listed, list) else [1] * count
         yield "sparse", [(index < len(flags) and bool(flags[index])) or None for index in range(count)]
-
-
-# Names that checkpoints give the block a part lives in, the most common first.
-ATTENTION = ("self_attn", "attn", "attention", "mixer")
-RECURRENT = ("linear_attn", "mamba", "mixer", "self_attn", "attn", "conv", "attention")
-FFN = ("mlp", "feed_forward", "ffn", "block_sparse_moe", "mixer", "moe")
-SHARED = ("shared_experts", "shared_expert", "share_expert", "shared_mlp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,9 +228,6 @@ def _shared(reader: LayerReader, inter: int) -> Mlp | None:
 def bypass(reader: LayerReader) -> Bypass:
     """One matrix in place of a block."""
     return Bypass("linear", (reader.linear("linear", reader.hidden, reader.hidden, "linear", places=("mlp",)),))
-
-
-TAPPED = 3  # layers of the target whose hidden states an EAGLE-3 head reads
 
 
 def small_parts(reader: LayerReader) -> Iterator[Bypass]:

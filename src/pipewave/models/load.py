@@ -17,6 +17,17 @@ from pipewave.models.families import family_of
 from pipewave.models.spec import ModelSpec
 
 REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
+MAX_BYTES = 16 << 20
+NAMELESS, NO_NAMES = "your model", {"", "config", "params", "model", "snapshots", "downloads", "tmp"}
+# Releases that share the shape of the model they were tuned from.
+RELEASE = re.compile(r"-(Instruct|it|Chat|hf|Base|pt|Thinking)(-(\d{4}|v[\d.]+|hf))?$", re.IGNORECASE)
+SAME_WORD = 0.75  # likeness of two spellings of a family's name: lama and llama, not mamba
+FOLDER = Path(__file__).parent.parent / "data" / "models"
+# `releases`: built-in under a name of their own, with the file of the model whose shape and precision they share;
+# `short`: other spellings of a built-in name; `checkpoints`: what reads as a tuned release and has other weights.
+OTHER_NAMES = FOLDER.with_name("model_names.json")
+CHECKPOINTS = FOLDER.with_name("checkpoints.yaml")  # quantised ones by built-in model, each with its format
+ModelSource: TypeAlias = str | Path | Mapping[str, Any] | ModelSpec  # by name, by file, as a decoded config, as read
 
 
 def cached(name: str) -> Path | None:
@@ -40,21 +51,6 @@ def _config(repository: Path) -> Path | None:
     named = [repository / "snapshots" / main.read_text("utf-8").strip()] if main.is_file() else []
     others = sorted((repository / "snapshots").glob("*"), key=lambda path: path.stat().st_mtime, reverse=True)
     return next((path / "config.json" for path in [*named, *others] if (path / "config.json").is_file()), None)
-
-
-MAX_BYTES = 16 << 20
-NAMELESS, NO_NAMES = "your model", {"", "config", "params", "model", "snapshots", "downloads", "tmp"}
-# Releases that share the shape of the model they were tuned from.
-RELEASE = re.compile(r"-(Instruct|it|Chat|hf|Base|pt|Thinking)(-(\d{4}|v[\d.]+|hf))?$", re.IGNORECASE)
-SAME_WORD = 0.75  # likeness of two spellings of a family's name: lama and llama, not mamba
-FOLDER = Path(__file__).parent.parent / "data" / "models"
-# `releases`: built-in under a name of their own, with the file of the model whose shape and precision they share;
-# `short`: other spellings of a built-in name; `checkpoints`: what reads as a tuned release and has other weights.
-OTHER_NAMES = FOLDER.with_name("model_names.json")
-CHECKPOINTS = FOLDER.with_name("checkpoints.yaml")  # quantised ones by built-in model, each with its format
-
-
-ModelSource: TypeAlias = str | Path | Mapping[str, Any] | ModelSpec  # by name, by file, as a decoded config, as read
 
 
 def load(model: ModelSource, *, ignore: tuple[str, ...] = (), online: str | None = None) -> ModelSpec:

@@ -13,6 +13,7 @@ from pipewave.models.spec import Layer, Mlp, ModelSpec, Moe
 from pipewave.models.stage import ACT, Stage, Use
 
 EAGLE_WIDENING = 4  # width of EAGLE's block over the hidden size, where the model has no dense one
+WIDE = 4  # bytes of the numbers between the two products
 
 
 def drafter(model: ModelSpec, method: str) -> ModelSpec | None:
@@ -48,9 +49,6 @@ def draft_bytes(draft: ModelSpec, tp: int, experts_over: int) -> float:
     layers = sum(linear.weight_bytes(tp) for layer in draft.layers for linear in layer.linears())
     experts = sum(moe.expert_bytes(experts_over) for layer in draft.layers for moe in layer.moes)
     return layers + experts + sum(linear.weight_bytes(1) for linear in draft.front)
-
-
-WIDE = 4  # bytes of the numbers between the two products
 
 
 @dataclass(frozen=True, slots=True)

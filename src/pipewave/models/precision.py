@@ -11,6 +11,14 @@ from typing import Any, ClassVar
 
 from pipewave.errors import BadInput, UnsupportedModel
 
+_LAYER = re.compile(r"^(?:[\w*]+\.)*?layers\.(\d+)(?=[.*]|$)")
+_OTHER_EXPERT = re.compile(r"\.experts\.[1-9]")
+_PREFIX = re.compile(r"^(?:(?:model|language_model|backbone|transformer|decoder|text_model|llm|thinker)\.)+")
+ROUTER_PARTS = ("gate", "router", "shared_expert_gate", "weights_proj")
+FIELD = "quantization_config"
+CACHES = {"FP8": "fp8", "FP8_E4M3": "fp8", "NVFP4": "fp8", "FP4": "fp8"}  # what engines' kernels read at most
+WIDER_CACHE = "a 4-bit KV cache: answered as FP8, twice its bytes"
+
 
 @dataclass(frozen=True, slots=True)
 class Precision:
@@ -104,11 +112,6 @@ class LayerPart:
         return {name: getattr(self, field) for name, field in self.cut.items()}
 
 
-_LAYER = re.compile(r"^(?:[\w*]+\.)*?layers\.(\d+)(?=[.*]|$)")
-_OTHER_EXPERT = re.compile(r"\.experts\.[1-9]")
-_PREFIX = re.compile(r"^(?:(?:model|language_model|backbone|transformer|decoder|text_model|llm|thinker)\.)+")
-
-
 def short_name(module: str) -> str:
     """A module or a pattern without the prefixes of its wrapper."""
     return _PREFIX.sub("", module)
@@ -177,12 +180,6 @@ class Names:
         parts[1] = "#"
         heads = {".".join(parts[:size]) for size in range(2, len(parts) + 1)}
         return not heads.isdisjoint(own) or any(matches(".".join(parts), each) for each in own if "*" in each)
-
-
-ROUTER_PARTS = ("gate", "router", "shared_expert_gate", "weights_proj")
-FIELD = "quantization_config"
-CACHES = {"FP8": "fp8", "FP8_E4M3": "fp8", "NVFP4": "fp8", "FP4": "fp8"}  # what engines' kernels read at most
-WIDER_CACHE = "a 4-bit KV cache: answered as FP8, twice its bytes"
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,9 +44,26 @@ TORCHAO: Mapping[str, Callable[[Mapping[str, Any]], Precision]] = {
     "NVFP4": lambda _: NVFP4,
     "MX": lambda config: MXFP4 if "4" in str(config.get("elem_dtype", "")) else MXFP8,
 }
-
-
 Made = TypeVar("Made")
+# ModelOpt's `quant_algo`.
+ALGORITHMS: dict[str, Precision] = {
+    **dict.fromkeys(("FP8", "FP8_PER_CHANNEL_PER_TOKEN"), FP8),
+    **dict.fromkeys(("FP8_PB_WO", "FP8_PB_REAL", "FP8_BLOCK_SCALES"), FP8_BLOCK),
+    **dict.fromkeys(("NVFP4", "W4A16_NVFP4", "NVFP4_AWQ"), NVFP4),
+    **dict.fromkeys(("MXFP4", "W4A8_MXFP4_FP8", "W4A16_MXFP4"), MXFP4),
+    "MXFP8": MXFP8,
+    **dict.fromkeys(("INT8_SQ", "W8A8_SQ_PER_CHANNEL"), INT8),
+    **dict.fromkeys(("W4A16_AWQ", "INT4_AWQ", "W4A8_AWQ"), integers(4, 128, zeros=False)),
+    "W8A16": integers(8, -1, zeros=False),
+}
+KEPT = ("ignored_layers", "modules_to_not_convert", "ignore")  # lists of modules in 16 bits
+_SECTIONS = packaged.document(packaged.ROOT / "data" / "quantization.json")
+# What vLLM and SGLang make of 16-bit weights while they load them, by the word of `--quantization`: one scale a matrix,
+# inputs quantised as they come (`layers/quantization/fp8.py` of both).
+ONLINE: dict[str, dict[str, Any]] = _SECTIONS["online"]
+# What quantised checkpoints of 16-bit models state, by name of the format.
+FORMATS: dict[str, dict[str, Any]] = ONLINE | _SECTIONS["checkpoints"]
+EXPERT_DTYPES = {"fp4": MXFP4, "mxfp4": MXFP4, "fp8": FP8_BLOCK}
 
 
 def _known(what: str, word: object, table: Mapping[str, Made], field: str = FIELD) -> Made:
@@ -178,27 +195,6 @@ def _group(config: Mapping[str, Any], otherwise: int, name: str = "group_size") 
     if not isinstance(found, int):
         raise BadInput(f"{name} = {found!r}: must be a whole number, or -1 for a row", field=name)
     return found
-
-
-# ModelOpt's `quant_algo`.
-ALGORITHMS: dict[str, Precision] = {
-    **dict.fromkeys(("FP8", "FP8_PER_CHANNEL_PER_TOKEN"), FP8),
-    **dict.fromkeys(("FP8_PB_WO", "FP8_PB_REAL", "FP8_BLOCK_SCALES"), FP8_BLOCK),
-    **dict.fromkeys(("NVFP4", "W4A16_NVFP4", "NVFP4_AWQ"), NVFP4),
-    **dict.fromkeys(("MXFP4", "W4A8_MXFP4_FP8", "W4A16_MXFP4"), MXFP4),
-    "MXFP8": MXFP8,
-    **dict.fromkeys(("INT8_SQ", "W8A8_SQ_PER_CHANNEL"), INT8),
-    **dict.fromkeys(("W4A16_AWQ", "INT4_AWQ", "W4A8_AWQ"), integers(4, 128, zeros=False)),
-    "W8A16": integers(8, -1, zeros=False),
-}
-KEPT = ("ignored_layers", "modules_to_not_convert", "ignore")  # lists of modules in 16 bits
-_SECTIONS = packaged.document(packaged.ROOT / "data" / "quantization.json")
-# What vLLM and SGLang make of 16-bit weights while they load them, by the word of `--quantization`: one scale a matrix,
-# inputs quantised as they come (`layers/quantization/fp8.py` of both).
-ONLINE: dict[str, dict[str, Any]] = _SECTIONS["online"]
-# What quantised checkpoints of 16-bit models state, by name of the format.
-FORMATS: dict[str, dict[str, Any]] = ONLINE | _SECTIONS["checkpoints"]
-EXPERT_DTYPES = {"fp4": MXFP4, "mxfp4": MXFP4, "fp8": FP8_BLOCK}
 
 
 def read_quantization(section: Mapping[str, Any]) -> Quantisation:

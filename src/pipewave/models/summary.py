@@ -16,6 +16,12 @@ from pipewave.models.shard import ALONE, Parallel
 from pipewave.models.spec import Ffn, Layer, Mlp, ModelSpec, Moe
 
 GIB = 2**30
+HEADINGS = ("layers", "part", "count", "shape on a rank", "precision", "parameters", "GiB on a rank", "detail")
+Line = tuple[str, str, int, str, str, int, float, str]  # parameters and bytes are those of one
+RECURRENCES = {
+    "gdn": "gated delta net", "kda": "delta attention", "mamba2": "Mamba 2", "mamba1": "Mamba",
+    "lightning": "lightning attention", "conv": "short convolution",
+}  # fmt: skip
 
 
 def summary(model: ModelSpec, parallel: Parallel = ALONE) -> dict[str, Any]:
@@ -35,10 +41,6 @@ def summary(model: ModelSpec, parallel: Parallel = ALONE) -> dict[str, Any]:
         "kv_dtype": model.kv_dtype or model.dtype,
         "notes": list(model.notes),
     }
-
-
-HEADINGS = ("layers", "part", "count", "shape on a rank", "precision", "parameters", "GiB on a rank", "detail")
-Line = tuple[str, str, int, str, str, int, float, str]  # parameters and bytes are those of one
 
 
 def rows(model: ModelSpec, parallel: Parallel = ALONE) -> list[dict[str, Any]]:
@@ -95,12 +97,6 @@ def _span(model: ModelSpec, layer: Layer) -> str:
     if where[-1] - where[0] + 1 == len(where):
         return f"{where[0]}-{where[-1]}" if len(where) > 1 else str(where[0])
     return ",".join(map(str, where[:3])) + ("…" if len(where) > 3 else "")
-
-
-RECURRENCES = {
-    "gdn": "gated delta net", "kda": "delta attention", "mamba2": "Mamba 2", "mamba1": "Mamba",
-    "lightning": "lightning attention", "conv": "short convolution",
-}  # fmt: skip
 
 
 def kind_of(mixer: Mixer) -> str:

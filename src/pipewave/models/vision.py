@@ -9,6 +9,8 @@ from typing import Any
 from pipewave.models.config_fields import Fields, words
 from pipewave.models.formulas import Part
 
+_AXES = ("image_size", "patch_size")
+
 
 @dataclass(frozen=True, slots=True)
 class Tower:
@@ -52,9 +54,6 @@ def audio_params(section: Mapping[str, Any], hidden: int) -> int:
     """Parameters of an audio tower and its projector into a text model `hidden` wide; 0 for towers not known."""
     fields = Fields(section)
     return int(Part("audio", fields.text("model_type"), fields, hidden=hidden)["params"])
-
-
-_AXES = ("image_size", "patch_size")
 
 
 def _named(section: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ Named = Mapping[str, NDArray[np.float64]]
 CALLS_AT_ONCE = 512
 ONE = np.ones((), np.float32)  # a plain 1.0 costs numpy a conversion every time
 DEEPEST = np.full((), -80.0, np.float32)
+Product = tuple[Floats, slice, slice]  # weights [input, sum]; which inputs and sums, of those of all members, they are
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,9 +108,6 @@ def lacking(missing: KeyError) -> BadFile:
     """The error of weights that want a feature nobody computes."""
     message = f"the weights want a feature {missing} that this version does not compute; reinstall pipewave"
     return BadFile(message, field="weights")
-
-
-Product = tuple[Floats, slice, slice]  # weights [input, sum]; which inputs and sums, of those of all members, they are
 
 
 @dataclass(frozen=True, slots=True, eq=False)

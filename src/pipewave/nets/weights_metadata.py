@@ -15,6 +15,8 @@ from pipewave.software import stacks
 from pipewave.software.rules import constant
 
 LEVELS = ("measured", "other_gpu", "nearest_version", "other_framework")  # from what was asked for to what is furthest
+BASES = ("measured_gpu", "same_architecture", "new_architecture")  # from the most to the least familiar
+AGAIN = "collected_again"  # what another day and GPU of the same model differ by, where the metadata say it
 
 
 class TrainingRow(NamedTuple):
@@ -150,12 +152,6 @@ class Interval:
     def given(self) -> dict[str, float]:
         """As the metadata of weights hold it."""
         return {name: value for name, value in asdict(self).items() if value is not None}
-
-
-BASES = ("measured_gpu", "same_architecture", "new_architecture")  # from the most to the least familiar
-
-
-AGAIN = "collected_again"  # what another day and GPU of the same model differ by, where the metadata say it
 
 
 def intervals_of(

@@ -19,6 +19,9 @@ from typing import Any
 import numpy as np
 
 Function = Callable[..., Any]
+LOCALS = {name: getattr(math, name) for name in ("gcd", "ceil", "floor", "sqrt", "exp", "log2")}
+NAME = re.compile(r"\b[xt]\d+\b")  # of arguments and of what is worked out
+DEEPEST = 60  # brackets of an expression; Python reads 200 within one another
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +66,6 @@ SCALAR = Arith(
 def log2(values: Any, xp: Arith = ARRAY) -> Any:
     """Base-2 logarithm, clipped away from zero."""
     return xp.log2(xp.maximum(values, 1e-12))
-
-
-LOCALS = {name: getattr(math, name) for name in ("gcd", "ceil", "floor", "sqrt", "exp", "log2")}
-NAME = re.compile(r"\b[xt]\d+\b")  # of arguments and of what is worked out
-DEEPEST = 60  # brackets of an expression; Python reads 200 within one another
 
 
 class NotStraight(TypeError):

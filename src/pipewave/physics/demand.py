@@ -19,6 +19,7 @@ Array = NDArray[np.float64]
 PIPES = ("tensor", "dram", "l2", "smem", "fma", "xu", "link", "launch")
 # A kernel cannot begin and retire faster than a few hundred cycles; no row of the corpus is below 0.35 µs.
 LEAST_LAUNCH_S = 0.3e-6
+_ROW = {pipe: row for row, pipe in enumerate(PIPES)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +45,6 @@ class Demand:
     def seconds(self, gpu: GPU, dtype: str) -> Array:
         """Time each pipe needs alone at the part's highest rates, [pipe, call]."""
         return self.amounts / pipe_rates(gpu, dtype)
-
-
-_ROW = {pipe: row for row, pipe in enumerate(PIPES)}
 
 
 def demand(n: int, **amounts: Array | float) -> Demand:

@@ -24,6 +24,7 @@ from pipewave.prediction.requests import Table
 from pipewave.prediction.threads import blas_alone, each, parts_of
 
 CHUNK_CALLS = 2_048  # lists of a chunk stay in the caches
+Group = tuple[Family, tuple[Any, ...]]  # a family and a group key: calls that share them are predicted together
 
 
 @overload
@@ -139,9 +140,6 @@ def answer_one(call: Call, gpu: GPU, protocol: str, stack: str | None = None, im
     """The batch of length one."""
     family, key = group_on(call, gpu, stack, impl)
     return answer(family, columns_of(family, [call]), key, gpu, protocol)
-
-
-Group = tuple[Family, tuple[Any, ...]]  # a family and a group key: calls that share them are predicted together
 
 
 def group_on(call: Call, gpu: GPU, stack: str | None = None, impl: str | None = None) -> Group:

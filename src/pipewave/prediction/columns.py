@@ -25,6 +25,9 @@ from pipewave.kernels.base import Columns, Family, Ragged
 from pipewave.physics.demand import Array
 from pipewave.prediction.threads import parts_of
 
+CHUNK_ROWS = 8_192  # features of a chunk stay in the caches
+LISTS = ("q_lens", "kv_lens", "routing")  # fields whose value for one call may be a list
+
 
 @cache
 def numeric_fields(family: Family) -> tuple[str, ...]:
@@ -107,12 +110,6 @@ def ragged(lists: Iterable[Sequence[int]]) -> Ragged:
     offsets = np.concatenate(([0], np.cumsum(list(map(len, rows)), dtype=np.intp)))
     values = np.fromiter(chain.from_iterable(rows), dtype=np.float64, count=int(offsets[-1]))
     return Ragged(values, offsets)
-
-
-CHUNK_ROWS = 8_192  # features of a chunk stay in the caches
-
-
-LISTS = ("q_lens", "kv_lens", "routing")  # fields whose value for one call may be a list
 
 
 def calls_of(table: Mapping[str, Any]) -> list[Call]:

@@ -34,8 +34,6 @@ LONG_NAMES = {"input_len": "isl", "output_len": "osl"}
 MEASURED = ("ttft_ms", "tpot_ms", "output_tokens_per_s", "energy_j_per_output_token", "e2e_ms")  # what may be told
 MOST_TOLD = 64  # runs; more say nothing new
 LOAD = ("isl", "osl", "spread", "concurrency", "requests", "rate")  # what a list of arrivals stands for
-
-
 MEAN = Rule("float", low=1e-6, high=1e9)
 ARRIVAL = (Rule("float", low=0, high=1e9), Rule("int", high=LONGEST), Rule("int", high=LONGEST))
 

@@ -19,6 +19,7 @@ from pipewave.simulate.report import Limit, limits_of
 from pipewave.simulate.traffic import LONGEST, Traffic, datasets, drawn_from, synthetic
 
 OPTIONS = Path(__file__).with_name("client_options.yaml")
+MADE = ("random", "random-ids", "synthetic")
 
 
 class Client(NamedTuple):
@@ -33,9 +34,6 @@ class Client(NamedTuple):
     input_len: int
     output_len: int
     ratio: float | None = None
-
-
-MADE = ("random", "random-ids", "synthetic")
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,9 @@ NOT_MEANT = 0.5  # a launch for other numbers of requests
 DRAFTS, DRAFTS_HERE = 1.0, 0.3  # drafting that was not asked for: a launch for other requests, for just these
 SHORT = 0.12  # by which those sent are below nominal ones in public runs
 FARTHEST = 6.0
+# What launches of whole engines set, and those of pools do not: tokens held back, prompts that wait for company.
+BARE: dict[str, Any] = {"stream_interval": 1, "recv_interval": 1, "prefill_wait_steps": 0, "wait_steps": 0}
+TRIED = 8  # launches, from the nearest on, until one holds the model
 
 
 def _side(workers: str, kind: str, gpus: str) -> Side:
@@ -184,11 +187,6 @@ def send_ms(engine: str, fabric: str, ranks: str) -> float:
     `network`) from ranks of a kind (`data_parallel`, `tensor`); 0 where it does not wait for it.
     """
     return float(packaged.shared(HANDOVER)["send_ms"].get(engine, {}).get(fabric, {}).get(ranks, 0.0))
-
-
-# What launches of whole engines set, and those of pools do not: tokens held back, prompts that wait for company.
-BARE: dict[str, Any] = {"stream_interval": 1, "recv_interval": 1, "prefill_wait_steps": 0, "wait_steps": 0}
-TRIED = 8  # launches, from the nearest on, until one holds the model
 
 
 def launched(

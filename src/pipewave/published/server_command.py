@@ -39,8 +39,6 @@ SWITCHES = (
 )  # fmt: skip
 DEEPEP_MODES = {"normal": "deepep_high_throughput", "low_latency": "deepep_low_latency"}
 IMAGE = "vllm/vllm-openai"  # starts the server itself; the images of other engines are given a command
-
-
 PROGRAMS = {"vllm": "vllm", "sglang": "sglang", "trtllm-serve": "trtllm"}  # start a server of an engine
 NEED_SERVE = ("sglang",)  # where the word `serve` follows
 

@@ -36,6 +36,8 @@ from pipewave.step.memory import Budget, budget
 LARGEST = 1 << 22
 STEP_TOKENS = 8192  # of a step, where nothing says it
 INSIDE_NOTE = "times are inside the engine, on our own host: `serve` has that of published servers, and a front end"
+_kv_budget = lru_cache(maxsize=256)(kv_budget)
+_budget = lru_cache(maxsize=256)(budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,10 +255,6 @@ def _served(deployment: Deployment, gpu: GPU, setup: Setup, host: Host | None) -
     """The deployment of a set-up. Raises CannotShard, BadInput."""
     runner = Runner.of(deployment, gpu, setup.program())
     return runner.hosted(host) if host else runner
-
-
-_kv_budget = lru_cache(maxsize=256)(kv_budget)
-_budget = lru_cache(maxsize=256)(budget)
 
 
 def for_output(model: ModelSpec, output_len: int) -> ModelSpec:

@@ -26,6 +26,13 @@ from pipewave.simulate.replica import Replica
 from pipewave.simulate.traffic import Traffic
 from pipewave.software.front import INSIDE, Front
 
+LAST = 1 << 62  # serial of events that come after all others of their instant
+# Work of a run at most, in engine steps (20 to 60 µs each). A request costs about as much as a step; a step in which
+# nothing begins or ends, run in a stretch of such, a sixteenth. The largest published run takes 221,543.
+MOST_STEPS, STRETCHED = 6_000_000, 1 / 16  # a million requests of a hundred tokens
+MOST_KEPT = 500_000  # where every step is kept, 600 bytes each
+Handler = Callable[[float, int], None]
+
 
 @dataclass(frozen=True, slots=True)
 class Pool:
@@ -95,14 +102,6 @@ class Record:
     found: Array = field(default_factory=lambda: np.empty(0))  # tokens of each prompt that a cache held at first
     log: StepLog = field(default_factory=StepLog)
     stretches: StretchLog = field(default_factory=StretchLog)  # what engines ran, a sample
-
-
-LAST = 1 << 62  # serial of events that come after all others of their instant
-# Work of a run at most, in engine steps (20 to 60 µs each). A request costs about as much as a step; a step in which
-# nothing begins or ends, run in a stretch of such, a sixteenth. The largest published run takes 221,543.
-MOST_STEPS, STRETCHED = 6_000_000, 1 / 16  # a million requests of a hundred tokens
-MOST_KEPT = 500_000  # where every step is kept, 600 bytes each
-Handler = Callable[[float, int], None]
 
 
 class Simulation:

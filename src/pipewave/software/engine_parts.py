@@ -15,6 +15,7 @@ CHECKPOINT_PLACES = {
     STEP_ENDS: "where a step's piece of a prompt ends",
     BRANCHES: "before the end of a step's piece of a prompt, or where prompts part",
 }
+BACKENDS = {"fused_moe": "moe_backend", "gemm": "gemm_backend", "delta_net": "delta_backend"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,9 +249,6 @@ class KernelChoice:
     def backends(self) -> dict[str, str]:
         """The chosen backend of each family that has several; empty for the default."""
         return {family: getattr(self, name) for family, name in BACKENDS.items()}
-
-
-BACKENDS = {"fused_moe": "moe_backend", "gemm": "gemm_backend", "delta_net": "delta_backend"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from pipewave.files import packaged
 from pipewave.software.stacks import framework
 
 FILE = Path(__file__).with_name("front.json")
+NAMES = ("cores", "speed", "api_servers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,6 @@ def of(engine: str) -> Front:
     """The front end of an engine by name; one that is not known has that of vLLM."""
     known = packaged.shared(FILE)
     return Front(**known.get(framework(engine), known["vllm"]))
-
-
-NAMES = ("cores", "speed", "api_servers")
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ MIB = 2.0**20
 USUAL_PROMPT = 1024  # tokens; longer ones take the GPU longer than the host launches
 # Lanes of a step's kernels: everything else, routed experts, shared ones, exchanges that another half hides.
 SIDE, ROUTED, SHARED, EXCHANGED = 0, 1, 2, 3
+TINY_US = 1e-6  # a kernel that runs inside another
 
 
 @lru_cache(maxsize=4096)
@@ -80,9 +81,6 @@ def with_fused_norms(
             factor[index] = min(1.0, us / found.latency_us[index])
             called[index] = usual and call.bytes in sizes
     return found.scaled(np.where(gone, TINY_US / found.latency_us, factor)), gone, called
-
-
-TINY_US = 1e-6  # a kernel that runs inside another
 
 
 def lanes(uses: Sequence[Use], engine: Engine) -> list[int]:

@@ -20,6 +20,10 @@ from pipewave.traces.group import Group, by_step
 MAY_BE: Mapping[str, Sequence[str]] = packaged.document(Path(__file__).with_name("roles.json"))
 # What a match is worth: products and attention hold the sequence together, fusions without a name follow.
 ANCHOR, NAMED, GUESSED = 8, 3, 1
+MOST_CELLS = 8_000_000  # of the match table: a step of 250 layers
+ABSORBING = ("fused", "fused_reduction", "embedding_norm")
+# `model.layers.3.mlp`, `transformer.h.3`, `LlamaDecoderLayer_3`.
+NUMBER = re.compile(r"(?:\blayers?|\bh|\bblocks?)[._](\d{1,4})\b|(?:DecoderLayer|EncoderLayer|Block|Layer)_(\d{1,4})$")
 
 
 def match_score(role: str, use_role: str) -> int:
@@ -93,10 +97,6 @@ def _moved(use: Use) -> tuple[int, int, int]:
     return 0, 0, 0
 
 
-MOST_CELLS = 8_000_000  # of the match table: a step of 250 layers
-ABSORBING = ("fused", "fused_reduction", "embedding_norm")
-
-
 def align(groups: Sequence[Group], uses: Sequence[Use], partner: Sequence[int | None]) -> list[Shaped | None]:
     """For each group of a step, in time order, the call it ran, or None where the model has none for it. `partner`: the
     use that each group matches, of `match`.
@@ -168,10 +168,6 @@ def _shaped(groups: Sequence[Group], index: int, uses: Sequence[Use]) -> Shaped:
     if len(uses) > 1 or statistics:
         return Shaped(name, fused(uses, statistics=statistics))
     return Shaped(name, uses[0].call)
-
-
-# `model.layers.3.mlp`, `transformer.h.3`, `LlamaDecoderLayer_3`.
-NUMBER = re.compile(r"(?:\blayers?|\bh|\bblocks?)[._](\d{1,4})\b|(?:DecoderLayer|EncoderLayer|Block|Layer)_(\d{1,4})$")
 
 
 def of_scope(scope: Iterable[str]) -> int | None:

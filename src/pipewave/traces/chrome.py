@@ -22,6 +22,17 @@ LARGEST_VALUE = 32 << 20  # characters of one event, or of one entry beside the 
 SPACE = re.compile(r"[ \t\r\n]*")
 DECODER = json.JSONDecoder()
 EVENTS = "traceEvents"
+GPU_WORK = frozenset(("kernel", "gpu_memcpy", "gpu_memset"))
+LAUNCHES = frozenset(("cuda_runtime", "cuda_driver"))
+LOOKED_AT = GPU_WORK | LAUNCHES | {"cpu_op", "user_annotation"}
+MODULE = "nn.Module: "  # frames of modules, where stacks were recorded
+KEPT = ("bytes", "In msg nelems", "Out msg nelems", "Group size", "dtype", "Collective name")
+READ = ("ph", "cat", "name", "ts", "dur", "tid")
+READ_ARGS = ("External id", "correlation", "stream", "grid", "block", "Input Dims", "Input type", "Input types",
+             "Concrete Inputs", *KEPT)  # fmt: skip
+START = attrgetter("start_us")
+MOST = 1e18  # µs and counts beyond are damage
+Event = Mapping[str, Any]
 
 
 class Scanner:
@@ -131,19 +142,6 @@ def document(pieces: Iterable[bytes], source: str, keep: Callable[[Any], Any], m
     if scanner.peek():
         raise scanner.broken("Extra data")
     return found
-
-
-GPU_WORK = frozenset(("kernel", "gpu_memcpy", "gpu_memset"))
-LAUNCHES = frozenset(("cuda_runtime", "cuda_driver"))
-LOOKED_AT = GPU_WORK | LAUNCHES | {"cpu_op", "user_annotation"}
-MODULE = "nn.Module: "  # frames of modules, where stacks were recorded
-KEPT = ("bytes", "In msg nelems", "Out msg nelems", "Group size", "dtype", "Collective name")
-READ = ("ph", "cat", "name", "ts", "dur", "tid")
-READ_ARGS = ("External id", "correlation", "stream", "grid", "block", "Input Dims", "Input type", "Input types",
-             "Concrete Inputs", *KEPT)  # fmt: skip
-START = attrgetter("start_us")
-MOST = 1e18  # µs and counts beyond are damage
-Event = Mapping[str, Any]
 
 
 def thinned(event: Any) -> Event | None:

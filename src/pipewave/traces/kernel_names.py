@@ -10,18 +10,16 @@ from pipewave.kernels.family_metadata import names_of
 from pipewave.kernels.profiler import LONGEST, KernelName
 
 UNKNOWN = KernelName(0, "", "unknown")
+_NVJET = re.compile(r"nvjet_\w+?_(\d+)x(\d+)_(\d+)x\d+_.*_TN[NT]$")
+_BLAS = re.compile(r"tilesize(\d+)x(\d+)x(\d+)|gemm_\w*?(\d+)x(\d+)_(?:\w*?stages_|ldg\d_\w*?|)(\d+)x\d+")
+_CUTE = re.compile(r"cute::tuple<cute::C<(\d+)>, cute::C<(\d+)>, cute::C<(\d+)>\s*>")
+_FA2 = re.compile(r"Flash_fwd_kernel_traits<(\d+), (\d+), (\d+)")
 
 
 def kinds() -> tuple[KernelName, ...]:
     """Every pattern of every registered family, and of what none predicts, in the order in which they are tried."""
     named = [name._replace(family=family.name) for family in registered() for name in family.profile.names]
     return tuple(sorted((*named, *names_of(None)), key=lambda name: name.rank))
-
-
-_NVJET = re.compile(r"nvjet_\w+?_(\d+)x(\d+)_(\d+)x\d+_.*_TN[NT]$")
-_BLAS = re.compile(r"tilesize(\d+)x(\d+)x(\d+)|gemm_\w*?(\d+)x(\d+)_(?:\w*?stages_|ldg\d_\w*?|)(\d+)x\d+")
-_CUTE = re.compile(r"cute::tuple<cute::C<(\d+)>, cute::C<(\d+)>, cute::C<(\d+)>\s*>")
-_FA2 = re.compile(r"Flash_fwd_kernel_traits<(\d+), (\d+), (\d+)")
 
 
 def kind_of(name: str) -> KernelName:

@@ -22,6 +22,8 @@ from pipewave.tune.user_kernels.aside import ASIDE
 from pipewave.tune.user_kernels.device import BUDGET_S, Options
 from pipewave.tune.user_kernels.tuned import TunedKernel
 
+MARK = "pipewave_tuned"  # attribute of an Autotuner: its tuned kernel, None where upstream stays
+
 
 def autotune(configs: Sequence[Any], key: Sequence[str], *args: Any, table: str | Path | None = None,
              budget_s: float = BUDGET_S, trips: Any = None, cache: str | Path | bool = True, device: Any = None,
@@ -52,9 +54,6 @@ def autotune(configs: Sequence[Any], key: Sequence[str], *args: Any, table: str 
             return made
 
     return decorate
-
-
-MARK = "pipewave_tuned"  # attribute of an Autotuner: its tuned kernel, None where upstream stays
 
 
 @dataclass(frozen=True, slots=True)

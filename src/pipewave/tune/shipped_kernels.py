@@ -27,6 +27,9 @@ SHAPE_FIELDS: dict[str, tuple[str, ...]] = {
     "decode": ("batch", "kv_len", "heads", "kv_heads"),
 }
 LOAD_FIELDS = {"decode": ("longest",), "moe": ("counts",)}  # what may be said of a launch beyond its shape
+Shape = Mapping[str, int]
+Values = tuple[int, ...]  # in the order of a kernel's parameters
+MOE_CROWDED = 128  # tokens for each expert there is, from where on it walks tiles in bands
 
 
 def family(kernel: str) -> str:
@@ -119,11 +122,6 @@ def flops(kernel: str, c: Numbers, counts: LaunchCounts) -> Any:
     """FLOPs of a launch of one of our own kernels, padding included."""
     per_row = 4 * int(kernel.rsplit("_", 1)[1]) if family(kernel) in ("prefill", "decode") else 2 * c["BLOCK_K"]
     return per_row * c.get("BLOCK_M", 16) * c["BLOCK_N"] * counts.blocks * counts.trips
-
-
-Shape = Mapping[str, int]
-Values = tuple[int, ...]  # in the order of a kernel's parameters
-MOE_CROWDED = 128  # tokens for each expert there is, from where on it walks tiles in bands
 
 
 def _gemm_fp8(shape: Shape) -> Values:

@@ -13,6 +13,7 @@ from pipewave.view.document import Block, Chart, Code, Document, Facts, Notes, T
 STYLE = Path(__file__).with_name("style.css")
 MANY = 13  # columns that fit a page in letters of the usual size
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # a report can load nothing and run nothing
+_SPECIAL = re.compile(r"([\\`*_\[\]|#!~$])")
 
 
 def html(document: Document) -> str:
@@ -65,9 +66,6 @@ def _table(table: Table) -> str:
 
 def _cell(kind: str, text: str, right: bool) -> str:
     return f'<{kind} class="r">{escape(text)}</{kind}>' if right else f"<{kind}>{escape(text)}</{kind}>"
-
-
-_SPECIAL = re.compile(r"([\\`*_\[\]|#!~$])")
 
 
 def markdown(document: Document) -> str:

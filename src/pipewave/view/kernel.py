@@ -9,8 +9,6 @@ from pipewave.view import document as doc
 from pipewave.view import svg
 
 SHOWN = 12  # sizes in the table
-
-
 PREDICTED: Mapping[str, str] = doc.LABELS["predicted"]
 DROPPABLE = ("impl", "stack", "software", "bound", "basis", "ceiling", "floor")  # by a narrow terminal, in order
 BUSY = "busy_"  # begins a pipe's share in an answer

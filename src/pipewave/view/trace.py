@@ -21,6 +21,7 @@ WAITS = (
 MUCH_IDLE = 0.2  # of a trace: where the GPU waits that long, its kernels are not the first thing to look at
 SUMS = {"by_operator": "By operator", "by_layer": "By layer"}
 BARS, ROWS, LEFT, GAPS = 15, 60, 20, 5
+CHANGES = ("call", "family", "A: ×", "B: ×", "A each", "B each", "A", "B", "B − A", "predicted B − A")
 
 
 def document(answer: Mapping[str, Any]) -> doc.Document:
@@ -127,9 +128,6 @@ def _left(title: str, rows: Sequence[Mapping[str, Any]], most: int) -> doc.Table
                  for row in rows[:most])  # fmt: skip
     more = f"{doc.number(len(rows) - most)} more." if len(rows) > most else ""
     return doc.Table(title, ("kernel", "shape", "family", "×", "µs, all"), body, more, ("family",))
-
-
-CHANGES = ("call", "family", "A: ×", "B: ×", "A each", "B each", "A", "B", "B − A", "predicted B − A")
 
 
 def comparison(answer: Mapping[str, Any]) -> doc.Document:

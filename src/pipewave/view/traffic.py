@@ -16,6 +16,8 @@ RUN: Mapping[str, str] = doc.LABELS["run"]
 STEADY = "steady"  # a verdict that is not worth words
 OVER_TIME = {"running": "requests in a step", "waiting": "requests that wait", "kv_share": "share of the KV cache",
              "power_w": "W of a GPU"}  # fmt: skip
+CURVE = {"ttft_mean_ms": "mean TTFT, ms", "tpot_mean_ms": "mean TPOT, ms"}
+CURVE_COLUMNS: Mapping[str, str] = doc.LABELS["rate_curve"]
 
 
 def document(answer: Mapping[str, Any]) -> doc.Document:
@@ -76,10 +78,6 @@ def _curve(along: str, xs: Sequence[float], said: str, values: Sequence[float], 
     line = svg.tag("path", d=axes.path(xs, values), cls="curve l0")
     drawing = svg.canvas(svg.HEIGHT, axes.grid() + line, f"{said} over {along.split()[0]}")
     return doc.Chart(said[:1].upper() + said[1:], drawing, note)
-
-
-CURVE = {"ttft_mean_ms": "mean TTFT, ms", "tpot_mean_ms": "mean TPOT, ms"}
-CURVE_COLUMNS: Mapping[str, str] = doc.LABELS["rate_curve"]
 
 
 def rate_document(answer: Mapping[str, Any]) -> doc.Document:

@@ -54,6 +54,7 @@ FILE_BODY = {
     }
 }
 Form = Literal["html", "md"] | None
+T = TypeVar("T")
 
 
 def create_app(static: Path = STATIC) -> FastAPI:
@@ -177,9 +178,6 @@ def _page(app: FastAPI, static: Path) -> None:
         app.get(f"/{file.name}", include_in_schema=False)(partial(_file, file))
     if (static / "assets").is_dir():
         app.mount("/assets", StaticFiles(directory=static / "assets"), name="assets")
-
-
-T = TypeVar("T")
 
 
 async def in_thread(lane: CapacityLimiter, work: Callable[..., T], *args: object) -> T:

@@ -29,6 +29,11 @@ from pipewave.web.limits import GPU_CHARACTERS
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Model = Name | dict[str, Any]
 WhatIf = Annotated[dict[Name, float | int | str | None], Field(default_factory=dict)]
+# What the page calls an option of the commands, and says in place of phrases that speak of commands.
+WORDS = packaged.document(Path(__file__).with_name("words.json"))
+LABELS: Mapping[str, str] = WORDS["labels"]
+PHRASES = tuple((re.compile(pattern), said) for pattern, said in WORDS["phrases"])
+OPTION = re.compile(r"--[a-z][a-z-]*")
 
 
 class Form(BaseModel):
@@ -131,13 +136,6 @@ def line(words: Sequence[str], options: Mapping[str, Any]) -> str:
     said = {f"--{name.replace('_', '-')}": value for name, value in options.items() if value is not None}
     texts = {flag: ",".join(map(str, value)) if isinstance(value, list) else str(value) for flag, value in said.items()}
     return shlex.join([*words, *(word for pair in texts.items() for word in pair)])
-
-
-# What the page calls an option of the commands, and says in place of phrases that speak of commands.
-WORDS = packaged.document(Path(__file__).with_name("words.json"))
-LABELS: Mapping[str, str] = WORDS["labels"]
-PHRASES = tuple((re.compile(pattern), said) for pattern, said in WORDS["phrases"])
-OPTION = re.compile(r"--[a-z][a-z-]*")
 
 
 def page_words(text: str) -> str:

@@ -29,6 +29,8 @@ LARGER = {"/api/traffic": TRAFFIC_BYTES}  # questions that hold a file
 HEADERS: Mapping[str, str] = packaged.document(Path(__file__).with_name("headers.json"))  # of every answer
 YEAR = "public, max-age=31536000, immutable"
 LINGER_S = 10.0  # for what a refused client still sends
+LONGEST_MESSAGE = 2_000
+CODES = {"missing": "missing_field", "extra_forbidden": "unknown_field", "json_invalid": "not_json"}
 
 
 class Guard:
@@ -111,9 +113,6 @@ def _with_headers(path: str, send: Send) -> Send:
     return send_with_headers
 
 
-LONGEST_MESSAGE = 2_000
-
-
 def reply(answer: Any, status: int = 200) -> Response:
     """JSON in ASCII (a lone surrogate cannot break it). Raises NotFinite."""
     return Response(dumps(answer), status, media_type="application/json")
@@ -123,9 +122,6 @@ def failure(status: int, code: str, message: str, field: str | None = None) -> R
     """The one shape of all errors."""
     shown = message if len(message) <= LONGEST_MESSAGE else message[:LONGEST_MESSAGE] + "..."
     return reply({"error": {"code": code, "field": field, "message": shown}}, status)
-
-
-CODES = {"missing": "missing_field", "extra_forbidden": "unknown_field", "json_invalid": "not_json"}
 
 
 def form_failure(problems: Sequence[Any]) -> Response:

@@ -36,8 +36,6 @@ VIEWS = {
     "gpu": View(GpuQuery, gpu_answer),
     "plan": View(PlanQuery, plan_answer, "plan", own_process=True),
 }
-
-
 _CACHE: dict[bytes, dict[str, Any]] = {}
 CACHED = 16  # of the last answers
 

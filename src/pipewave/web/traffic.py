@@ -24,6 +24,8 @@ from pipewave.web.forms import Form, Gpu, Model, Name, WhatIf, cache_dtype, gpu_
 Count = Annotated[int, Field(ge=1, le=limits.TRAFFIC_REQUESTS)]
 Engines = Annotated[int, Field(ge=0, le=limits.ENGINES)]
 POINTS = 240  # of a timeline
+SETTINGS = ("tp", "pp", "ep", "dp", "max_num_batched_tokens", "max_num_seqs")  # named as those of `Setup`
+SPLIT = ("tp", "ep", "dp")
 
 
 class TraceFile(Form):
@@ -118,10 +120,6 @@ def _stated(query: TrafficQuery) -> Stated:
     said = frozenset(["kv_dtype"] if query.kv_cache_dtype else [])
     gpu = gpu_of(query.gpu, query.what_if)
     return Stated(model_of(query.model), gpu, setup, query.engine, said=said, pools=_pools(query))
-
-
-SETTINGS = ("tp", "pp", "ep", "dp", "max_num_batched_tokens", "max_num_seqs")  # named as those of `Setup`
-SPLIT = ("tp", "ep", "dp")
 
 
 def _pools(query: TrafficQuery) -> tuple[Side, Side] | None:

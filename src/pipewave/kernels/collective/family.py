@@ -19,8 +19,6 @@ SMALL_ALL_REDUCE = "all_reduce_small"  # the net of messages that frameworks may
 # once on it, is in the base estimate, as for the other operations.
 SENDERS = 4.0
 CUSTOM_STACKS = ("vllm", "sglang", "trtllm")
-
-
 NETWORK = "network"
 LARGE = "all_reduce"  # the net of all other all-reduces of a host
 ONE_BYTE = ("int8", "fp8")

@@ -28,6 +28,14 @@ from pipewave.physics.energy import Work
 from pipewave.physics.overlap import overlapped, wave_efficiency
 from pipewave.software.rules import constant
 
+# Types that run the same kernels share a net; the others differ in library, quantisation and pipe.
+NET_OF = {
+    **dict.fromkeys(("bf16", "fp16", "int4"), "gemm"),
+    **dict.fromkeys(("fp8", "int8"), "gemm_fp8"),
+    "fp8_block": "gemm_block",
+    **dict.fromkeys(("nvfp4", "mxfp4"), "gemm_fp4"),
+}
+
 # What the learned residual of a GEMM looks at: sizes, residency, padding, waves, and times beside the base estimate.
 #
 # No feature is a property of the GPU alone: with a handful of GPUs in training such a feature is a name tag, and a new
@@ -133,15 +141,6 @@ def octaves(m: Any, n: Any, sms: float, xp: Arith) -> Any:
     """Doublings of an SM's tiles above the fewest."""
     tiles = m * n * (1.0 / (TILE * sms))
     return xp.log2(clipped(tiles, FEWEST, MOST, xp) * (1.0 / FEWEST))
-
-
-# Types that run the same kernels share a net; the others differ in library, quantisation and pipe.
-NET_OF = {
-    **dict.fromkeys(("bf16", "fp16", "int4"), "gemm"),
-    **dict.fromkeys(("fp8", "int8"), "gemm_fp8"),
-    "fp8_block": "gemm_block",
-    **dict.fromkeys(("nvfp4", "mxfp4"), "gemm_fp4"),
-}
 
 
 def net_of(case: Mapping[str, Any]) -> str:

@@ -30,6 +30,8 @@ DRAIN, MERGE = 18.0, 12.0  # bytes an output element costs when a tile ends, and
 BURST = 0.85  # a single flushed call draws on the thermal and electrical slack that back-to-back ones have used up
 
 UNLIMITED = math.inf
+ROW_THREADS = 1024  # of a block that quantises one row
+WEIGHT_ONLY = ("int4", "mxfp4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +49,6 @@ class Library:
     element_cycles: float = 0.0  # and an element of the row
     from_l2: float = 1.5  # passes over x at L2 and at DRAM rates
     from_dram: float = 0.45
-
-
-ROW_THREADS = 1024  # of a block that quantises one row
-WEIGHT_ONLY = ("int4", "mxfp4")
 
 
 @cache

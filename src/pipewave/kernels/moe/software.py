@@ -34,8 +34,6 @@ SCALES_K = 128.0  # inner dimension that one block scale covers
 SORT_CYCLES = 1.2  # a pair, counted and sorted by expert by a few blocks (our H200 rows: 0.6 ns)
 # Weights stored in fewer bits than the product runs in: weight type → type of the product, by the activations' type.
 _WEIGHT_ONLY = {"int4": "bf16", "mxfp4": "bf16"}
-
-
 ENGINES = ("triton", "marlin", "cutlass", "generated")
 
 

@@ -25,13 +25,6 @@ from pipewave.physics.cache import COLD, SERVING
 
 FLOAT_PRODUCT = "float_product"
 FMA_SHARE = 0.8  # of the peak at the sustained clock
-
-
-def operations(work: Stream, xp: Arith = ARRAY) -> Any:
-    """Multiplications and additions of m × k by k × n, from the bytes of both and of their product."""
-    return 2.0 * xp.sqrt(work.read * work.fresh * work.written / VALUE_BYTES**3)
-
-
 IN_PLACE = ("rope",)
 KNOWN = ("quantize", "rope", "kv_write")  # operations with measured rows
 OWN_LAW = (*KNOWN, FLOAT_PRODUCT, ARGMAX, *LAWS)  # all others count as plain copies
@@ -39,6 +32,11 @@ OWN_LAW = (*KNOWN, FLOAT_PRODUCT, ARGMAX, *LAWS)  # all others count as plain co
 # Fitted to the router of two traced decode steps (H200, 8 of 128 experts, 4.4 us); two prompts are then 12 % low.
 ROUND_CYCLES = 580.0
 LEAST_SHARE, NEUTRAL = -11.0, 2.0**-6  # log2; of operations whose rows are not known
+
+
+def operations(work: Stream, xp: Arith = ARRAY) -> Any:
+    """Multiplications and additions of m × k by k × n, from the bytes of both and of their product."""
+    return 2.0 * xp.sqrt(work.read * work.fresh * work.written / VALUE_BYTES**3)
 
 
 def same(options: tuple[str]) -> tuple[str]:

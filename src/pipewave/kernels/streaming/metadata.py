@@ -21,6 +21,7 @@ NAMED = {
 }
 ARGMAX_KERNEL = "ArgMaxOps"
 DEPENDS = ("mask_top_k", "mask_top_p", "mask_top_k_top_p")  # their time depends on the values
+OPERATORS = operators_of("elementwise")
 
 
 def law_of(name: str) -> tuple[str, int] | None:
@@ -40,9 +41,6 @@ def as_run(call: Elementwise, name: str) -> Elementwise:
 
 def _call(op: str, rows: int, values: int, tile: int) -> Elementwise:
     return Elementwise(4 * rows * values, 8 * rows, op=op, rounds=rounds_of(values, tile))
-
-
-OPERATORS = operators_of("elementwise")
 
 
 def streaming(launched: Launched, _step: Step | None, _given: Given) -> Shaped | None:

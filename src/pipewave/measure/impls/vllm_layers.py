@@ -8,6 +8,9 @@ from pipewave.measure.impls import Pools, Prepared
 from pipewave.measure.plan import Case
 
 BLOCK = 128
+EPSILON = 1e-6
+PAGE = 16
+POSITIONS = 65536
 
 
 def cutlass(case: Case, pools: Pools) -> Prepared:
@@ -60,11 +63,6 @@ def _blockwise(case: Case, pools: Pools) -> Prepared:
     x = pools.take("activation", "fp8", m, k)
     scale_a = (torch.rand((k // BLOCK, m), device=pools.device) + 0.5).t()
     return Prepared(lambda: product(x, scale_a))
-
-
-EPSILON = 1e-6
-PAGE = 16
-POSITIONS = 65536
 
 
 def rmsnorm(case: Case, pools: Pools) -> Prepared:

@@ -30,6 +30,14 @@ SMOOTH = (0.0, 0.06, 0.12, 0.25, 0.5)
 REACH = (0.4, 0.7, 1.2)  # in standard deviations of a coordinate
 NOISE = (0.02, 0.04, 0.08, 0.15)
 SEARCHED_ROWS = 200  # scales are settled on these many rows
+FARTHEST = 3.0  # standard deviations of the rows beyond which a coordinate counts as the edge
+ROUNDING = 1e-10  # added to squared distances: between equal points rounding leaves less than a tenth of it below 0
+LEAST, MOST, ONE = (np.full((), value) for value in (-FARTHEST, FARTHEST, 1.0))  # numpy would convert plain numbers
+CHUNK_CALLS = 512  # whose covariances with the rows stay in a cache
+UNIT = "unit"  # with a number: a hidden unit of the net
+CODES = ("stack", "impl", "dtype")
+Rows = Sequence[Any] | Array  # of one call, or [row, call]
+SoftwareRan = tuple[str, str]  # stack and implementation, as the rows carry them
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +114,6 @@ def left_out(inverse: Array, values: Array, groups: NDArray[np.intp]) -> Array:
         at = np.flatnonzero(groups == group)
         out[at] = values[at] - np.linalg.solve(inverse[np.ix_(at, at)], weights[at])
     return out
-
-
-FARTHEST = 3.0  # standard deviations of the rows beyond which a coordinate counts as the edge
-ROUNDING = 1e-10  # added to squared distances: between equal points rounding leaves less than a tenth of it below 0
-LEAST, MOST, ONE = (np.full((), value) for value in (-FARTHEST, FARTHEST, 1.0))  # numpy would convert plain numbers
-CHUNK_CALLS = 512  # whose covariances with the rows stay in a cache
-UNIT = "unit"  # with a number: a hidden unit of the net
-CODES = ("stack", "impl", "dtype")
-
-Rows = Sequence[Any] | Array  # of one call, or [row, call]
-SoftwareRan = tuple[str, str]  # stack and implementation, as the rows carry them
 
 
 @dataclass(frozen=True, slots=True)

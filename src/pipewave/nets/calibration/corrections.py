@@ -33,6 +33,9 @@ SUFFIX = ".safetensors"
 LONGEST = 120  # characters
 
 _suspended: ContextVar[bool] = ContextVar("calibration_suspended", default=False)
+SCHEMA = 4  # 4: sealed by a checksum
+HINT = "calibrate again, or set PIPEWAVE_CALIBRATION=off"
+ARRAYS = ("middle", "spread", "points", "weights")
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # distinguished by identity: what is worked out of one is cached by it
@@ -134,11 +137,6 @@ def file_name(gpu: str) -> str:
     if len(plain) > LONGEST:
         plain = f"{plain[:LONGEST]}_{hashlib.sha256(gpu.encode()).hexdigest()[:16]}"
     return plain + SUFFIX
-
-
-SCHEMA = 4  # 4: sealed by a checksum
-HINT = "calibrate again, or set PIPEWAVE_CALIBRATION=off"
-ARRAYS = ("middle", "spread", "points", "weights")
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ STRETCHES = (2.0, 4.0, 8.0)  # how much shorter the length of the smoothing may 
 UNTIMED = 1e2  # log µs of what was not timed: only a base that has to be chosen is
 UNJUDGED = 0.05  # margin where too few launches were measured to find one
 SIGMA = 0.1  # relative error to expect of a law that nothing was measured for
+# µs of each pooled term where nothing was measured: a launch, a trip's latency, and peaks as they are usually reached.
+USUAL = np.array([2.5, 0.25, 0.1, 1.2, 0.3, 0.2, 0.1, 1.15])
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +140,6 @@ def pooled_terms(counts: Floats, resident: Ints, peaks: Peaks) -> Floats:
                                        flops / peaks.sm_flops_us / peaks.sms,
                                        moved_bytes / peaks.sm_bytes_us / peaks.sms,
                                        least_bytes / peaks.bytes_us)], axis=-1)  # fmt: skip
-
-
-# µs of each pooled term where nothing was measured: a launch, a trip's latency, and peaks as they are usually reached.
-USUAL = np.array([2.5, 0.25, 0.1, 1.2, 0.3, 0.2, 0.1, 1.15])
 
 
 def physics_us(counts: Floats, resident: Ints, peaks: Peaks) -> Floats:

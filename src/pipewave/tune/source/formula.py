@@ -22,6 +22,14 @@ from pipewave.tune.source.interpreter import Reader, bound
 from pipewave.tune.source.language import Address, Block, Counts, Tensor, Unknown
 from pipewave.tune.source.traced import Trace, Traced, cdiv, greatest, least, plain
 
+NUMEL, GRID = "numel:", "grid:"  # inputs that are not arguments: elements of a tensor, numbers a grid function encloses
+PLACE = "place:"  # a block's program id: stands for all blocks, so that it is no input of a launch
+TRIP_BYTES = 8192  # that a block without a loop moves: counted as a trip, so that its size is seen
+SMALLEST_SIZE = 16  # of a constant of the binary: what is less may be a flag or one of a few ways to work
+OUTPUTS = ("blocks", "trips", "longest", "least_bytes", "moved_bytes", "flops")  # of a launch; trips of a block
+Inputs = Mapping[str, Any]
+Heuristics = Mapping[str, Callable[[Mapping[str, Any]], Any]]
+
 
 def unwrapped(fn: Any) -> tuple[Any, dict[str, Any]]:
     """The `triton.jit` function under all `triton.heuristics`, and these by the argument that they work out."""
@@ -91,15 +99,6 @@ def tensor_of(value: Any) -> Tensor | None:
         return None
     elements = int(value.numel()) if hasattr(value, "numel") else None
     return Tensor(elements, int(value.element_size()))
-
-
-NUMEL, GRID = "numel:", "grid:"  # inputs that are not arguments: elements of a tensor, numbers a grid function encloses
-PLACE = "place:"  # a block's program id: stands for all blocks, so that it is no input of a launch
-TRIP_BYTES = 8192  # that a block without a loop moves: counted as a trip, so that its size is seen
-SMALLEST_SIZE = 16  # of a constant of the binary: what is less may be a flag or one of a few ways to work
-OUTPUTS = ("blocks", "trips", "longest", "least_bytes", "moved_bytes", "flops")  # of a launch; trips of a block
-Inputs = Mapping[str, Any]
-Heuristics = Mapping[str, Callable[[Mapping[str, Any]], Any]]
 
 
 @dataclass(frozen=True, slots=True)

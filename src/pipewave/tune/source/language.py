@@ -15,6 +15,17 @@ from typing import Any
 from pipewave.tune.source.traced import Traced, cdiv, chosen, greatest, least, next_power_of_2, same
 
 Shape = tuple[int, ...]
+NUMBERS: Mapping[str, Callable[..., Any]] = {
+    "cdiv": cdiv, "next_power_of_2": next_power_of_2,
+    "minimum": least, "maximum": greatest, "min": least, "max": greatest,
+    "abs": abs, "int": lambda x: x if isinstance(x, Traced) else int(x),
+    "float": lambda x: x if isinstance(x, Traced) else float(x), "bool": bool,
+    "exp2": lambda x: 2.0**x, "sqrt": lambda x: math.sqrt(x) if x >= 0 else math.nan, "log2": math.log2,
+}  # fmt: skip
+# What keeps the extent of its first operand.
+SAME = {"multiple_of", "max_contiguous", "max_constancy", "assume", "to", "cast", "broadcast_to_self", "flip", "sort",
+        "softmax", "cumsum", "cumprod", "associative_scan", "advance", "constexpr"}  # fmt: skip
+REDUCTIONS = {"sum", "max", "min", "argmax", "argmin", "xor_sum", "reduce", "reduce_or"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,19 +137,6 @@ class Block:
     def tell(self, why: str, line: int) -> None:
         """Note what the source does not tell."""
         self.counts.unknown.setdefault(why, line)
-
-
-NUMBERS: Mapping[str, Callable[..., Any]] = {
-    "cdiv": cdiv, "next_power_of_2": next_power_of_2,
-    "minimum": least, "maximum": greatest, "min": least, "max": greatest,
-    "abs": abs, "int": lambda x: x if isinstance(x, Traced) else int(x),
-    "float": lambda x: x if isinstance(x, Traced) else float(x), "bool": bool,
-    "exp2": lambda x: 2.0**x, "sqrt": lambda x: math.sqrt(x) if x >= 0 else math.nan, "log2": math.log2,
-}  # fmt: skip
-# What keeps the extent of its first operand.
-SAME = {"multiple_of", "max_contiguous", "max_constancy", "assume", "to", "cast", "broadcast_to_self", "flip", "sort",
-        "softmax", "cumsum", "cumprod", "associative_scan", "advance", "constexpr"}  # fmt: skip
-REDUCTIONS = {"sum", "max", "min", "argmax", "argmin", "xor_sum", "reduce", "reduce_or"}
 
 
 def _tile(extents: Any, what: str, base: str | None = None) -> Any:

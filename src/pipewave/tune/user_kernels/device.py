@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from pipewave.tune.law.anchors import Peaks
 
 BUDGET_S = 2.0  # of timing at first use
+DRIVER = Path("/proc/driver/nvidia")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +75,6 @@ class Options:
     table: str | Path | None = None
     cache: str | Path | bool = True
     device: Device | None = None
-
-
-DRIVER = Path("/proc/driver/nvidia")
 
 
 def this_machine(driver: Path = DRIVER) -> dict[str, Any]:
