@@ -23,15 +23,16 @@ from pipewave.simulate.speculative import of
 from pipewave.simulate.traffic import Traffic
 
 GPUS = ("H200", "B200", "GB200", "MI355X")
+FAMILIES, BLOCKS = 20, 4  # of prompts, and blocks of 512 tokens of each
 BARS = {"serve_s": 1.0, "plan_s": 20.0}
 
 
-def shared_prefixes(requests: int, blocks: int = 4, families: int = 20) -> Traffic:
+def shared_prefixes(requests: int) -> Traffic:
     """Requests in families that share all blocks of their prompts but the last, 40 ms apart."""
     rng = np.random.default_rng(0)
-    family = rng.integers(0, families, requests)
-    listed = tuple((*(1000 * int(f) + b for b in range(blocks - 1)), 10**6 + i) for i, f in enumerate(family))
-    sizes = np.full(requests, 512 * blocks)
+    family = rng.integers(0, FAMILIES, requests)
+    listed = tuple((*(1000 * int(f) + b for b in range(BLOCKS - 1)), 10**6 + i) for i, f in enumerate(family))
+    sizes = np.full(requests, 512 * BLOCKS)
     outputs = rng.integers(64, 192, requests)
     return Traffic(np.arange(requests) / 25, sizes, outputs, shared=of_hashes(listed, sizes, outputs))
 
@@ -51,9 +52,9 @@ def plan_s() -> float:
     return round(time.perf_counter() - began, 2)
 
 
-def _best(run: Callable[[], object], rounds: int = 3) -> float:
+def _best(run: Callable[[], object]) -> float:
     took = []
-    for _ in range(rounds):
+    for _ in range(3):
         began = time.process_time()
         run()
         took.append(time.process_time() - began)

@@ -139,8 +139,6 @@ def startup() -> Iterator[Figure]:
     yield Figure("one cold command", best_of(lambda: _run(one), 5) * 1e3, "ms", "<=", 500)
     bare, ours = (best_of(lambda c=code: _python(c), 7) for code in ("pass", "import pipewave"))  # type: ignore[misc]
     yield Figure("import pipewave", (ours - bare) * 1e3, "ms", "<=", 150)
-    checked = subprocess.run([sys.executable, "-m", "bench.checked_files"], check=True, capture_output=True, text=True)
-    yield Figure("packaged files of an estimate checked", json.loads(checked.stdout)["ms"], "ms", "<=", 5)
 
 
 def loading() -> Iterator[Figure]:

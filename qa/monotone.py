@@ -29,6 +29,7 @@ SIZES = ("m", "n", "k", "rows", "dim", "bytes", "bytes_read", "tokens", "heads",
 LESS = ("dram_gbps", "boost_clock_mhz")
 FACTOR = 1.5
 TOLERANCE = 0.02  # a kernel may gain as much by a size that divides better
+COUNTS = ("pairs", "out_of_order", "beyond_20_percent", "out_of_order_measured", "beyond_20_percent_measured")
 
 
 def larger(case: dict[str, Any], name: str) -> dict[str, Any] | None:
@@ -87,9 +88,6 @@ def _alike_on_kin(small: dict[str, Any], large: dict[str, Any], gpu: Any, ratio:
     except PipewaveError:
         return False
     return bool(second / first <= ratio * (1 + TOLERANCE))
-
-
-COUNTS = ("pairs", "out_of_order", "beyond_20_percent", "out_of_order_measured", "beyond_20_percent_measured")
 
 
 def table(count: int, seed: int) -> list[dict[str, Any]]:

@@ -32,12 +32,12 @@ NAMES = (
 STREAMS = {"kv_write": "kv_write", "rope": "rope", "qk_norm": "rope", "topk": "fused_moe"}
 
 
-def traced(folder: Path = FOLDER) -> list[dict[str, Any]]:
+def traced() -> list[dict[str, Any]]:
     """One row a family of each traced step of a whole model under graphs: µs of a step, real and predicted."""
-    rows = (json.loads(line) for path in sorted((folder / "engine").glob("*.jsonl")) for line in path.open())
+    rows = (json.loads(line) for path in sorted((FOLDER / "engine").glob("*.jsonl")) for line in path.open())
     wanted = [r for r in rows if r["kind"] == "trace" and r["mode"] == "graph" and r["status"] == "ok"]
-    present = [r for r in wanted if (folder / "traces" / r["file"]).exists()]
-    return [row for trace in present for row in _compare(trace, folder / "traces" / trace["file"])]
+    present = [r for r in wanted if (FOLDER / "traces" / r["file"]).exists()]
+    return [row for trace in present for row in _compare(trace, FOLDER / "traces" / trace["file"])]
 
 
 def _compare(trace: dict[str, Any], path: Path) -> list[dict[str, Any]]:

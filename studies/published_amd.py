@@ -99,10 +99,10 @@ class Score:
 
 
 @contextmanager
-def ruled(names: Sequence[str] = ("vllm", "sglang"), **fields: float) -> Iterator[None]:
+def ruled(**fields: float) -> Iterator[None]:
     """Engines' rules with other fields on AMD's GPUs."""
     added = {"when": {"vendor": "amd"}, "set": fields, "source": "tried here"}
-    lists = [engine_rules.read(name)["rules"] for name in names]
+    lists = [engine_rules.read(name)["rules"] for name in ("vllm", "sglang")]
     for listed in lists:
         listed.insert(0, added)
     _forget()

@@ -90,7 +90,7 @@ def _stack(place: Key, found: Array) -> Stack:
     return Stack(family, gpu, name, len(found), float(np.mean(found > 1.0)), half, most, above(found))
 
 
-def worst_served(rows: Sequence[Row], found: Array, count: int = LONGEST_LIST) -> list[Served]:
+def worst_served(rows: Sequence[Row], found: Array) -> list[Served]:
     """Shapes whose rows lie farthest above the ceiling, at most two of one implementation on one GPU."""
 
     def key(row: Row) -> Key:
@@ -107,7 +107,7 @@ def worst_served(rows: Sequence[Row], found: Array, count: int = LONGEST_LIST) -
         seen[where] = seen.get(where, 0) + 1
         if seen[where] <= 2:
             chosen.append(one)
-    return chosen[:count]
+    return chosen[:LONGEST_LIST]
 
 
 def _served(rows: Sequence[Row], found: Array, place: Key, members: Sequence[int]) -> Served:

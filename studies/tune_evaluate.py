@@ -31,6 +31,7 @@ from pipewave.tune.tables import KERNELS
 RECORDINGS = Path("data/recordings/h200")
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+ROUNDS = 9  # in which decisions are timed
 SLOWER = 0.02  # a choice is slower than the default from here on
 
 
@@ -128,12 +129,12 @@ def _scored(table: Any, test: Measured, wanted: Sequence[dict[str, Any]]) -> dic
             "keeps_default": float(np.mean(chosen == default))}  # fmt: skip
 
 
-def median_us(table: Any, wanted: Sequence[dict[str, Any]], rounds: int = 9) -> float:
+def median_us(table: Any, wanted: Sequence[dict[str, Any]]) -> float:
     """Median µs of one decision on shapes that were forgotten again."""
     deciding = [(*table.key(one), one) for one in wanted]
     decide: Callable[[Any], Any] = lambda one: one[0].decide(one[1])  # noqa: E731
     taken = []
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         start = time.perf_counter()
         for one in deciding:
             decide(one)

@@ -67,9 +67,9 @@ class Scored:
         return bool(self.found[f"{figure}_low"] <= self.row[figure] <= self.found[f"{figure}_high"])
 
 
-def levels(root: Path = MEASURED) -> list[Row]:
+def levels() -> list[Row]:
     """Every measured level, with the card that its folder names."""
-    files = sorted(root.glob("*/http/*.jsonl"))
+    files = sorted(MEASURED.glob("*/http/*.jsonl"))
     return [{"gpu": path.parts[-3].upper()} | json.loads(line) for path in files for line in path.open()]
 
 

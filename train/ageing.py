@@ -29,12 +29,11 @@ from corpus import data_dir, versions
 from corpus.frame import Table, finish, gpu_name
 from corpus.select import HELD_OUT, by_default, fold
 from corpus.sources import tables
-from pipewave.files import manifest
 from pipewave.gpus import find
 from pipewave.prediction.fallback import Query
 from pipewave.software.ageing import AGEING, age
 from pipewave.software.stacks import framework, version_text
-from train.cards import ROOT, TABLES, WEIGHTS, altered, read, write
+from train.cards import ROOT, TABLES, WEIGHTS, altered, read, ship
 from train.intervals import LEVEL
 from train.nets import mla
 from train.outcomes import Outcome, by_weights
@@ -50,6 +49,7 @@ MOST = 4.0  # times a half-width at most: no pair that was counted is further ap
 RATES = tuple(round(0.05 * step, 2) for step in range(61))  # a month; half-widths in log time by other kernels, too
 FEWEST = 20  # rows of a pair that tells
 SOURCE = "python -m train.ageing --write: versions asked from those before them, train/tables/ageing.json"
+Pair = Mapping[str, Any]  # a row of what was counted
 
 
 def released(stack: str) -> date | None:
@@ -125,9 +125,6 @@ def counted(names: Sequence[str]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-Pair = Mapping[str, Any]  # a row of what was counted
-
-
 def limit(pair: Pair, rate: float, half: float) -> float:
     """What the law multiplies the half-width of a pair of versions by; by other kernels, the half-width itself."""
     return half if pair["other_kernels"] else min(1.0 + rate * float(pair["months"]), MOST)
@@ -180,15 +177,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--table", action="append", choices=CORPUS)
     options = parser.parse_args(argv)
     if options.count:
-        known = list(json.loads(COUNTED.read_text("utf-8")) if COUNTED.exists() else [])
+        known = json.loads(COUNTED.read_text("utf-8")) if COUNTED.exists() else []
         found = counted(options.table or CORPUS)
         nets = {one["net"] for one in found}
         lines = map(json.dumps, [*(one for one in known if one["net"] not in nets), *found])
         COUNTED.write_text("[\n" + ",\n".join(lines) + "\n]\n", "utf-8")
     fitted = law(json.loads(COUNTED.read_text("utf-8")))
     if options.write:
-        write(AGEING, fitted)
-        manifest.write()
+        ship(AGEING, fitted)
     return 0
 
 

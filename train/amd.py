@@ -27,9 +27,9 @@ from pipewave.nets.calibration import corrections
 from pipewave.nets.calibration.correction import Correction
 from pipewave.nets.calibration.corrections import Saved, save
 from pipewave.physics.demand import Array
+from train.cards import ROOT, write
 from train.drawn import SIZES, TYPES, maker, runnable
 
-ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "studies" / "results" / "amd.json"
 ORIGIN = "AITER's tuned kernels: attainable time"
 PROTOCOL = "cold"
@@ -55,7 +55,7 @@ def main(argv: list[str] | None = None) -> None:
         save(Saved(architecture, kept, ({"source": ORIGIN},)), options.out / f"{architecture}{corrections.SUFFIX}")
         table += [_line(architecture, key, one) for key, one in sorted(fits.items())]
     content = {"fits": table, "listed": aiter.listed(given)}
-    options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    write(options.json, content)
     print(json.dumps(content, indent=1))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
+from pipewave.files import manifest
 from pipewave.nets.weights_metadata import Interval
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,11 +26,17 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
-def write(path: Path, content: Any) -> Path:
+def write(path: Path, content: Any, indent: int = 1) -> Path:
     """Write JSON as cards and tables have it; the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(content, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8")
     return path
+
+
+def ship(path: Path, content: Any, indent: int = 1) -> None:
+    """Write JSON into the package, and the manifest with it."""
+    write(path, content, indent)
+    manifest.write()
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipewave.nets.nets import Ceiling
 from train.intervals import balance
@@ -57,7 +56,7 @@ def shipped_shifts(rows: Rows, predictions: Predictions) -> dict[str, float]:
     return shifts(rows, [part for name, part in excess(rows, predictions).items() if name != UNSEEN])
 
 
-def slower(rows: Rows, predictions: Predictions, keep: NDArray[np.bool_] | None = None) -> dict[str, tuple[int, float]]:
+def slower(rows: Rows, predictions: Predictions) -> dict[str, tuple[int, float]]:
     """Rows and share in % slower than the ceiling, per GPU, each fold with the shifts of the others."""
     parts = excess(rows, predictions)
     index, above = [], []
@@ -68,9 +67,8 @@ def slower(rows: Rows, predictions: Predictions, keep: NDArray[np.bool_] | None 
     if not index:
         return {}
     at, over = np.concatenate(index), np.concatenate(above)
-    kept = slice(None) if keep is None else keep[at]
-    gpu = rows.columns["gpu"].text()[at[kept]]
-    of_gpu = {str(card): over[kept][gpu == card] > 0 for card in np.unique(gpu)}
+    gpu = rows.columns["gpu"].text()[at]
+    of_gpu = {str(card): over[gpu == card] > 0 for card in np.unique(gpu)}
     return {card: (len(each), round(100.0 * float(each.mean()), 2)) for card, each in of_gpu.items()}
 
 

@@ -24,11 +24,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 import corpus
 import pipewave as pw
 from pipewave.calls.families import from_dict
+from pipewave.calls.fields import Call
 from pipewave.kernels.collective.family import SMALL_ALL_REDUCE, regime
 from pipewave.measure.row_files import rows as measured
 from pipewave.nets.weights_metadata import AGAIN, BASES, Interval
@@ -52,6 +53,7 @@ HOSTS = (
 # Small messages differ more between starts than the net's scale says, large ones less.
 POWERS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
 COLD = f"{BASES[0]}|cold"
+Floats = NDArray[np.float64]
 
 
 def collections(op: str) -> pd.DataFrame:
@@ -61,7 +63,7 @@ def collections(op: str) -> pd.DataFrame:
     return frame[large & (frame["impl"] == "nccl") & ~frame["flagged"]]
 
 
-def differences(frame: pd.DataFrame) -> NDArray[np.float64]:
+def differences(frame: pd.DataFrame) -> Floats:
     """Absolute log ratios of all pairs of collections of a call, the median of a version's repeats counting once."""
     each = np.log(frame["latency_us"]).groupby([frame[name] for name in [*CALL, "stack"]], observed=True).median()
     pairs = (combinations(found, 2) for _, found in each.groupby(CALL, observed=True))
@@ -87,8 +89,8 @@ def cold_apart(net: str, op: str, known: Mapping[str, Interval]) -> dict[str, In
 class Again(NamedTuple):
     """Calls on other days: absolute log errors, error scales of the net, whether from 4 MiB on, hosts; [call] each."""
 
-    error: NDArray[np.float64]
-    scale: NDArray[np.float64]
+    error: Floats
+    scale: Floats
     large: NDArray[np.bool_]
     host: NDArray[np.int64]
 
@@ -110,9 +112,8 @@ def cold_again(net: str, op: str, usual: Interval) -> dict[str, Interval]:
     every = Again(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
     for host in np.unique(every.host):
         others = settled(every.of(every.host != host))
-        print(
-            f"{net}: host {host} is inside the interval of the others {every.of(every.host == host).inside(others)} %"
-        )
+        own = every.of(every.host == host).inside(others)
+        print(f"{net}: host {host} is inside the interval of the others {own} %")
     return {COLD: settled(every)}
 
 
@@ -141,9 +142,7 @@ def _again(file: Path, net: str, op: str, usual: Interval, host: int) -> Again:
     """What a file's calls of a net err by, and the net's error scales, from its half-widths at the interval `usual`."""
     again = [row for row in measured(file) if _of(net, op, row["case"])]
     calls = [from_dict(row["case"] | {"stack": row["stack"], "impl": row["impl"]}) for row in again]
-    answers = pw.predict(calls, OWN_GPU, protocol="cold")
-    error = np.abs(np.log(answers.latency_us / [row["latency_us"] for row in again]))
-    scale = (np.log(answers.high_us / answers.latency_us) / usual.multiple) ** (1.0 / usual.power)
+    error, scale = _errors(calls, "cold", [row["latency_us"] for row in again], usual)
     large = np.array([row["case"]["bytes"] >= LARGE for row in again])
     return Again(error, scale, large, np.full(len(again), host))
 
@@ -153,7 +152,7 @@ def _of(net: str, op: str, case: Mapping[str, object]) -> bool:
     return op != "all_reduce" or regime(case) == net
 
 
-def _answered_from_graph(net: str, op: str, usual: Interval) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _answered_from_graph(net: str, op: str, usual: Interval) -> tuple[Floats, Floats]:
     """Absolute log error and error scale of our own cold rows of a net, asked under the graph protocol."""
     frame = started_together(corpus.training_rows("collectives"))
     frame = frame[corpus.is_own(frame) & (frame["protocol"] == "cold") & (frame["op"] == op)]
@@ -161,10 +160,14 @@ def _answered_from_graph(net: str, op: str, usual: Interval) -> tuple[NDArray[np
     frame = frame[[_of(net, op, case) for case in cases]]
     rows = frame[["bytes", "world", "impl"]].to_dict("records")
     calls = [from_dict({"kernel": op, **row, "bytes": int(row["bytes"]), "world": int(row["world"])}) for row in rows]
-    answers = pw.predict(calls, str(frame["gpu"].iloc[0]), protocol="graph") if calls else []
-    half = np.array([np.log(one.high_us / one.latency_us) for one in answers])
-    log = np.log(np.array([one.latency_us for one in answers]))
-    return np.abs(log - np.log(frame["latency_us"].to_numpy())), (half / usual.multiple) ** (1.0 / usual.power)
+    return _errors(calls, "graph", frame["latency_us"].to_numpy(), usual) if calls else (np.zeros(0), np.zeros(0))
+
+
+def _errors(calls: Sequence[Call], protocol: str, took_us: ArrayLike, usual: Interval) -> tuple[Floats, Floats]:
+    """Absolute log errors, and error scales of the net from half-widths at the interval `usual`."""
+    answers = pw.predict(calls, OWN_GPU, protocol=protocol)
+    scale = (np.log(answers.high_us / answers.latency_us) / usual.multiple) ** (1.0 / usual.power)
+    return np.abs(np.log(answers.latency_us / np.asarray(took_us))), scale
 
 
 def update(path: Path, op: str, least: float | None) -> str:

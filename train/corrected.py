@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipewave.calibrate.fit import Sample, fit
 from pipewave.nets.calibration.correction import CODES, Correction
-from train.intervals import Held, held, widths
+from train.intervals import Flags, Held, held, widths
 from train.rows import Floats, Ints, Rows
 from train.run import Predictions, Run, Scored
 from train.splits import DRAWS, FEW, by_name
@@ -24,7 +23,7 @@ FEWEST = 3 * FEW  # rows of a GPU and type that make a test
 
 
 def corrected(
-    rows: Rows, predictions: Predictions, keep: NDArray[np.bool_] | None = None, members: Run | None = None
+    rows: Rows, predictions: Predictions, keep: Flags | None = None, members: Run | None = None
 ) -> list[Scored]:
     """Scored rows by draw, named `few:GPU:draw`."""
     kept = np.ones(len(rows), bool) if keep is None else keep
@@ -32,7 +31,7 @@ def corrected(
 
 
 def averaged(
-    rows: Rows, predictions: Predictions, keep: NDArray[np.bool_] | None = None, members: Run | None = None
+    rows: Rows, predictions: Predictions, keep: Flags | None = None, members: Run | None = None
 ) -> list[Scored]:
     """The same where `few:` members were trained."""
     kept, found = np.ones(len(rows), bool) if keep is None else keep, []
@@ -50,9 +49,7 @@ def averaged(
 class LeftOut:
     """What the member without a family says of its rows: log residual and half-width by row number, NaN elsewhere."""
 
-    def __init__(
-        self, name: str, rows: Rows, index: Ints, mean: Floats, half: Floats, members: Run | None = None
-    ) -> None:
+    def __init__(self, name: str, rows: Rows, index: Ints, mean: Floats, half: Floats, members: Run | None) -> None:
         self.name, self.index, self.members = name, index, members
         self.gpus = set(map(str, np.unique(rows.columns["gpu"].text()[index])))
         self.mean, self.half = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
@@ -99,7 +96,7 @@ def _families(rows: Rows, predictions: Predictions, members: Run | None) -> Iter
         yield LeftOut(name, rows, parts[name].index, predictions[name][0], widths(name, parts), members)
 
 
-def _drawn(rows: Rows, left_out: LeftOut, kept: NDArray[np.bool_]) -> Iterator[Scored]:
+def _drawn(rows: Rows, left_out: LeftOut, kept: Flags) -> Iterator[Scored]:
     mine = left_out.index[kept[left_out.index]]
     gpu, dtype = (rows.columns[name].text()[mine] for name in ("gpu", "dtype"))
     for card, kind in sorted(set(zip(gpu.tolist(), dtype.tolist(), strict=True))):

@@ -12,11 +12,10 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipewave.prediction.kernel_latency import WIDEST
 from train.corrected import averaged, corrected
-from train.intervals import Held, held, widths
+from train.intervals import Flags, Held, held, widths
 from train.rows import Floats, Rows
 from train.run import Predictions, Run, Scored, load_predictions
 from train.splits import meet
@@ -27,7 +26,6 @@ OFF = float(np.log(1.5))
 @dataclass(frozen=True, slots=True)
 class Errors:
     """Percentages: mean, median and signed mean relative error, rows off by 1.5x or more, rows inside the interval,
-
     median width of the interval over the prediction.
     """
 
@@ -50,11 +48,7 @@ def errors(log_error: Floats, half: Floats) -> Errors:
 
 
 def scored(
-    kind: str,
-    rows: Rows,
-    predictions: Predictions,
-    keep: NDArray[np.bool_] | None = None,
-    _members: Run | None = None,
+    kind: str, rows: Rows, predictions: Predictions, keep: Flags | None = None, _members: Run | None = None
 ) -> list[Scored]:
     """The splits of a kind, each with the intervals that its sisters call for (never its own rows).
 

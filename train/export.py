@@ -27,10 +27,9 @@ from train.intervals import Held, calibrated, informative
 from train.record import of_run
 from train.rows import Ints, Rows
 from train.run import Predictions, Run, load_predictions
-from train.splits import UNSEEN, by_name
+from train.splits import UNSEEN, WHOLE, by_name
 
 SHIPPED = "ship"
-KINDS = ("fold", "logo", "lofo")
 
 
 def export(
@@ -113,7 +112,7 @@ def replace_unseen(card_path: Path, rows: Rows, predictions: Predictions) -> Pat
 
 def _whole(parts: Mapping[str, Held]) -> dict[str, Held]:
     """Parts that nothing is known of: not those of which a few rows are."""
-    return {name: part for name, part in parts.items() if name.partition(":")[0] in KINDS}
+    return {name: part for name, part in parts.items() if name.partition(":")[0] in WHOLE}
 
 
 def held_to(rows: Rows, ceiling: Path, ceiling_rows: Rows | None) -> dict[str, Any]:

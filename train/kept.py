@@ -17,10 +17,9 @@ from train.intervals import ENOUGH_ROWS
 from train.rows import Floats, Ints, Rows
 from train.rows import from_arrays as rows_from
 from train.run import Predictions, from_arrays, to_arrays
-from train.splits import UNSEEN, by_name
+from train.splits import UNSEEN, WHOLE, by_name
 
 FOLDER = Path(__file__).with_name("heldout")
-KINDS = ("fold", "logo", "lofo")
 EACH = 60  # rows of a GPU, stack, type and protocol
 PROTOCOL = 3 * ENOUGH_ROWS  # rows of a protocol at least, where there are: what settles an interval of its own
 ALIKE = ("gpu", "stack", "dtype", "protocol")
@@ -50,7 +49,7 @@ def thinned(rows: Rows, predictions: Predictions) -> tuple[Rows, Predictions]:
     """The sample of a run, its features gone."""
     index = sample(rows)
     found = {}
-    for name in (name for name in predictions if name.partition(":")[0] in KINDS):
+    for name in (name for name in predictions if name.partition(":")[0] in WHOLE):
         mean, scale = predictions[name]
         mine = np.isin(by_name(name, rows).score, index)
         found[name] = mean[mine], scale[mine]

@@ -30,8 +30,9 @@ from pipewave.physics.collected import MOST_SHARE, READINGS, Reading, start_shar
 from pipewave.physics.power import GRAPH, LAW, START_S, dram_byte_j
 from pipewave.prediction.columns import columns_of, group_key_of
 from pipewave.prediction.kernel_latency import answer
+from train import cards
 
-SHIPPED = json.loads(LAW.read_text(encoding="utf-8"))  # its `like` is stated, `steps` are of `train.power_serving`
+SHIPPED = cards.read(LAW)  # its `like` is stated, `steps` are of `train.power_serving`
 LIKE = SHIPPED["like"]  # kinds of call by the net that answers for them; the rest is answered like `other`
 WATTS = {"idle": 0.18, "asleep": 0.11, "limit": 0.98}  # shares of its power limit that a board not listed takes
 BOARDS = {
@@ -52,6 +53,11 @@ PROMPTS = "attention_prefill"  # collected from the longest, on a board that is 
 METERED = f"{PROMPTS}_collected"  # what a collection's meter reads of them, by a law of its own
 STRETCHES = tuple(pairwise(np.log2([64, 128, 10240, 12288, 16384]).tolist()))  # of tokens, in which its share falls
 REACH = 3.0  # standard deviations from the mean, beyond which inputs count as there
+FEWEST = 60  # rows that settle an interval
+SOURCE = "python -m train power: shares of a board's power at the peak of each pipe; rows of corpus/watts.py"
+PARTS = ("active", "tensor", "dram", "l2")
+BASED = [4, 1, 2, 3]  # columns of shares beside PARTS, of the time that was worked out beforehand
+KINDS = ("gemm", "attention_prefill", "attention_decode", "mla_context", "mla_generation", "fused_moe", "rmsnorm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +118,6 @@ def _used(gpu: GPU, product: str, analysis: Any, seconds: np.ndarray) -> list[np
     """Shares of tensor peak, DRAM and L2 bandwidth, [row] each."""
     rates, work = (gpu.peak_flops(product), 1e9 * gpu.dram_gbps, 1e9 * gpu.l2_gbps), analysis.done
     return [amount / rate / seconds for amount, rate in zip((work.flops, work.dram, work.l2), rates, strict=True)]
-
-
-FEWEST = 60  # rows that settle an interval
-SOURCE = "python -m train power: shares of a board's power at the peak of each pipe; rows of corpus/watts.py"
-PARTS = ("active", "tensor", "dram", "l2")
-BASED = [4, 1, 2, 3]  # columns of shares beside PARTS, of the time that was worked out beforehand
-KINDS = ("gemm", "attention_prefill", "attention_decode", "mla_context", "mla_generation", "fused_moe", "rmsnorm")
 
 
 def fit(rows: Rows, steps: int = 2500, seed: int = 0, *, metered: bool = False) -> dict[str, Any]:
@@ -316,5 +315,5 @@ def main(argv: list[str] | None = None) -> None:
         row["spread"] = round(told[kind], 3)
     law = SHIPPED | {"source": SOURCE, "boards": BOARDS | {"other": WATTS}, "memory": MEMORY, "kinds": kinds}
     law["generations"] = sorted(rows.table["generation"].unique())
-    LAW.write_text(json.dumps(law, indent=1) + "\n", encoding="utf-8")
     READINGS.write_text(json.dumps(told_of) + "\n", encoding="utf-8")
+    cards.ship(LAW, law)

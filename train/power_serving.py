@@ -6,7 +6,6 @@ ran, some with prompts of those that follow. No constant of the law is fitted to
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from dataclasses import replace
@@ -27,6 +26,7 @@ from pipewave.published.unstated import Stated, fill
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import synthetic
 from pipewave.step import Runner
+from train.cards import read, ship
 
 MOST_SPREAD = 0.6
 PAGE = 16  # tokens, of vLLM's cache
@@ -35,7 +35,7 @@ FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_schem
 
 @cache
 def _runner(folder: Path, gpu: str, split: tuple[int, int, int], precision: str, most: int, output: int) -> Runner:
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = read(folder / "config.json")
     if precision == "fp8":
         config.setdefault("quantization_config", FP8)
     tp, ep, dp = split
@@ -85,10 +85,10 @@ def predicted(table: pd.DataFrame) -> Any:
 def main() -> None:
     """Settle the interval and write it."""
     table = rows()
-    law = json.loads(LAW.read_text(encoding="utf-8"))
+    law = read(LAW)
     half = round(float(np.quantile(np.abs(np.log(predicted(table) / table["power_per_gpu_w"])), 0.9)), 3)
     law["steps"]["spread"] = [half, half, max(2 * half, MOST_SPREAD)]
-    LAW.write_text(json.dumps(law, indent=1) + "\n", encoding="utf-8")
+    ship(LAW, law)
     print(law["steps"]["spread"])
 
 

@@ -29,7 +29,6 @@ from typing import Any
 import numpy as np
 
 from pipewave.errors import PipewaveError
-from pipewave.files import manifest
 from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
 from pipewave.published.unstated import fill
@@ -37,6 +36,8 @@ from pipewave.simulate import interval
 from pipewave.simulate.interval import Uncertainty, server_of
 from pipewave.step import find_engine
 from studies.published_rows import OLD, Group, Row, corpus, read
+from train import cards
+from train.two_levels import weighted_quantile
 
 HELD = 0.9
 LEVELS = tuple(round(0.7 + 0.025 * i, 3) for i in range(13))
@@ -103,9 +104,8 @@ def _point(row: Row, name: str, value: float, found: dict[str, Any]) -> Point:
 def quantile(found: Sequence[Point], level: float) -> float:
     """The half-width that holds such a share, each group counting alike."""
     sizes = Counter(point.group for point in found)
-    ranked = sorted(found, key=lambda point: point.needed)
-    weight = np.cumsum([1.0 / sizes[point.group] for point in ranked])
-    return ranked[min(int(np.searchsorted(weight, level * weight[-1] - 1e-9)), len(ranked) - 1)].needed
+    needed, weight = np.array([(point.needed, 1.0 / sizes[point.group]) for point in found]).T
+    return weighted_quantile(needed, weight, level)
 
 
 def coverage(found: Sequence[Point], level: float) -> float:
@@ -197,7 +197,7 @@ def main() -> None:
     asked = parser.parse_args()
     answers = {one["id"]: one for one in map(json.loads, asked.answers.read_text("utf-8").splitlines())}
     rows = read(asked.data or corpus())
-    table = json.loads(interval.FILE.read_text("utf-8"))
+    table = cards.read(interval.FILE)
     if asked.versions:
         table["version"] = version_widths(rows)
     if asked.ranks:
@@ -209,8 +209,7 @@ def main() -> None:
         _show(label, place, own)
     print(json.dumps(table, indent=1))
     if asked.write:
-        interval.FILE.write_text(json.dumps(table, indent=2) + "\n", "utf-8")
-        manifest.write()
+        cards.ship(interval.FILE, table, indent=2)
 
 
 if __name__ == "__main__":

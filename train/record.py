@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import resource
 import subprocess
 import time
@@ -12,21 +11,16 @@ from typing import Any
 
 from corpus.frame import repository
 from corpus.lock import LOCK
+from train.cards import read
 
 
 def of_run(log: Mapping[str, Any]) -> dict[str, Any]:
     """The record of a run by its log (`train.fit`): what `git checkout COMMIT` and the lock's data give again."""
     known = {name: log[name] for name in ("seconds", "peak_mb", "threads", "device") if name in log}
-    data = json.loads(LOCK.read_text(encoding="utf-8"))["sha256"]
     begun = {"started_from_sha256": log["start"]} if log.get("start") else {}
     begun |= {"trainer": log["trainer"]} if "trainer" in log else {}
-    return {
-        "commit": log["commit"] or commit(),
-        "corpus_lock_sha256": data,
-        "seed": log["plan"]["seed"],
-        **known,
-        **begun,
-    }
+    told = {"commit": log["commit"] or commit(), "corpus_lock_sha256": read(LOCK)["sha256"]}
+    return told | {"seed": log["plan"]["seed"]} | known | begun
 
 
 def commit() -> str:
@@ -50,7 +44,7 @@ def begun(device: str, card: Path | None) -> Callable[[], dict[str, Any]]:
     seconds, the most memory that the process had in MB, threads, device, hash of the weights (empty: none), commit.
     """
     start, code = time.monotonic(), commit()
-    weights = str(json.loads(card.read_text(encoding="utf-8"))["sha256"]) if card else ""
+    weights = str(read(card)["sha256"]) if card else ""
 
     def ended() -> dict[str, Any]:
         from torch import get_num_threads

@@ -14,6 +14,8 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 UNKNOWN = "?"  # code 0 of every column: what a net answers for values it never saw
+# Arrays of a row each, and the type in which an .npz holds them.
+STORED = {"features": "f4", "base_us": "f8", "latency_us": "f8", "weight": "f4", "group": "i4", "fold": "i1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +62,8 @@ class Rows:
 
     def take(self, index: NDArray[np.int64] | NDArray[np.bool_]) -> Rows:
         """These rows only; codes keep their meaning."""
-        return Rows(
-            features=self.features[index],
-            names=self.names,
-            base_us=self.base_us[index],
-            latency_us=self.latency_us[index],
-            weight=self.weight[index],
-            group=self.group[index],
-            fold=self.fold[index],
-            columns={name: Column(column.codes[index], column.values) for name, column in self.columns.items()},
-        )
+        columns = {name: Column(column.codes[index], column.values) for name, column in self.columns.items()}
+        return Rows(**{name: getattr(self, name)[index] for name in STORED}, names=self.names, columns=columns)
 
     def check(self) -> None:
         """Raise ValueError for features or times no net can learn from, naming the offending feature."""
@@ -81,15 +75,8 @@ class Rows:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """What `from_arrays` takes, as an .npz holds it."""
-        arrays: dict[str, np.ndarray] = {
-            "features": self.features,
-            "names": np.asarray(self.names, dtype=str),
-            "base_us": self.base_us,
-            "latency_us": self.latency_us,
-            "weight": self.weight.astype(np.float32),
-            "group": self.group.astype(np.int32),
-            "fold": self.fold.astype(np.int8),
-        }
+        arrays = {name: getattr(self, name).astype(kind) for name, kind in STORED.items()}
+        arrays["names"] = np.asarray(self.names, dtype=str)
         for name, column in self.columns.items():
             arrays[f"codes:{name}"] = column.codes.astype(np.int16)
             arrays[f"values:{name}"] = np.asarray(column.values)
@@ -112,13 +99,6 @@ def from_arrays(file: Mapping[str, np.ndarray]) -> Rows:
     columns = {
         name: Column(file[f"codes:{name}"].astype(np.int64), tuple(map(str, file[f"values:{name}"]))) for name in named
     }
-    return Rows(
-        features=file["features"],
-        names=tuple(map(str, file["names"])),
-        base_us=file["base_us"],
-        latency_us=file["latency_us"],
-        weight=file["weight"].astype(np.float64),
-        group=file["group"].astype(np.int64),
-        fold=file["fold"].astype(np.int64),
-        columns=columns,
-    )
+    wide = {"weight": np.float64, "group": np.int64, "fold": np.int64}
+    arrays = {name: file[name].astype(wide.get(name, file[name].dtype)) for name in STORED}
+    return Rows(**arrays, names=tuple(map(str, file["names"])), columns=columns)

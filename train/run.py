@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.nets.layers import ACTIVATIONS
+from train.cards import read, write
 from train.rows import Floats, Ints, Rows
 
 Tensors = Mapping[str, NDArray[np.float32]]
@@ -73,7 +73,7 @@ class Run:
     @classmethod
     def read(cls, folder: Path) -> Run:
         """All members of a folder."""
-        log = json.loads((folder / "log.json").read_text(encoding="utf-8"))
+        log = read(folder / "log.json")
         with np.load(folder / "weights.npz", allow_pickle=False) as file:
             tensors = {name: file[name] for name in file.files}
         return cls(log, tensors.pop("members"), tensors)
@@ -81,10 +81,9 @@ class Run:
     @staticmethod
     def write(folder: Path, members: Sequence[str], tensors: Tensors, log: Mapping[str, Any]) -> None:
         """Write what `read` reads; `members` are the splits."""
-        folder.mkdir(parents=True, exist_ok=True)
+        write(folder / "log.json", log)
         arrays: dict[str, Any] = {"members": np.asarray(members), **tensors}
         np.savez(folder / "weights.npz", **arrays)
-        (folder / "log.json").write_text(json.dumps(log, indent=1) + "\n", encoding="utf-8")
 
     def of(self, split: str) -> Run:
         """The members of a split; ValueError when the plan had no such split."""

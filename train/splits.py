@@ -23,6 +23,7 @@ SCORED = (0, 1, 2, 3, 4)
 UNSEEN = f"fold:{HELD_OUT}"  # what shipped weights are scored on
 TWINS = (("H100", "H800"), ("B200", "GB200"), ("B300", "GB300"))
 FAMILIES = ("ampere", "ada", "hopper", "blackwell", "blackwell_rtx")
+WHOLE = ("fold", "logo", "lofo")  # kinds of splits that are no draws
 FEW, DRAWS = 100, 5
 VERSIONS = 3  # parts of the older versions, each left out altogether once
 ELSEWHERE = 6  # one in so many (GPU, version) pairs besides: versions known from other GPUs only

@@ -15,10 +15,10 @@ from dataclasses import asdict
 
 import numpy as np
 
-from pipewave.files import manifest
 from pipewave.software.engine import FILE
 from pipewave.step import Engine, find_engine
 from studies.e2e_steps import Measured, measure_loads, points
+from train.cards import read, ship
 
 # µs. Traces: 0.4 between the kernels of a graph, of which there are a third more than modelled (split-K and split-KV
 # reductions); 1 to 3 in streams; 100 to 140 of copies and sampling a decode step. A launch: what prompts of nine other
@@ -90,10 +90,9 @@ def constants(engine: Engine) -> dict[str, float]:
 
 def write(name: str, values: Mapping[str, float]) -> None:
     """Replace an engine's constants in the shipped table."""
-    table = json.loads(FILE.read_text("utf-8"))
+    table = read(FILE)
     table[name] |= values
-    FILE.write_text(json.dumps(table, indent=2) + "\n", "utf-8")
-    manifest.write()
+    ship(FILE, table, indent=2)
 
 
 def main() -> None:

@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from pipewave.files import manifest
 from pipewave.physics.demand import Array
 from pipewave.told.posterior import FILE, NORMAL, Points, Posterior, Prior
 from studies.published_rows import corpus, read
 from studies.told_rows import FOLDS, LEFT_OUT, Told, folds, renumbered, siblings, splits, told
-from train.cards import settings
+from train.cards import settings, ship, write
+from train.two_levels import weighted_quantile
 
 FREEDOM = 3.0  # of Student's law
 DRAWS = 8  # of a group
@@ -43,6 +43,7 @@ COVERED = 0.9
 START = settings("told")  # of the search: standard deviations in log time
 FIXED = ("spoiled", "spoiled_share", "width")  # assumed: few published runs are spoiled, users' may well be
 SHARES = ("other_software", "other_model", "spoiled_share")
+Drawn = tuple[Points, Array, Points, Array, float]  # told, off, asked, truth, and what the draw counts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,12 +60,9 @@ class Draws:
     weight: torch.Tensor  # of each figure that is asked
 
 
-Drawn = tuple[Points, Array, Points, Array, float]  # told, off, asked, truth, and what the draw counts
-
-
-def draws(groups: Sequence[Told], seed: int = 0) -> Draws:
+def draws(groups: Sequence[Told]) -> Draws:
     """A few draws of each group, and of rows of another model or number of GPUs."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     found = [_draw(one, one.rows, rng, RUNS[k % len(RUNS)], 1.0 / DRAWS) for one in groups for k in range(DRAWS)]
     for every in (siblings(groups), splits(groups)):
         pairs = [every[i] for i in rng.permutation(len(every))[:PAIRS]]
@@ -144,11 +142,8 @@ def _settled(prior: Prior, groups: Sequence[Told]) -> Prior:
             mean, variance = there.at(group.points.take(~is_told))
             scaled.append(np.abs(group.off[~is_told] - mean) / np.sqrt(variance))
             weights.append(np.full(len(mean), 1.0 / len(mean)))
-    order = np.argsort(np.concatenate(scaled))
-    share = np.cumsum(np.concatenate(weights)[order])
-    reach = float(np.concatenate(scaled)[order][np.searchsorted(share, COVERED * share[-1])])
-    table = prior.to_dict() | {"width": [reach / NORMAL]}
-    return Prior.of(table)
+    reach = weighted_quantile(np.concatenate(scaled), np.concatenate(weights), COVERED)
+    return Prior.of(prior.to_dict() | {"width": [reach / NORMAL]})
 
 
 def _fitted(task: tuple[Path, Path, int | None]) -> dict[str, Any]:
@@ -172,9 +167,8 @@ def main() -> None:
         shipped, *without = pool.map(_fitted, tasks)
     print(json.dumps(shipped, indent=1))
     if options.write:
-        FILE.write_text(json.dumps(shipped, indent=1) + "\n", "utf-8")
-        LEFT_OUT.write_text(json.dumps(without, indent=1) + "\n", "utf-8")
-        manifest.write()
+        write(LEFT_OUT, without)
+        ship(FILE, shipped)
 
 
 if __name__ == "__main__":

@@ -40,9 +40,8 @@ NO_ROWS = LEVELS[-1]  # the level of software of a kernel without rows
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """Rows of a kernel on the cards that one split leaves out: net, split, name, whether other cards' rows hold it,
-
-    log errors [row], half-widths of the intervals that the net's own left-out cards call for [row], GPU and type [row].
+    """Rows of a kernel on the cards that one split leaves out: net, split, name, whether other cards' rows hold it, log
+    errors [row], half-widths of the intervals that the net's own left-out cards call for [row], GPU and type [row].
     """
 
     net: str
@@ -77,14 +76,9 @@ def _names(rows: Rows) -> NDArray[np.str_]:
 
 def half_width(unseen: Sequence[Kernel]) -> float:
     """The half-width, in log time, that holds `LEVEL` of the kernels of an operator that it does not rest on."""
-    nets = sorted({one.net for one in unseen})
     levels = LEVEL + (1.0 - LEVEL) * RAISED
-    inside = [
-        np.mean(
-            [_inside(one, _quantile(_others(unseen, net), level)) for net in nets for one in unseen if one.net == net]
-        )
-        for level in levels
-    ]
+    others = {net: _others(unseen, net) for net in {one.net for one in unseen}}
+    inside = [np.mean([_inside(one, _quantile(others[one.net], level)) for one in unseen]) for level in levels]
     enough = np.flatnonzero(np.array(inside) >= LEVEL)
     return _quantile(unseen, float(levels[enough[0] if len(enough) else -1]))
 
@@ -105,7 +99,6 @@ def _inside(one: Kernel, half: float) -> float:
 
 def table(found: Mapping[str, Sequence[Kernel]]) -> dict[str, object]:
     """By net: mean error (%) and share inside (%) of kernels that other cards' rows hold, and of those that none do;
-
     `all`: the same of all rows, GPUs and types alike, as the errors of a GPU left out are counted.
     """
     unseen = [one for each in found.values() for one in each if not one.known]
@@ -122,9 +115,7 @@ def _of_net(each: Sequence[Kernel], wide: float) -> dict[str, dict[str, float]]:
 
 def _figures(chosen: Sequence[Kernel], half: float) -> dict[str, float]:
     """Kernels alike."""
-    off = np.mean([np.abs(np.expm1(one.error)).mean() for one in chosen])
-    inside = np.mean([_inside(one, half) for one in chosen])
-    return {"mape": round(100.0 * float(off), 1), "covered": round(100.0 * float(inside), 1)}
+    return _mean([(one.error, np.maximum(half, one.half)) for one in chosen])
 
 
 def _by_cell(each: Sequence[Kernel], wide: float) -> dict[str, float]:
@@ -132,8 +123,13 @@ def _by_cell(each: Sequence[Kernel], wide: float) -> dict[str, float]:
     error, cell = (np.concatenate([getattr(one, name) for one in each]) for name in ("error", "cell"))
     half = np.concatenate([one.half if one.known else np.maximum(one.half, wide) for one in each])
     at = [cell == name for name in np.unique(cell)]
-    off = np.mean([np.abs(np.expm1(error[rows])).mean() for rows in at])
-    inside = np.mean([np.mean(np.abs(error[rows]) <= half[rows]) for rows in at])
+    return _mean([(error[rows], half[rows]) for rows in at])
+
+
+def _mean(parts: Sequence[tuple[Floats, Floats]]) -> dict[str, float]:
+    """Mean error and share inside, %, of parts' log errors and half-widths, parts alike."""
+    off = np.mean([np.abs(np.expm1(error)).mean() for error, _ in parts])
+    inside = np.mean([np.mean(np.abs(error) <= half) for error, half in parts])
     return {"mape": round(100.0 * float(off), 1), "covered": round(100.0 * float(inside), 1)}
 
 

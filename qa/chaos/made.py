@@ -13,15 +13,16 @@ from pipewave.tune.store import read_table, write_table
 from pipewave.tune.tables import description
 
 GPU = "H200"
+ROWS = 30
 SOFTWARE = {"stack": "torch-2.11", "impl": "cublas"}
 
 
-def measurements(path: Path, *, rows: int = 30, factor: float = 1.5, gpu: str = "NVIDIA H200") -> Path:
+def measurements(path: Path, *, factor: float = 1.5) -> Path:
     """A store of products that take `factor` times what is predicted."""
-    calls = [pw.gemm(64 + 97 * i, 1024 + 512 * (i % 7), 4096) for i in range(rows)]
+    calls = [pw.gemm(64 + 97 * i, 1024 + 512 * (i % 7), 4096) for i in range(ROWS)]
     predicted = pw.predict(calls, GPU, **SOFTWARE).latency_us
     with Store(path) as out:
-        out.append({"t": "env", "id": "e", "gpu": gpu})
+        out.append({"t": "env", "id": "e", "gpu": "NVIDIA H200"})
         for i, (call, latency) in enumerate(zip(calls, predicted.tolist(), strict=True)):
             case = {"kernel": "gemm", "m": call.m, "n": call.n, "k": call.k}
             row: dict[str, Any] = {"t": "row", "key": str(i), "case": case, "protocol": "cold", "status": "ok"}

@@ -14,6 +14,7 @@ VALUES: tuple[Any, ...] = (
     "\ud800", "💥" * 50, "a" * 5000, "9" * 400, [], [[]], [1], [1] * 300, [None], [-1], [1e9], {}, {"a": 1}, [{}] * 3,
     "!!int ''", "&a [*a]", "<script>alert(1)</script>", [[[[[[[[]]]]]]]],
 )  # fmt: skip
+MOST_CHANGES = 3  # of a document
 SWALLOWED = ("{", "}", "[", "]", ",", ":", '"', "\n", " ", "e", "-", "\\u0000", "1" * 50)
 
 
@@ -29,10 +30,10 @@ def places(document: Any) -> Iterator[tuple[Any, Any]]:
                 stack.append(value)
 
 
-def changed(document: Any, pick: random.Random, most: int = 3) -> Any:
-    """A copy with up to `most` values replaced, dropped, doubled or renamed; sometimes as it was."""
+def changed(document: Any, pick: random.Random) -> Any:
+    """A copy with up to `MOST_CHANGES` values replaced, dropped, doubled or renamed; sometimes as it was."""
     copy = json.loads(json.dumps(document))
-    for _ in range(pick.randrange(most + 1)):
+    for _ in range(pick.randrange(MOST_CHANGES + 1)):
         found = list(places(copy))
         if not found:
             break

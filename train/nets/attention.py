@@ -136,6 +136,7 @@ def _ragged_row(row: dict[str, Any]) -> dict[str, Any]:
     group = f"{case['heads']},{case['kv_heads']},{case['head_dim']},{window}"
     return {
         **{name: case[name] for name in ("heads", "kv_heads", "head_dim")},
+        **{name: row[name] for name in ("stack", "impl", "protocol", "latency_us")},
         "batch": len(q_lens),
         "q_len": max(q_lens),
         "kv_len": max(kv_lens),
@@ -147,11 +148,7 @@ def _ragged_row(row: dict[str, Any]) -> dict[str, Any]:
         "causal": case.get("causal", True),
         "sinks": False,
         "phase": "decode" if max(q_lens) == 1 else "prefill",
-        "stack": row["stack"],
-        "impl": row["impl"],
-        "protocol": row["protocol"],
-        "latency_us": row["latency_us"],
-        "framework": row["stack"].partition("-")[0],
+        "framework": framework(row["stack"]),
         "group": group,
         "noise": np.nan,
         "newest": True,

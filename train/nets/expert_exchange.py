@@ -15,25 +15,15 @@ from pipewave.kernels.operators import ALL_TO_ALL, MEGA
 from train.net import Net, balanced_names, grouped, spread
 
 MOST = 2_000
-NAMES = {
-    "num_tokens": "tokens",
-    "num_token": "tokens",
-    "hidden_size": "hidden",
-    "num_topk": "topk",
-    "num_experts": "experts",
-}
-NAMES |= {"ep_size": "ep", "moe_ep_size": "ep", "node_num": "nodes", "inter_size": "inter"}
+NAMES = {"num_tokens": "tokens", "num_token": "tokens", "hidden_size": "hidden", "inter_size": "inter"}
+NAMES |= {"num_topk": "topk", "num_experts": "experts", "ep_size": "ep", "moe_ep_size": "ep", "node_num": "nodes"}
 TYPES = {"default": "bf16", "bfloat16": "bf16", "fp4": "nvfp4", "nvfp4": "nvfp4", "fp8": "fp8"}
-BACKENDS = {
-    "deepep_ht": "deepep_ht",
-    "trtllm_deepep_ht": "deepep_ht",
-    "deepep_ll": "deepep_ll",
-    "trtllm_deepep_ll": "deepep_ll",
-}
+BACKENDS = {f"{engine}{name}": name for engine in ("", "trtllm_") for name in ("deepep_ht", "deepep_ll")}
 SIDES = {"NVLinkOneSided": "nvlink_one_sided", "NVLinkTwoSided": "nvlink_two_sided"}
 # vLLM dispatches in 290 us from 16 to 512 tokens (TensorRT-LLM with the same library in 70): host time.
 HOST_BOUND = ("vllm", "deepep_ht", "dispatch", 512)
-EXCHANGES = ("moe_a2a", "wideep_deepep_normal", "wideep_deepep_ll", "trtllm_alltoall")
+EXCHANGES = ("moe_a2a", "wideep_deepep_normal", "wideep_deepep_ll", "trtllm_alltoall")  # tables
+MEGA_TABLE = "dsv4_megamoe_module"
 
 
 def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
@@ -88,11 +78,10 @@ def _finished(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _mega(data_dir: Path | str | None) -> pd.DataFrame:
     """Balanced and power-law routing; that sampled from a trace has no stored histogram and is left out."""
-    frame = operators.table("dsv4_megamoe_module", data_dir).rename(columns=NAMES)
+    frame = operators.table(MEGA_TABLE, data_dir).rename(columns=NAMES)
     frame = frame[~frame["distribution"].str.contains("sampled")].reset_index(drop=True)
     frame = frame.assign(routing=frame["distribution"], dtype="mxfp4", nodes=1)
     return frame.assign(group=grouped(frame, "hidden", "ep", "tokens"))
 
 
-TABLES = ("moe_a2a", "wideep_deepep_normal", "wideep_deepep_ll", "trtllm_alltoall", "dsv4_megamoe_module")
-NETS = {name: Net(rows, family_of(name), TABLES, spread) for name in (ALL_TO_ALL, MEGA)}
+NETS = {name: Net(rows, family_of(name), (*EXCHANGES, MEGA_TABLE), spread) for name in (ALL_TO_ALL, MEGA)}

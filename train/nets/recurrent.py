@@ -13,7 +13,6 @@ from pipewave.kernels.recurrent import CONV
 from train.net import Net, balanced_names, grouped, spread
 
 MOST = 1_500  # rows of a GPU, stack and kernel
-TABLES = {"gdn": "gdn", "kda": "kda"}
 GROUPS = {"gdn": ("k_heads", "v_heads"), "kda": ("v_heads", "batch")}  # one model of four shards is no group of its own
 # 1.1 ms for 1,024 requests of 32 heads on an H100 and 2.07 ms on an A100: more than DRAM gives if states were fp32.
 OLD_COLLECTOR = ("trtllm-1.3.0rc20", "sglang-0.5.10")
@@ -25,7 +24,7 @@ def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
     if net == CONV:
         return _conv(data_dir)
     kind, part = net.split("_")
-    frame = _named(operators.table(TABLES[kind], data_dir))
+    frame = _named(operators.table(kind, data_dir))
     frame = frame[
         ~frame["impl"].str.startswith("causal_conv1d") & ((frame["phase"] == "context") == (part == "context"))
     ]
