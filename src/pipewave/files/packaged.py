@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,15 @@ def document(path: Path) -> Any:
         return json.loads(content(path))
     except ValueError as error:
         raise BadFile(f"{path.name}: not JSON ({error}); {REMEDY}", field="path") from error
+
+
+@contextmanager
+def well_formed(path: Path) -> Iterator[None]:
+    """Where a table is taken apart: BadFile for a row without a part, or one whose value is of another type."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadFile(f"{path.name}: cannot be read ({error!r}); reinstall pipewave", field="rules") from error
 
 
 @cache

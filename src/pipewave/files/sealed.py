@@ -44,6 +44,7 @@ def read(path: Path, what: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
         text, said = meta[CARD], meta[SEAL]
         card = json.loads(text)
+    # TypeError and AttributeError: tensors of a type that numpy lacks (bfloat16, float8).
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadFile(f"{path}: not a {what} ({error})", field="path") from error
     if said != seal(text, arrays) or not isinstance(card, dict):

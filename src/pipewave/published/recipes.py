@@ -14,7 +14,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from pipewave.errors import BadFile
 from pipewave.files import packaged
 from pipewave.simulate.setup import Setup
 from pipewave.software.engine_parts import DeploymentFacts
@@ -59,7 +58,7 @@ class Requests:
 def every() -> tuple[Case, ...]:
     """All rules in order, notes as their `rows`. BadFile where one lacks a source or a value its field's type."""
     kinds = {**get_type_hints(Setup), "drafts": int, "speculative": str}
-    try:
+    with packaged.well_formed(FILE):
         return tuple(
             Case(
                 frozen(row["when"]),
@@ -69,8 +68,6 @@ def every() -> tuple[Case, ...]:
             )
             for row in packaged.document(FILE)
         )
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadFile(f"{FILE.name}: cannot be read ({error!r}); reinstall pipewave", field="rules") from error
 
 
 def find(engine: str, version: str, setting: DeploymentFacts, requests: Requests) -> Recipe:

@@ -6,13 +6,12 @@ of `rules`, over `DeploymentFacts` and the version; values have the types of `en
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from pipewave.errors import BadFile
 from pipewave.files import packaged
 from pipewave.software import stacks
 from pipewave.software.engine_parts import PARTS, DeploymentFacts, KernelRule, StateCheckpoints, StaticReserve
@@ -62,22 +61,20 @@ def _types() -> Mapping[str, Any]:
 @cache
 def _cases(engine: str, part: str) -> tuple[Case, ...]:
     """The `rules` of an engine in order, or its `kernels` one by one. BadFile without a source or of another type."""
-    try:
-        cases = list[Case]()
-        for row in read(engine)[part]:
-            when, source = frozen(row["when"]), row["source"]
-            if not source:
-                raise ValueError(f"no source: {row}")
-            if part == "rules":
-                cases.append(
-                    Case(when, {name: typed(_types()[name], each) for name, each in row["set"].items()}, source)
-                )
-                continue
-            for family, dtype in product(row["family"], row["dtype"]):
-                cases.append(Case(when, typed(KernelRule, {"family": family, "dtype": dtype, **row["set"]}), source))
-        return tuple(cases)
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadFile(f"{engine}.json: cannot be read ({error!r}); reinstall pipewave", field="rules") from error
+    with packaged.well_formed(Path(f"{engine}.json")):
+        return tuple(case for row in read(engine)[part] for case in _cases_of(row, part))
+
+
+def _cases_of(row: Mapping[str, Any], part: str) -> Iterator[Case]:
+    """One case of a row of `rules`, or one a family and type of a row of `kernels`."""
+    when, source = frozen(row["when"]), row["source"]
+    if not source:
+        raise ValueError(f"no source: {row}")
+    if part == "rules":
+        yield Case(when, {name: typed(_types()[name], each) for name, each in row["set"].items()}, source)
+        return
+    for family, dtype in product(row["family"], row["dtype"]):
+        yield Case(when, typed(KernelRule, {"family": family, "dtype": dtype, **row["set"]}), source)
 
 
 def fields(engine: str, version: str, setting: DeploymentFacts) -> dict[str, Any]:

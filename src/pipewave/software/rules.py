@@ -95,14 +95,11 @@ def table() -> Mapping[str, tuple[Case, ...]]:
 
 def read(file: Path, values: Mapping[str, Any] | None = None) -> Mapping[str, tuple[Case, ...]]:
     """The rules of a file of this form; other rooms keep rules of their own. `values`: type of each rule's value."""
-    try:
-        found = packaged.document(file)
+    with packaged.well_formed(file):
         return {
             name: tuple(_case(rule, case, values[name] if values else Any) for case in rule["cases"])
-            for name, rule in found.items()
+            for name, rule in packaged.document(file).items()
         }
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadFile(f"{file.name}: cannot be read ({error!r}); reinstall pipewave", field="rules") from error
 
 
 def _case(rule: Mapping[str, Any], case: Mapping[str, Any], kind: Any) -> Case:

@@ -56,7 +56,8 @@ def document_of(answer: Mapping[str, Any]) -> Document:
             build: Callable[[Mapping[str, Any]], Document] = getattr(import_module(f"pipewave.view.{module}"), name)
             try:
                 return build(answer)
-            except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as problem:
+            # a user's file: any part may be missing, of another type or beyond what a chart can hold
+            except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as problem:
                 what = f"{type(problem).__name__}: {problem}"
                 raise BadFile(f"not a whole answer of {kind} ({what})", field="answer") from problem
     raise BadFile(f"no answer of {', '.join(KINDS)}: print one with --json", field="answer")

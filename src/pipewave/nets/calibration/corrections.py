@@ -176,7 +176,7 @@ def load(path: Path) -> Saved:
         return _parsed(card, arrays)
     except BadFile as error:
         raise BadFile(f"{error.message}; {HINT}", field="calibration") from error
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError) as error:  # sealed by another program: parts missing or of another type
         raise BadFile(f"{path}: not a calibration ({error}); {HINT}", field="calibration") from error
 
 

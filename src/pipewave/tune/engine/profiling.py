@@ -169,6 +169,7 @@ def write_all(
         say(f"{of.kind} {row['used_by']}")
         try:
             made = profile(of, timer, most)
+        # an engine of another version: a module or a function that it lacks or calls otherwise, a GPU that refuses
         except (RuntimeError, ValueError, TypeError, AttributeError, ImportError) as problem:
             rows.append(row | {"failed": f"{type(problem).__name__}: {problem}"[:200]})
             continue

@@ -84,7 +84,7 @@ class Expressions(LanguageCalls):
         if is_number(left) and is_number(right) and type(op) in OPERATORS:
             try:
                 return OPERATORS[type(op)](left, right)
-            except (ArithmeticError, TypeError, ValueError):
+            except (ArithmeticError, TypeError, ValueError):  # by zero, a shift of a float or by less than none
                 return Unknown("arithmetic that fails")
         if isinstance(left, tuple | list) and isinstance(right, tuple | list) and isinstance(op, ast.Add):
             return (*left, *right)

@@ -219,7 +219,7 @@ def _worked_out(of: Callable[[Mapping[str, Any]], Any], given: Mapping[str, Any]
     """What a heuristic gives; as for this launch alone where it cannot follow traced numbers."""
     try:
         return of(given)
-    except Exception:  # noqa: BLE001  a function of the user's, which knows numbers only
+    except Exception:  # noqa: BLE001  a function of the user's raises what it likes; with numbers it may not
         return of({name: plain(value) for name, value in given.items()})
 
 

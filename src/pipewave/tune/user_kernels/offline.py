@@ -85,8 +85,8 @@ def from_shapes(source: Path) -> list[Noted]:
     """Launches written down as JSON: `{"grid": "cdiv(M, BM)", "launches": [{"M": 4096, "x": "bf16[4096,128]"}, …]}`."""
     try:
         body = json.loads(source.read_text())
-        rows, grid = list(body["launches"]), expression_grid(str(body["grid"]))
-    except (OSError, ValueError, KeyError, TypeError) as problem:
+        rows, grid = [dict(row) for row in body["launches"]], expression_grid(str(body["grid"]))
+    except (OSError, ValueError, KeyError, TypeError) as problem:  # no file, no JSON, a part missing or of another type
         raise BadFile(f'{source}: must be {{"grid": …, "launches": [{{…}}]}} ({problem})', field="shapes") from problem
     return [Noted(arguments([f"{name}={value}" for name, value in row.items()]), grid, {}) for row in rows]
 
