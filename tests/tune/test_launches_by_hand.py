@@ -304,6 +304,10 @@ def test_launches_of_a_run_are_noted_and_made_again(tmp_path: Path) -> None:
     written.write_text(json.dumps({"grid": "cdiv(M, B)", "launches": [{"M": 100, "x": "bf16[4,4]"}]}))
     (launch,) = from_shapes(written)
     assert launch.grid({**launch.args, "B": 16}) == (7,) and launch.args["x"].elements == 16
+    for launches in ([100], ["M=100"], [None], 100, None):
+        written.write_text(json.dumps({"grid": "1", "launches": launches}))
+        with pytest.raises(BadFile, match="must be"):
+            from_shapes(written)
 
 
 def test_two_timings_of_the_same_launches_are_compared() -> None:

@@ -21,6 +21,9 @@ import numpy as np
 Function = Callable[..., Any]
 LOCALS = {name: getattr(math, name) for name in ("gcd", "ceil", "floor", "sqrt", "exp", "log2")}
 NAME = re.compile(r"\b[xt]\d+\b")  # of arguments and of what is worked out
+# Operators of two numbers, and those of conditions; and those that compare, which Python swaps by itself.
+TWO_SIDED = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "**", "mod": "%", "and": "and", "or": "or"}
+COMPARED = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
 DEEPEST = 60  # brackets of an expression; Python reads 200 within one another
 
 
@@ -99,14 +102,10 @@ def _operator(sign: str, swapped: bool = False) -> Callable[[Symbol, Any], Symbo
     return noted
 
 
-for _name, _sign in {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "**", "mod": "%"}.items():
+for _name, _sign in (TWO_SIDED | COMPARED).items():
     setattr(Symbol, f"__{_name}__", _operator(_sign))
+for _name, _sign in TWO_SIDED.items():
     setattr(Symbol, f"__r{_name}__", _operator(_sign, swapped=True))
-for _name, _sign in {"and": "and", "or": "or"}.items():  # of conditions
-    setattr(Symbol, f"__{_name}__", _operator(_sign))
-    setattr(Symbol, f"__r{_name}__", _operator(_sign, swapped=True))
-for _name, _sign in {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}.items():
-    setattr(Symbol, f"__{_name}__", _operator(_sign))
 
 
 def _text(value: Any) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pipewave.published.answers import Deployed
@@ -59,7 +59,7 @@ class FoundRate(Shown):
     curve: tuple[Mapping[str, Any], ...]  # rate against times, in order of rate
     verdict: str
     traffic: str
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     _TABLE: ClassVar[str] = "curve"
     _DRAWN: ClassVar[tuple[str, ...]] = ("rate", "ttft_mean_ms", "tpot_mean_ms")
 

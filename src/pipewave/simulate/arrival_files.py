@@ -193,9 +193,8 @@ def _in_order(times: Array, before: Ints, requests: int | None) -> tuple[Ints, A
 
 def _rescaled(traffic: Traffic, rate: float) -> Traffic:
     """The same requests, or sessions, at another mean rate; without times of their own, evenly spaced."""
-    span, first = float(traffic.arrival_s[-1]), traffic.after is None
-    count = traffic.sessions
-    even = np.arange(count) if first else np.cumsum(np.asarray(traffic.after) < 0) - 1
+    span, count, after = float(traffic.arrival_s[-1]), traffic.sessions, traffic.after
+    even = np.arange(count) if after is None else np.cumsum(after < 0) - 1
     own = traffic.arrival_s / span if span > 0 else even / max(count - 1, 1)
     return replace(traffic, arrival_s=own * ((count - 1) / rate))
 

@@ -12,7 +12,7 @@ Which kernels run (other software's rows, other GPUs') is part of what kernels l
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,7 +110,7 @@ def _percent(half: float) -> str:
 
 def interval_ends(figures: Mapping[str, Any], uncertain: Uncertainty, *others: Mapping[str, Any]) -> dict[str, float]:
     """Both ends of the interval of every time of a run (`ttft_ms`, `ttft_p99_ms`) and of its rate of tokens, under
-    names such as `ttft_ms_low`, and of what a cache of prefixes holds. It holds the same figures of other runs as well.
+    names such as `ttft_ms_low`. It holds the same figures of other runs as well, and what a cache of prefixes holds.
     """
     found: dict[str, float] = {}
     for name, value in figures.items():
@@ -119,5 +119,9 @@ def interval_ends(figures: Mapping[str, Any], uncertain: Uncertainty, *others: M
             low, high = uncertain.ends(metric, value).values()
             beside = [other[name] for other in others if name in other]
             found |= {f"{name}_low": min([low, *beside]), f"{name}_high": max([high, *beside])}
-    shares = [one[FOUND] for one in (figures, *others) if FOUND in one]
-    return found | ({f"{FOUND}_low": min(shares), f"{FOUND}_high": min(max(shares), 1.0)} if len(shares) > 1 else {})
+    return found | _found_ends([one[FOUND] for one in (figures, *others) if FOUND in one])
+
+
+def _found_ends(shares: Sequence[float]) -> dict[str, float]:
+    """The same of what a cache of prefixes holds. No law tells that: it is as open as several runs differ."""
+    return {f"{FOUND}_low": min(shares), f"{FOUND}_high": min(max(shares), 1.0)} if len(shares) > 1 else {}

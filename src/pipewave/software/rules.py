@@ -25,6 +25,7 @@ from pipewave.software.stacks import version_of
 
 FILE = Path(__file__).with_name("stack_rules.json")
 Facts = Mapping[str, Any]
+_hints = cache(get_type_hints)  # types of the fields of a class
 _ENDINGS: Mapping[str, Callable[[Any, Any], bool]] = {
     "_from": ge,
     "_below": lt,
@@ -80,11 +81,6 @@ def typed(kind: Any, value: Any) -> Any:
     if isinstance(kind, type) and type(value) is kind:
         return value
     raise ValueError(f"{value!r} is no {getattr(kind, '__name__', kind)}")
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
 
 
 @cache

@@ -208,19 +208,19 @@ def active_experts(call: FusedMoe) -> float:
     return call.experts / call.ep * (1.0 - (1.0 - call.topk / call.experts) ** call.tokens)
 
 
-def slow_us(call: Gemm | Mla, flops_per_clk: float, gpu: GPU) -> float:
-    """µs of a kernel that does so many FLOPs a clock on each SM: a product's 2 m n k, or those of latent attention's
-    visible pairs, 2 × (2 kv_lora_rank + rope_dim) a head each.
-
-    So prompts behind a cached prefix may attend, by a kernel of older tensor instructions: no row is of such, only its
-    rate is known.
-    """
+def flops_of(call: Gemm | Mla) -> float:
+    """A product's 2 m n k, or those of latent attention: 2 × (2 kv_lora_rank + rope_dim) a head and visible pair."""
     if isinstance(call, Gemm):
-        flops = 2.0 * call.m * call.n * call.k
-    else:
-        pairs = sum(q * (kv - 0.5 * (q - 1)) for q, kv in zip(call.q_lens, call.kv_lens, strict=True))
-        flops = 2.0 * call.heads * (2 * call.kv_lora_rank + call.rope_dim) * pairs
-    return flops / (flops_per_clk * gpu.sms * gpu.sustained_clock_mhz)
+        return 2.0 * call.m * call.n * call.k
+    pairs = sum(q * (kv - 0.5 * (q - 1)) for q, kv in zip(call.q_lens, call.kv_lens, strict=True))
+    return 2.0 * call.heads * (2 * call.kv_lora_rank + call.rope_dim) * pairs
+
+
+def slow_us(call: Gemm | Mla, flops_per_clk: float, gpu: GPU) -> float:
+    """µs of a kernel that does so many FLOPs a clock on each SM, as of older tensor instructions: no row is of such,
+    only its rate is known.
+    """
+    return flops_of(call) / (flops_per_clk * gpu.sms * gpu.sustained_clock_mhz)
 
 
 def masked_us(call: FusedMoe, law: GroupedGemmTime, gpu: GPU) -> float:
@@ -253,8 +253,10 @@ def least_us(call: Call, rule: KernelRule, gpu: GPU) -> float:
     """Least µs of a call by the engine's rule for it; 0 without one."""
     if not isinstance(call, Gemm | Mla) or not rule.max_flops_per_clk:
         return 0.0
-    latent = isinstance(call, Mla) and call.phase == "generation" and max(call.q_lens) > MOST_VERIFIED  # of a prompt
-    return slow_us(call, rule.max_flops_per_clk, gpu) if latent or isinstance(call, Gemm) else 0.0
+    # Of latent attention, prompts behind a cached prefix alone: decode steps have rows.
+    if isinstance(call, Mla) and (call.phase != "generation" or max(call.q_lens) <= MOST_VERIFIED):
+        return 0.0
+    return slow_us(call, rule.max_flops_per_clk, gpu)
 
 
 def within_rules(

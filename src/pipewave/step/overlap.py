@@ -47,6 +47,7 @@ USUAL_PROMPT = 1024  # tokens; longer ones take the GPU longer than the host lau
 # Lanes of a step's kernels: everything else, routed experts, shared ones, exchanges that another half hides.
 SIDE, ROUTED, SHARED, EXCHANGED = 0, 1, 2, 3
 TINY_US = 1e-6  # a kernel that runs inside another
+PART_OF_ROWS = "strided"  # implementation of a norm of part of wider rows: without rows of its own, joined to nothing
 
 
 @lru_cache(maxsize=4096)
@@ -120,7 +121,7 @@ def _padded(use: Use, engine: Engine) -> Use:
     unit, hidden, call = engine.kernels.padded_sums, engine.facts.hidden, use.call
     if use.name == "ffn_all_reduce" and isinstance(call, Collective):
         return replace(use, call=call.changed(bytes=call.bytes // hidden * math.ceil(hidden / unit) * unit))
-    return replace(use, call=call.changed(impl="strided")) if use.name == "input_norm" else use
+    return replace(use, call=call.changed(impl=PART_OF_ROWS)) if use.name == "input_norm" else use
 
 
 def _floating(use: Use) -> Use:
