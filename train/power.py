@@ -268,7 +268,7 @@ def watts(rows: Rows, law: Mapping[str, Any], read: Mapping[str, Any]) -> np.nda
             given = np.stack(table["inputs"][members].to_list()).T
             features = dict(zip(reading.features, given[4:], strict=True))
             base, said = rows.shares[members, len(PARTS)], found[members] - boards["idle"].to_numpy()[members]
-            found[members] += base * reading.share(said / base, tuple(given[:3]), 1e-6 * 2.0 ** given[3], features)
+            found[members] += base * reading.above(said / base, tuple(given[:3]), 1e-6 * 2.0 ** given[3], features)
     return np.asarray(np.clip(found, boards["idle"], boards["limit"]) * table["limit"])
 
 

@@ -128,7 +128,7 @@ def test_a_reading_keeps_watts_between_idle_and_the_limit_whatever_it_is_asked(g
                 {name: drawn.uniform(-99, 99, 200) for name in (*row["features"], "keys")},
             )
             features["causal"] = drawn.integers(0, 2, 200).astype(float)
-            share = draw.reading.share(np.inf, (work.flops, work.dram, work.l2), seconds, features)
+            share = draw.reading.above(np.inf, (work.flops, work.dram, work.l2), seconds, features)
             assert np.all(np.abs(share) <= MOST_SHARE)
             spent = draw.spent(draw.work_j(work, seconds, features), seconds)
             assert np.all((board.idle_w <= spent.power_w) & (spent.power_w <= board.limit_w))

@@ -252,7 +252,7 @@ def _metadata_of(family: Family) -> FamilyMetadata:
 
 
 def named(home: str) -> Any:
-    """What stands in a file of this room, as `file:NAME`."""
+    """What stands in a file of this package, as `file:NAME`."""
     module, _, name = home.partition(":")
     return getattr(import_module(f"pipewave.kernels.{module}"), name)
 

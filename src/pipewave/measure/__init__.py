@@ -1,4 +1,4 @@
-"""Time kernel calls on a real GPU under a named protocol. torch and triton are imported in this room only.
+"""Time kernel calls on a real GPU under a named protocol. torch and triton are imported in this package only.
 
 `pipewave measure --plan quick --store rows.jsonl` measures; `rows("rows.jsonl")` reads what it found.
 """

@@ -45,7 +45,7 @@ class Reading:
         shared = {name: row[name] for name in ("low", "high", "weights", "out")}
         return cls(tuple(row["features"]), **shared, bias=own[:-1], constant=own[-1], spread=row.get("spread", 0.0))
 
-    def share(
+    def above(
         self, law: Any, shares: Sequence[Any], base_s: Any, features: Mapping[str, Any], xp: Arith = ARRAY
     ) -> Any:
         """What the meter reads above the law, in shares of the board's power; `law`: what the law says above idle."""

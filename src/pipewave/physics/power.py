@@ -105,7 +105,7 @@ class Draw:
         shares = [amount / rate / base_s for amount, rate in zip(work[:3], self.rates, strict=True)]
         made_j = self.made_w * base_s
         law = (joules + self.active_w * base_s) / made_j
-        return joules + made_j * self.reading.share(law, shares, base_s, features, xp)
+        return joules + made_j * self.reading.above(law, shares, base_s, features, xp)
 
     def above_idle_j(self, work_j: Any, seconds: Any, xp: Arith = ARRAY) -> Any:
         """Joules above what the idle board draws, of calls that take so long."""

@@ -90,7 +90,7 @@ def table() -> Mapping[str, tuple[Case, ...]]:
 
 
 def read(file: Path, values: Mapping[str, Any] | None = None) -> Mapping[str, tuple[Case, ...]]:
-    """The rules of a file of this form; other rooms keep rules of their own. `values`: type of each rule's value."""
+    """The rules of a file of this form; other packages keep rules of their own. `values`: type of each rule's value."""
     with packaged.well_formed(file):
         return {
             name: tuple(_case(rule, case, values[name] if values else Any) for case in rule["cases"])
