@@ -240,7 +240,7 @@ class Simulation:
             step = engine.step(now)
             inbox.ran(prompts=bool(step.pieces))
             for request, _, before in step.pieces:
-                if self.found[request] != self.found[request]:  # not a number yet
+                if math.isnan(self.found[request]):
                     self.found[request] = before
         self._spend(1.0)
         self.began_s[which] = now
