@@ -100,5 +100,5 @@ def from_arrays(file: Mapping[str, np.ndarray]) -> Rows:
         name: Column(file[f"codes:{name}"].astype(np.int64), tuple(map(str, file[f"values:{name}"]))) for name in named
     }
     wide = {"weight": np.float64, "group": np.int64, "fold": np.int64}
-    arrays = {name: file[name].astype(wide[name]) if name in wide else file[name] for name in STORED}
+    arrays: dict[str, Any] = {name: file[name].astype(wide[name]) if name in wide else file[name] for name in STORED}
     return Rows(**arrays, names=tuple(map(str, file["names"])), columns=columns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from pipewave.calls.families import Attention, Call, FusedMoe, Gemm
@@ -33,11 +33,15 @@ def runs(calls: Sequence[Call], x: Sequence[int], gpu: str) -> Iterator[dict[str
         found = table(kernel, name)
         shapes = {value: _shape(kernel, call) for value, call in zip(x, calls, strict=True)}
         if found is not None and all(shapes.values()):
-            chosen = merged(lambda value, of=shapes, table=found: table.select(**of[value]), list(x))
+            chosen = merged(partial(_chosen, found, shapes), list(x))
             stretches = [{"from": first, "to": last, "config": dict(config),
                           "waves": [round(_waves(found, shapes[value], config), 4) for value in (first, last)]}
                          for first, last, config in chosen]  # fmt: skip
             yield {"gpu": name, "kernel": kernel, "runs": stretches}
+
+
+def _chosen(table: Any, shapes: dict[int, Shape], value: int) -> Any:
+    return table.select(**shapes[value])
 
 
 def _kernels(calls: Sequence[Call]) -> list[str]:
