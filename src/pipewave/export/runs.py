@@ -29,7 +29,7 @@ UNITS = {"time_to_first_token": "ms", "inter_token_latency": "ms", "request_late
          "input_sequence_length": "tokens", "output_sequence_length": "tokens",
          "output_token_throughput_per_user": "tokens/sec/user"}  # fmt: skip
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
-US = 1e6
+US = 1e6  # of a second, of times in a trace
 
 
 def write_aiperf(folder: str | Path, record: Record, traffic: Traffic, answer: Mapping[str, Any]) -> tuple[Path, ...]:

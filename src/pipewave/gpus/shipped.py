@@ -25,7 +25,6 @@ _OF_CAPABILITY = (
     "max_threads_per_sm", "max_ctas_per_sm",
 )  # fmt: skip
 
-
 # `derived`: a formula and a note for each field that may be left out, in order; `ratios` of plausible fields.
 NUMBERS = Path(__file__).with_name("numbers.json")
 _DATA = Path(__file__).parent / "data"  # one JSON file a GPU, every number beside its source

@@ -37,12 +37,10 @@ MISSES: Mapping[str, Misses] = {
     "between_kernels": Misses("robust fit of MoE rows of all GPUs", half=2.0),
 }
 
-
 # How often one read of an operand tile serves, by tensor instruction: clusters share what one SM loads (TMA multicast),
 # and `tcgen05` pairs SMs into one product. Robust fit of GEMM rows of five architectures (`python -m
 # studies.gemm_base`).
 MULTICAST: Mapping[str, float] = {"mma": 1.0, "wgmma": 1.45, "tcgen05": 2.1}
-
 
 # Share of the datasheet's DRAM bandwidth that kernels sustain, by how they read. On an H200 a copy reaches 0.89, reads
 # alone 0.93 (`data/measured/h200/microbench.json`); kernels of other shapes keep less, and fits tell them apart.

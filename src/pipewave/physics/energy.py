@@ -23,8 +23,8 @@ from pipewave.physics.overlap import overlapped
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
-    """What a board draws."""
+class AtLimit:
+    """What work takes of a board at its power limit."""
 
     source: str
     idle_share: float  # of its limit, that clocks and leakage take whatever runs
@@ -34,11 +34,11 @@ class Draw:
 
 # Two rows of one law. A product measured alone is over before the board has averaged its power, so that the fit of its
 # time to the slack that is left gives other joules than a board at its limit.
-DRAWS: Mapping[str, Draw] = {
+DRAWS: Mapping[str, AtLimit] = {
     # Bytes from DRAM through L2 into an SM. Idle: 110 of 700 W.
-    "sustained": Draw("decode steps of dense models on an H200 at 500 to 690 W; microbench.json", 0.16, 60e-12),
+    "sustained": AtLimit("decode steps of dense models on an H200 at 500 to 690 W; microbench.json", 0.16, 60e-12),
     # 1.2 × 0.8 TDP / peak of the first large part of each: A100, H100, B200. Bytes from DRAM alone.
-    "product": Draw(
+    "product": AtLimit(
         "robust fit of GEMM rows of five architectures (python -m studies.gemm_base)", 0.2, 6e-12,
         {"mma": 1.25e-12, "wgmma": 0.68e-12, "tcgen05": 0.43e-12},
     ),

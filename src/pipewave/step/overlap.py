@@ -31,7 +31,7 @@ from pipewave.calls.families import Call, Collective, Elementwise, FusedMoe, Gem
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU
 from pipewave.kernels.collective.fabric import joined
-from pipewave.kernels.streaming.elementwise import FLOAT_PRODUCT as OP
+from pipewave.kernels.streaming.elementwise import FLOAT_PRODUCT
 from pipewave.kernels.streaming.sampling import VALUE_BYTES
 from pipewave.models.expert_parallel import DEEPEP, FEW_TOKENS, LOW_LATENCY, NARROW
 from pipewave.models.kernels import Batch, Use
@@ -130,7 +130,7 @@ def _floating(use: Use) -> Use:
         return use
     call = use.call
     sizes = (VALUE_BYTES * call.m * call.k, VALUE_BYTES * call.m * call.n)
-    return replace(use, call=Elementwise(*sizes, weight_bytes=VALUE_BYTES * call.n * call.k, op=OP))
+    return replace(use, call=Elementwise(*sizes, weight_bytes=VALUE_BYTES * call.n * call.k, op=FLOAT_PRODUCT))
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ LARGER = {"/api/traffic": TRAFFIC_BYTES}  # questions that hold a file
 HEADERS: Mapping[str, str] = packaged.document(Path(__file__).with_name("headers.json"))  # of every answer
 YEAR = "public, max-age=31536000, immutable"
 LINGER_S = 10.0  # for what a refused client still sends
-LONGEST_MESSAGE = 2_000
+LONGEST_MESSAGE = 2_000  # characters of an error
 CODES = {"missing": "missing_field", "extra_forbidden": "unknown_field", "json_invalid": "not_json"}
 
 

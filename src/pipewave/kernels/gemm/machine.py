@@ -104,7 +104,6 @@ class GemmMachine:
 
 machine = lru_cache(maxsize=4096)(GemmMachine)  # of a context, worked out once
 
-
 # Output tiles of a GEMM: how long whole waves of them take, with k cut into slices when there are too few.
 #
 # The libraries choose among far more tiles than these five; the five span the trade between idle SMs, padding and

@@ -9,8 +9,8 @@ from pipewave.measure.plan import Case
 
 BLOCK = 128
 EPSILON = 1e-6
-PAGE = 16
-POSITIONS = 65536
+PAGE = 16  # tokens of a cache's page
+POSITIONS = 65536  # in the table of rotations
 
 
 def cutlass(case: Case, pools: Pools) -> Prepared:
