@@ -83,6 +83,18 @@ def test_pipeline_hands_over_and_splits_layers() -> None:
     assert "embedding" not in named[1]
 
 
+@pytest.mark.parametrize(
+    ("split", "host_gpus", "hosts"),
+    [((2, 4), 8, [1, 1, 1]), ((2, 4), 4, [1, 2, 1]), ((4, 3), 8, [1, 2]), ((1, 3), 1, [2, 2]), ((8, 2), 4, [2])],
+)
+def test_stages_on_different_hosts_hand_over_by_the_network(
+    split: tuple[int, int], host_gpus: int, hosts: list[int]
+) -> None:
+    deployment = Deployment(load("Llama-3.1-8B"), Parallel(*split), host_gpus=host_gpus)
+    stages = [deployment.kernels(PROMPT, stage) for stage in range(split[1] - 1)]
+    assert [use.call.nodes for uses in stages for use in uses if use.name == "stage_send_recv"] == hosts  # type: ignore[attr-defined]
+
+
 def test_window_softcap_and_sinks_reach_the_attention_call() -> None:
     calls = [u.call for u in Deployment(load("gpt-oss-20b")).kernels(DECODE) if isinstance(u.call, Attention)]
     assert [(c.window, c.sinks, c.softcap) for c in calls] == [(128, True, None), (None, True, None)]

@@ -43,6 +43,12 @@ def test_a_batch_pays_for_every_stage(batch: int, tokens: int) -> None:
     assert piped.e2e_ms > 0.99 * alone.e2e_ms
 
 
+@pytest.mark.parametrize(("gpu", "tp"), [("GH200", 1), ("H100", 8)])
+def test_stages_on_several_hosts_rest_on_the_network_and_say_so(gpu: str, tp: int) -> None:
+    found = estimate("Llama-3.1-8B", gpu, batch=4, input_len=256, output_len=8, tp=tp, pp=2)
+    assert any("send_recv" in note and "network between hosts" in note for note in found.notes)
+
+
 @pytest.mark.skipif(not RUNS.exists(), reason="needs the public corpus")
 @pytest.mark.parametrize(("gpu", "name"), VLLM_ROWS)
 def test_two_stages_take_what_vllm_took(gpu: str, name: str) -> None:

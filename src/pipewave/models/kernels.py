@@ -68,7 +68,7 @@ class Deployment(Layout):
 
     def _exit(self, batch: Batch, stage: int) -> Iterator[Use]:
         view = Stage(self, batch)
-        yield from _head(view) if stage == self.parallel.pp - 1 else _handover(view)
+        yield from _head(view) if stage == self.parallel.pp - 1 else _handover(view, stage)
 
 
 def _embedding(stage: Stage) -> Iterator[Use]:
@@ -150,11 +150,13 @@ def _head(stage: Stage) -> Iterator[Use]:
     yield stage.streaming("sample", 2 * logits, 8 * count)
 
 
-def _handover(stage: Stage) -> Iterator[Use]:
+def _handover(stage: Stage, number: int) -> Iterator[Use]:
     """Hidden states and residual to the next stage: each tensor rank sends its slice, the receivers gather it."""
+    ranks = stage.parallel.group
+    apart = number * ranks // stage.layout.host_gpus < ((number + 2) * ranks - 1) // stage.layout.host_gpus
     streams = stage.model.hyper.streams if stage.model.hyper else 2
     size = streams * stage.rows * stage.model.hidden * ACT
-    yield Use("stage_send_recv", send_recv(max(size // stage.tp, 1), 2, dtype=stage.dtype))
+    yield Use("stage_send_recv", send_recv(max(size // stage.tp, 1), 2, nodes=1 + apart, dtype=stage.dtype))
     if stage.tp > 1:
         yield Use("stage_all_gather", all_gather(size, stage.tp, nodes=stage.layout.nodes, dtype=stage.dtype))
 

@@ -89,6 +89,7 @@ class Layout:
     page_size: int | None = None  # tokens of a KV page; None: the engine's
     nodes: int = 1  # hosts that one tensor group spans
     group_nodes: int = 1  # hosts that all data-parallel ranks span
+    host_gpus: int = 1 << 20  # GPUs of a host
     engine: Engine | None = None  # None: nothing is fused or compiled
 
     def facts(self, gpu: GPU) -> DeploymentFacts:

@@ -251,8 +251,8 @@ def _runner(deployment: Deployment, gpu: GPU, engine: Engine) -> Runner:
     engine.check_vendor()
     engine.check_backend()
     split = deployment.parallel
-    nodes, group_nodes = hosts_of(split.tp, gpu), hosts_of(split.group, gpu)
-    set_up = replace(deployment, engine=engine, page_size=None, nodes=nodes, group_nodes=group_nodes)
+    hosts = {"nodes": hosts_of(split.tp, gpu), "group_nodes": hosts_of(split.group, gpu)}
+    set_up = replace(deployment, engine=engine, page_size=None, host_gpus=gpu.gpus_per_node, **hosts)
     return Runner(set_up, gpu, engine)
 
 
