@@ -99,7 +99,7 @@ def test_figures_of_four_requests() -> None:
     assert "prefix_found_share" not in found
     kept = np.array([False, True, True, False])
     some = summary(record, traffic, 1, (), kept)
-    assert some["requests_per_s"] == pytest.approx(1 / 3.75) and some["steps"] == 2 and some["busy_share"] == 1.25 / 8
+    assert some["requests_per_s"] == pytest.approx(1 / 3.5) and some["steps"] == 2 and some["busy_share"] == 1.25 / 8
     assert spread("x_ms", np.array([])) == {} and _itl(np.ones(2), np.zeros(2)) == {}
     late = as_seen(record, traffic, 3)
     assert late.first_s.tolist() == pytest.approx([0.7, 1.25, 3.2, 3.9]) and as_seen(record, traffic, 1) is record

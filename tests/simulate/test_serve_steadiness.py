@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipewave.simulate.report import Steadiness, steadiness
+from pipewave.simulate.report import Steadiness, middle, steadiness, summary
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.simulation import Record
@@ -39,6 +39,15 @@ def test_a_closed_loop_is_never_overloaded_and_steady_after_two_rounds(server: S
     short, long = (kept_up(server, synthetic(n, input_len=256, output_len=32, concurrency=8)) for n in (12, 80))
     assert (short.overloaded, short.steady) == (False, False)
     assert (long.overloaded, long.steady) == (False, True)
+
+
+def test_the_middle_of_a_short_run_is_as_fast_as_a_long_one(server: Server) -> None:
+    """Whatever the lengths: of unequal requests the last to be done are the longest of those that came last."""
+    short, long = (
+        serve(server, synthetic(n, input_len=256, output_len=64, spread=0.9, concurrency=8)) for n in (80, 2400)
+    )
+    seen = summary(short.record, short.traffic, 1, (), middle(short.record, short.traffic))
+    assert seen["output_tokens_per_s"] == pytest.approx(long.answer["output_tokens_per_s"], rel=0.05)
 
 
 def test_requests_all_at_once_are_no_steady_state() -> None:

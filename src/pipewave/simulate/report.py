@@ -100,8 +100,8 @@ def summary(
 ) -> dict[str, Any]:
     """Percentiles in ms and rates per second over the requests kept; None keeps all.
 
-    Rates of a middle are those at which its requests were done. Steps are those that began while it was served. A
-    request is good where its times keep the limits.
+    Rates of a middle are those of as many requests in the order in which they were done: its own end with its longest.
+    Steps are those that began while it was served. A request is good where its times keep the limits.
     """
     chosen = slice(None) if kept is None else kept
     first_s, done_s, come_s = (one[chosen] for one in (record.first_s, record.done_s, record.arrival_s))
@@ -111,7 +111,8 @@ def summary(
     times = dict(zip(TIMES, (ttft, tpot, e2e), strict=True))
     good = np.mean(np.all([times[one.metric] <= one.ms for one in limits], axis=0))
     begin, end = float(come_s.min()), float(done_s.max())
-    count, span, turns = len(come_s), end - begin, float(np.ptp(done_s))
+    count, span, before = len(come_s), end - begin, int(np.sum(record.arrival_s < begin))
+    turns = float(np.ptp(np.sort(record.done_s)[before : before + count]))
     rate = count / span if kept is None or not turns else (count - 1) / turns
     steps = record.log.within() if kept is None else record.log.within(begin, end)
     engines = len(np.unique(steps["engine"])) or 1
