@@ -152,6 +152,10 @@ def test_another_spelling_is_the_same_model(spelling: str, name: str) -> None:
         ("Qwen/Qwen3-Next-80B-A3B-Thinking", "Qwen3-Next-80B-A3B"),
         ("zai-org/GLM-5", "GLM-5"),
         ("zai-org/GLM-5-FP8", "GLM-5-FP8"),
+        ("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8", "Qwen/Qwen3-235B-A22B-FP8"),
+        ("Qwen/Qwen3-4B-Thinking-2507-FP8", "Qwen/Qwen3-4B-FP8"),
+        ("Qwen3-8B-FP8", "Qwen/Qwen3-8B-FP8"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Llama-70B", "DeepSeek-R1-Distill-Llama-70B"),
     ],
 )
 def test_names_on_the_hub_are_known(hub: str, name: str) -> None:
@@ -162,6 +166,7 @@ def test_names_on_the_hub_are_known(hub: str, name: str) -> None:
     "hub",
     [
         "deepseek-ai/DeepSeek-V4-Flash-Base",
+        "meta-llama/Llama-3.1-405B-Instruct-FP8",
         "meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8",
         "nvidia/DeepSeek-V3.2-NVFP4",
         "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-FP8",

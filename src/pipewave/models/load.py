@@ -19,8 +19,8 @@ from pipewave.models.spec import ModelSpec
 REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
 MAX_BYTES = 16 << 20
 NAMELESS, NO_NAMES = "your model", {"", "config", "params", "model", "snapshots", "downloads", "tmp"}
-# Releases that share the shape of the model they were tuned from.
-RELEASE = re.compile(r"-(Instruct|it|Chat|hf|Base|pt|Thinking)(-(\d{4}|v[\d.]+|hf))?$", re.IGNORECASE)
+# Releases that share the shape of the model they were tuned from, and in FP8 its checkpoint's format.
+RELEASE = re.compile(r"-(Instruct|it|Chat|hf|Base|pt|Thinking)(-(\d{4}|v[\d.]+|hf))?(?=$|-FP8$)", re.IGNORECASE)
 SAME_WORD = 0.75  # likeness of two spellings of a family's name: lama and llama, not mamba
 FOLDER = Path(__file__).parent.parent / "data" / "models"
 # `releases`: built-in under a name of their own, with the file of the model whose shape and precision they share;
@@ -80,8 +80,9 @@ def load(model: ModelSource, *, ignore: tuple[str, ...] = (), online: str | None
     path, stem = _path(text), _stem(text)
     if path is None and stem is None:
         path = cached(text)
-    if path is None and stem is None and (listed := _checkpoints().get(key_of(text.rsplit("/", 1)[-1]))):
-        return _built_in_file(*listed)
+    spelled = [key for each in (text, RELEASE.sub("", text)) if (key := key_of(each)) in _checkpoints()]
+    if path is None and stem is None and spelled:
+        return _built_in_file(*_checkpoints()[spelled[0]])
     if path is None:
         return _built_in_file(stem or _tuned(text), online)
     raw, side = read_json(path, constants=True), path.with_name("hf_quant_config.json")
@@ -142,10 +143,8 @@ def _family(name: str) -> str:
 def _stem(name: str) -> str | None:
     """The built-in file of a name, with or without an organisation and the publisher's prefix."""
     short = name.rsplit("/", 1)[-1]
-    known = _catalogue()
-    return next(
-        (known[key] for each in (name, short, short.removeprefix("Meta-")) if (key := key_of(each)) in known), None
-    )
+    spelled = map(key_of, (name, short, short.removeprefix("Meta-")))
+    return next((_catalogue()[key] for key in spelled if key in _catalogue()), None)
 
 
 @cache
@@ -156,11 +155,11 @@ def _built_in_file(stem: str, online: str | None, name: str = "") -> ModelSpec:
 
 @cache
 def _checkpoints() -> dict[str, tuple[str, str, str]]:
-    """Built-in model, format and repository of each quantised checkpoint that is listed, by its spelling."""
-    listed = packaged.shared(CHECKPOINTS).items()
-    return {
-        key_of(name.rsplit("/", 1)[-1]): (stem, form, name) for stem, forms in listed for name, form in forms.items()
-    }
+    """Built-in model, format and repository of each quantised checkpoint that is listed, by its spellings: another
+    organisation's is another.
+    """
+    listed = [(stem, form, name) for stem, forms in packaged.shared(CHECKPOINTS).items() for name, form in forms.items()]
+    return {key_of(spelled): one for one in listed for spelled in (one[2], one[2].rsplit("/", 1)[-1])}
 
 
 @cache
