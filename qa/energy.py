@@ -28,6 +28,7 @@ from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.physics.power import board_of
 from pipewave.step import Runner, find_engine
+from pipewave.told.answers import ENERGY, RATE, drawn_at
 from train import power, power_serving
 
 STEADY = Path(__file__).resolve().parents[1] / "data" / "measured" / "h200" / "steady"
@@ -113,8 +114,12 @@ def servers() -> None:
         means = [watts[some["family"] != family].mean() for family in some["family"]]
         within = np.abs(np.log(found[some.index] / watts)) <= board_of(spec).spread
         each = some["energy_per_output_token_j"]
+        rates = zip(found[some.index], joules[some.index], some["step_s"], some["tpot_ms_mean"], strict=True)
+        told = [drawn_at({"power_w": power_w, ENERGY: j, RATE: 1 / step_s}, {RATE: 1e3 / tpot_ms}, spec)[ENERGY]
+                for power_w, j, step_s, tpot_ms in rates]  # fmt: skip
         print(f"servers, {gpu:15} {len(some):6} runs  watts {off(found[some.index], watts):.1f} % (in the interval "
-              f"{100 * within.mean():.0f} %), J a token {off(joules[some.index], each):.1f} %, step times "
+              f"{100 * within.mean():.0f} %), J a token {off(joules[some.index], each):.1f} % (told its time per token "
+              f"{off(told, each):.1f} %), step times "
               f"{off(1e3 * some['step_s'], some['tpot_ms_mean']):.1f} %; watts by the mean of other runs "
               f"{off(means, watts):.1f} %, rated power {off(spec.tdp_w, watts):.1f} %")  # fmt: skip
 

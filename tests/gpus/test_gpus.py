@@ -220,6 +220,9 @@ def test_all_promised_parts_are_there() -> None:
         ("RTX 4080", "RTX 4090"),
         ("L400S", "L40S"),
         ("rtx_pro_6000_sever", "RTX PRO"),
+        ("8xH200", "H200"),
+        ("h100x8", "H100"),
+        ("DGX B200", "B200"),
     ],
 )
 def test_unknown_names_say_what_would_work(word: str, meant: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,12 @@ import pytest
 
 from pipewave.cli import build
 from pipewave.errors import BadInput, MissingField, UnknownField
+from pipewave.gpus import find
+from pipewave.physics.power import board_of
 from pipewave.published.answers import answer as untold
 from pipewave.published.cases import from_dict
 from pipewave.simulate.setup import Pace
-from pipewave.told.answers import answer
+from pipewave.told.answers import ENERGY, RATE, answer
 from pipewave.told.posterior import CAUSES, LATENTS, PLACES, Points, Posterior, covariance, shipped, variance
 from tests.command_line import CliRunner
 
@@ -60,6 +63,24 @@ def test_a_sibling_moves_the_same_way_but_less() -> None:
     other = answer(from_dict(BASE | ASKED | {"model": "Llama-3.2-1B", "told": sibling}))
     moved = other["tpot_ms"] / untold(from_dict(BASE | ASKED | {"model": "Llama-3.2-1B"}))["tpot_ms"]
     assert 1.0 < moved < own < 1.45
+
+
+@pytest.mark.parametrize(("factor", "joules"), [(1.5, None), (0.7, None), (0.2, None), (1.0, 2.0), (1.0, 9.0)])
+def test_watts_and_joules_follow_the_corrected_rate(factor: float, joules: float | None) -> None:
+    """Joules of a token times tokens are the watts, within what the board may draw; work costs what it did."""
+    before = untold(from_dict(BASE | ASKED))
+    energy = {} if joules is None else {ENERGY: joules * before[ENERGY]}
+    after = ask([means(load, factor=factor) | energy for load in LOADS])
+    faster = after[RATE] / before[RATE]
+    board = board_of(find("H100"))
+    if after["power_w"] < board.limit_w:
+        assert after[ENERGY] * after[RATE] == pytest.approx(after["power_w"], rel=1e-3)
+    if joules is None:
+        worked = board.idle_w + (before["power_w"] - board.idle_w) * faster
+        assert after["power_w"] == pytest.approx(min(worked, board.limit_w), rel=1e-4)
+        assert (after[ENERGY] < before[ENERGY]) == (faster > 1)
+    for name in ("power_w", ENERGY):
+        assert after[f"{name}_low"] <= after[name] <= after[f"{name}_high"]
 
 
 def test_one_run_that_fits_no_other_is_named_and_left_out() -> None:
@@ -139,3 +160,19 @@ def test_the_closed_form_is_the_conditional_of_a_normal_law() -> None:
     assert mean == pytest.approx(cross @ np.linalg.solve(known, off))
     assert spread == pytest.approx(np.diag(whole[6:, 6:] - cross @ np.linalg.solve(known, cross.T)))
     assert np.linalg.eigvalsh(whole).min() > 0
+
+
+def test_a_told_batch_draws_what_its_times_and_joules_say(tmp_path: Path) -> None:
+    asked = "estimate --model Qwen3-0.6B --gpu H100 --engine vllm:0.12.0 --batch 8 --isl 500 --osl 40 --json --told"
+    file = tmp_path / "runs.json"
+
+    def told(**more: float) -> dict[str, Any]:
+        file.write_text(json.dumps([{"isl": 500, "osl": 40, "concurrency": 8, "tpot_ms": 6.0, **more}]))
+        return dict(json.loads(CliRunner().invoke(build(), [*asked.split(), str(file)]).output))
+
+    slow, dear = told(), told(energy_j_per_output_token=5.0)
+    for one in (slow, dear):
+        spent = one["prefill_energy_j"] + one["decode_energy_j"]
+        assert spent == pytest.approx(8 * 40 * one[ENERGY], rel=1e-3)
+        assert one[ENERGY] * one[RATE] == pytest.approx(one["power_w"], rel=1e-3)
+    assert dear[ENERGY] > 1.2 * slow[ENERGY]

@@ -250,7 +250,8 @@ def _parsed(words: list[str], params: Sequence[Parameter]) -> tuple[dict[str, An
             placed.append(word)
         elif spelling not in on and spelling not in off:
             if not any(one.rest for one in params):
-                hint = did_you_mean(spelling, on) or " see --help"
+                meant = did_you_mean(spelling.lstrip("-"), (name[2:] for name in on if name[:2] == "--"))
+                hint = meant.replace("mean ", "mean --") or " see --help"
                 raise UnknownField(f"no option {spelling};{hint}", field=spelling)
             placed.append(word)
         elif (one := on.get(spelling) or off[spelling]).is_flag:

@@ -15,8 +15,8 @@ from typing import Any
 from pipewave.errors import BadInput, UnknownGPU
 from pipewave.files import packaged
 from pipewave.gpus.architectures import generation
-from pipewave.gpus.shipped import NUMBERS, key_of, raw_specs, shipped, spellings, stem_of
-from pipewave.gpus.spec import GPU, VALUE_FIELDS, Source
+from pipewave.gpus.shipped import key_of, raw_specs, shipped, spellings, stem_of
+from pipewave.gpus.spec import GPU, NUMBERS, VALUE_FIELDS, Source
 
 _FILE_SUFFIXES = (".yaml", ".yml", ".json")
 _OWN: ContextVar[dict[str, GPU]] = ContextVar("own GPUs", default={})  # noqa: B039 - never written to
@@ -89,6 +89,7 @@ def _unknown(word: str) -> str:
     close = difflib.get_close_matches(key, spellings(), n=5)
     # What is left unfinished comes first (H10: H100); else a wrong digit is likelier than a missing one.
     close.sort(key=lambda other: (not other.startswith(key), abs(len(other) - len(key))))
+    close[:0] = sorted((name for name in spellings() if len(name) > 3 and name in key), key=len)[-1:]  # 8xH200
     if "," in word:
         return f"unknown GPU {_short(word)}: one is asked for here, only kernels and plans take several"
     hint = f"did you mean {shipped(spellings()[close[0]]).name}?" if close else "see `pipewave gpus`"

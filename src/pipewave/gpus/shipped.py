@@ -16,7 +16,7 @@ from pipewave.errors import MissingField, UnknownField, meant_or_known
 from pipewave.files import packaged
 from pipewave.files.formulas import Terms
 from pipewave.gpus.architectures import architecture_of
-from pipewave.gpus.spec import GPU, NUMBER_FIELDS, Source, checked
+from pipewave.gpus.spec import GPU, NUMBER_FIELDS, NUMBERS, Source, checked
 
 REQUIRED = ("compute_capability", "sms", "boost_clock_mhz", "dram_gb", "dram_gbps", "l2_mb", "tdp_w")
 PEAKS = ("bf16_tflops", "fp16_tflops", "tf32_tflops", "fp8_tflops", "int8_tops", "fp4_tflops")
@@ -26,7 +26,6 @@ _OF_CAPABILITY = (
 )  # fmt: skip
 
 # `derived`: a formula and a note for each field that may be left out, in order; `ratios` of plausible fields.
-NUMBERS = Path(__file__).with_name("numbers.json")
 _DATA = Path(__file__).parent / "data"  # one JSON file a GPU, every number beside its source
 
 

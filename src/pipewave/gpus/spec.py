@@ -8,43 +8,25 @@ therefore the one a physical lower bound must use. All peaks are dense, with fp3
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import prod
 from numbers import Real
+from pathlib import Path
 from typing import Any, Literal
 
 from pipewave.errors import BadInput, UnknownField, UnsupportedDtype, meant_or_known
+from pipewave.files import packaged
 from pipewave.gpus.architectures import Architecture, architecture_of
 
 Kind = Literal["datasheet", "measured", "derived", "unverified"]
 
-_PEAK_FIELD = {
-    "bf16": "bf16_tflops",
-    "fp16": "fp16_tflops",
-    "fp8": "fp8_tflops",
-    "fp8_block": "fp8_tflops",
-    "nvfp4": "fp4_tflops",
-    "mxfp4": "fp4_tflops",
-    "int8": "int8_tops",
-    "int4": "fp16_tflops",  # weight only: the product itself runs in 16 bits
-    "tf32": "tf32_tflops",
-    "fp32": "fp32_tflops",
-}
+NUMBERS = Path(__file__).with_name("numbers.json")
+_PEAK_FIELD: Mapping[str, str] = packaged.shared(NUMBERS)["peaks"]
 DTYPES = tuple(_PEAK_FIELD)
 LINKS = ("nvlink", "xgmi", "pcie")
 GFX = 900  # numbers of AMD's instruction sets start here, NVIDIA's end below
-
-# field → the fields it is proportional to when a what-if changes only those
-_FOLLOWS: dict[str, tuple[str, ...]] = {
-    "sustained_clock_mhz": ("boost_clock_mhz",),
-    **dict.fromkeys(sorted(set(_PEAK_FIELD.values()) - {"fp32_tflops"}), ("sms", "sustained_clock_mhz")),
-    "fp32_tflops": ("sms", "boost_clock_mhz", "fma_per_clk_per_sm"),
-    "l2_gbps": ("sms", "sustained_clock_mhz"),
-    "dram_gib": ("dram_gb",),
-    "dram_pin_gbps": ("dram_gbps",),
-    "dram_measured_gbps": ("dram_gbps",),
-}
+_FOLLOWS: Mapping[str, Sequence[str]] = packaged.shared(NUMBERS)["follows"]
 
 
 @dataclass(frozen=True, slots=True)

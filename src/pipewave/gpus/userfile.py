@@ -14,8 +14,8 @@ import yaml
 from pipewave.errors import BadFile, BadInput, MissingField, UnknownField
 from pipewave.files import packaged
 from pipewave.gpus import architectures
-from pipewave.gpus.shipped import NUMBERS, complete, shipped, stem_of
-from pipewave.gpus.spec import GPU, LIMITS, NUMBER_FIELDS, Kind, Source, checked
+from pipewave.gpus.shipped import complete, shipped, stem_of
+from pipewave.gpus.spec import GPU, LIMITS, NUMBER_FIELDS, NUMBERS, Kind, Source, checked
 
 # Ratios between fields of one GPU, wide enough for every part since V100 ten times over and narrow enough for a slip
 # of a thousand. A user's file that leaves them is refused, since no answer would say what is wrong.

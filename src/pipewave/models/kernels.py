@@ -10,7 +10,6 @@ from pipewave.calls.families import Attention, Call, FusedMoe, Gemm, SiluAndMul,
 from pipewave.calls.operators import HyperConnection
 from pipewave.errors import BadInput
 from pipewave.models.attention_kernels import steps
-from pipewave.models.attention_spec import Mixer
 from pipewave.models.expert_parallel import exchange
 from pipewave.models.lora_and_drafts import Lora, lora_kernels
 from pipewave.models.samplers import sampler
@@ -87,7 +86,8 @@ def _embedding(stage: Stage) -> Iterator[Use]:
 def _layer(stage: Stage, layer: Layer, *, lengthy: bool) -> Iterator[Use]:
     """One layer: a block that mixes tokens and one that feeds forward; parts of a block run side by side."""
     if layer.mixers:
-        mixing = (use for mixer in layer.mixers for use in _mixer(stage, mixer, lengthy=lengthy))
+        asked = slice(None) if lengthy else slice(None, None, 2)  # what is before and after that by lengths
+        mixing = (use for mixer in layer.mixers for some in list(steps(mixer))[asked] for use in some(stage, mixer))
         yield from _block(stage, "attention", "input_norm", mixing)
     if layer.ffns:
         feeding = (use for part in layer.ffns for use in _FFNS[type(part)](stage, part))
@@ -109,13 +109,6 @@ def _block(stage: Stage, name: str, norm: str, kernels: Iterator[Use], *, reduce
     yield from _streams(stage, "post")
     if norms in ("post", "sandwich"):
         yield stage.norm(f"post_{name}_norm", hidden, fused_add=norms == "post")
-
-
-def _mixer(stage: Stage, mixer: Mixer, *, lengthy: bool) -> Iterator[Use]:
-    before, by_length, after = steps(mixer)
-    yield from before(stage, mixer)
-    yield from by_length(stage, mixer) if lengthy else ()
-    yield from after(stage, mixer)
 
 
 def _streams(stage: Stage, part: str) -> Iterator[Use]:

@@ -39,10 +39,9 @@ def cached(name: str) -> Path | None:
     folder = Path(os.environ.get("HF_HUB_CACHE") or Path(home).expanduser() / "hub")
     pattern = f"models--{name.replace('/', '--')}" if "/" in name else f"models--*--{name}"
     try:
-        found = [path for each in sorted(folder.glob(pattern)) if (path := _config(each))]
+        return next((path for each in sorted(folder.glob(pattern)) if (path := _config(each))), None)
     except OSError:
         return None
-    return found[0] if found else None
 
 
 def _config(repository: Path) -> Path | None:
@@ -158,7 +157,9 @@ def _checkpoints() -> dict[str, tuple[str, str, str]]:
     """Built-in model, format and repository of each quantised checkpoint that is listed, by its spellings: another
     organisation's is another.
     """
-    listed = [(stem, form, name) for stem, forms in packaged.shared(CHECKPOINTS).items() for name, form in forms.items()]
+    listed = [
+        (stem, form, name) for stem, forms in packaged.shared(CHECKPOINTS).items() for name, form in forms.items()
+    ]
     return {key_of(spelled): one for one in listed for spelled in (one[2], one[2].rsplit("/", 1)[-1])}
 
 

@@ -251,9 +251,9 @@ def _runner(deployment: Deployment, gpu: GPU, engine: Engine) -> Runner:
     engine.check_vendor()
     engine.check_backend()
     split = deployment.parallel
-    hosts = {"nodes": hosts_of(split.tp, gpu), "group_nodes": hosts_of(split.group, gpu)}
-    set_up = replace(deployment, engine=engine, page_size=None, host_gpus=gpu.gpus_per_node, **hosts)
-    return Runner(set_up, gpu, engine)
+    nodes, group_nodes = hosts_of(split.tp, gpu), hosts_of(split.group, gpu)
+    set_up = replace(deployment, engine=engine, page_size=None, nodes=nodes, group_nodes=group_nodes)
+    return Runner(replace(set_up, host_gpus=gpu.gpus_per_node), gpu, engine)
 
 
 @lru_cache(maxsize=256)

@@ -15,7 +15,10 @@ from typing import Any
 import numpy as np
 
 from pipewave.errors import PipewaveError
+from pipewave.gpus import GPU, find
 from pipewave.physics.demand import Array
+from pipewave.physics.energy import limited
+from pipewave.physics.power import board_of
 from pipewave.published.answers import DIGITS, deploy
 from pipewave.published.answers import answer as uncorrected
 from pipewave.published.cases import MEASURED, Case, Measured, from_dict
@@ -176,20 +179,37 @@ def answer(case: Case) -> dict[str, Any]:
         return found | {"notes": [*found["notes"], *refused]}
     asked = figures(bare)
     notes = [*asked.answer["notes"], *refused, *learned.sentences()]
-    return corrected(asked, learned) | {"notes": notes}
+    return corrected(asked, learned, limited(find(case.gpu), case.power_limit_w)) | {"notes": notes}
 
 
-def corrected(asked: Figures, learned: Learned) -> dict[str, Any]:
+def corrected(asked: Figures, learned: Learned, gpu: GPU) -> dict[str, Any]:
     """An answer times what measured runs say that it is off by, with the interval that they leave."""
-    out = dict(asked.answer)
+    changed: dict[str, float] = {}
     for name, (each, wide) in off_by(asked, learned).items():
         middle = asked.answer[name] * math.exp(each)
         sides = {"": middle, "_low": middle * math.exp(-wide), "_high": middle * math.exp(wide)}
-        out |= {name + side: round(value, 6 if name == ENERGY else DIGITS) for side, value in sides.items()}
+        changed |= {name + side: round(value, 6 if name == ENERGY else DIGITS) for side, value in sides.items()}
     for name, as_mean in SLOWEST.items():
-        if name in out:
-            out[name] = round(out[name] * out[as_mean] / asked.answer[as_mean], DIGITS)
-    return out
+        if name in asked.answer and as_mean in changed:
+            changed[name] = round(asked.answer[name] * changed[as_mean] / asked.answer[as_mean], DIGITS)
+    return {**asked.answer, **drawn_at(asked.answer, changed, gpu), **changed}
+
+
+def drawn_at(before: Mapping[str, Any], changed: Mapping[str, float], gpu: GPU) -> dict[str, float]:
+    """Watts and joules of an answer of which some figures, its rate among them, were corrected.
+
+    Work costs the joules that it did, waits draw idle watts, and no board passes its limit; corrected joules of a token
+    say the watts.
+    """
+    if not before.get("power_w") or not before.get(ENERGY):
+        return {}
+    board, watts, faster = board_of(gpu), before["power_w"], changed[RATE] / before[RATE]
+    worked = min(board.idle_w + (watts - board.idle_w) * faster, board.limit_w)
+    each = changed[ENERGY] / before[ENERGY] if ENERGY in changed else worked / watts / faster
+    power_w = min(watts * each * faster, board.limit_w)
+    drawn = {name: value * each for name, value in before.items() if "energy_j" in name}
+    drawn |= {f"power_w{side}": value for side, value in zip(ENDS, (power_w, *board.ends(power_w)), strict=True)}
+    return {name: float(f"{value:.6g}") for name, value in drawn.items()}
 
 
 def off_by(asked: Figures, learned: Learned) -> dict[str, tuple[float, float]]:
@@ -210,8 +230,11 @@ def corrected_estimate(found: Estimate, case: Mapping[str, Any], told: Sequence[
     means = {"prefill_ms": "ttft_ms", "tpot_ms": "tpot_ms", "e2e_ms": "e2e_ms"}
     times: dict[str, Any] = {name + side: getattr(found, name) * _factor(each, ours, end)
                              for name, ours in means.items() for side, end in ENDS.items()}  # fmt: skip
-    rate = found.output_tokens_per_s * found.e2e_ms / times["e2e_ms"]
-    return replace(found, **times, output_tokens_per_s=rate, notes=(*found.notes, *notes))
+    times[RATE] = found.output_tokens_per_s * found.e2e_ms / times["e2e_ms"]
+    if ENERGY in each:
+        times |= {ENERGY + side: getattr(found, ENERGY) * _factor(each, ENERGY, end) for side, end in ENDS.items()}
+    drawn = drawn_at(found.to_dict(), times, limited(find(asked.gpu), asked.power_limit_w))
+    return replace(found, **drawn | times, notes=(*found.notes, *notes))
 
 
 def corrected_run(
@@ -243,7 +266,7 @@ def corrected_run(
             middle, side = match.group(), name[match.end() :]
             figure = f"{AS.get(match.group(1), match.group(1))}_ms"
             out[name] = found[middle] * _factor(each, figure, ENDS[side])
-    return {**out, "notes": [*notes, STEPS_AS_PREDICTED]}
+    return {**out, **drawn_at(found, {RATE: out[RATE]}, find(stated.gpu)), "notes": [*notes, STEPS_AS_PREDICTED]}
 
 
 def _learned(

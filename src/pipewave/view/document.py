@@ -195,6 +195,8 @@ def costs_of(answer: Mapping[str, Any]) -> list[Fact]:
 
 
 def notes_and_command(answer: Mapping[str, Any]) -> tuple[Block, ...]:
-    """An answer's notes, and the command that gives the same numbers where it knows one."""
-    notes, command = Notes(tuple(map(str, answer.get("notes", ())))), answer.get("command")
-    return (notes, Code("The same numbers again", str(command), detail=True)) if command else (notes,)
+    """An answer's notes, first those that it is of something else than was asked, and the command that repeats it."""
+    notes, command = [str(note) for note in answer.get("notes", ())], answer.get("command")
+    first = tuple(note for note in notes if any(said in note for said in LABELS["read_first"]))
+    blocks = (Notes(first, detail=False), Notes(tuple(note for note in notes if note not in first)))[not first :]
+    return (*blocks, Code("The same numbers again", str(command), detail=True)) if command else blocks
