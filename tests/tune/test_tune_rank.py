@@ -14,10 +14,13 @@ import numpy as np
 import pytest
 
 from lab.any_kernel import spaces
+from pipewave.cli import build
+from pipewave.errors import BadInput
 from pipewave.tune import rank as ranking
 from pipewave.tune.rank import LOSSES, SPREAD
 from pipewave.tune.user_kernels.device import Built
 from studies import tune_rank
+from tests.command_line import CliRunner
 
 KERNEL = """
 import triton, triton.language as tl
@@ -93,6 +96,17 @@ def test_candidates_come_by_physics_and_those_that_cannot_run_last(monkeypatch: 
         assert (row["registers"], row["smem_bytes"], row["blocks_per_sm"]) == (64, 1 << 15, 4)
     one, four = (ranking.rank(of, [launch], "H200")[0]["us"] for launch in launches)
     assert rows[0]["us"] == pytest.approx((one * four) ** 0.5) and four > 2.5 * one
+
+
+@pytest.mark.parametrize("words", [["--shapes", "x.json", "--arg", "M=3"], ["--shapes", "x.json", "--grid", "M"], []])
+def test_one_launch_or_a_file_of_several_is_ranked(words: list[str]) -> None:
+    found = CliRunner().invoke(build(), ["tune", "rank", "x.py:mine", "--gpu", "H200", *words])
+    assert isinstance(found.exception, BadInput) and found.exception.field == "grid"
+
+
+def test_binaries_are_of_nvidia_alone() -> None:
+    with pytest.raises(BadInput, match="MI300X"):
+        ranking.rank(SimpleNamespace(), [], "MI300X")  # type: ignore[arg-type]
 
 
 def test_arguments_are_specialised_as_triton_does() -> None:

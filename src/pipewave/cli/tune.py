@@ -53,7 +53,7 @@ def inspect(
 
 def rank(
     kernel: OwnKernel,
-    gpu: Annotated[str, Option("--gpu", help="Any GPU that pipewave knows.")],
+    gpu: Annotated[str, Option("--gpu", help="Any GPU of NVIDIA that pipewave knows.")],
     grid: Annotated[str, Option(help="Blocks of a launch: `cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N)`.")] = "",
     args: Arguments = [],  # noqa: B006
     shapes: Annotated[Path | None, Option(help="Several launches instead, as JSON.")] = None,
@@ -69,7 +69,7 @@ def rank(
     from pipewave.tune.source.inspect import arguments, expression_grid
     from pipewave.tune.user_kernels.offline import from_shapes
 
-    if (shapes is None) == (not grid):
+    if (shapes is None) == (not grid) or (shapes and args):
         raise BadInput("say --grid and --arg of one launch, or --shapes of several", field="grid")
     one_launch = [] if shapes else [(expression_grid(grid), arguments(args))]
     launches = [(one.grid, one.args) for one in from_shapes(shapes)] if shapes else one_launch

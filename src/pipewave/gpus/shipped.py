@@ -7,7 +7,7 @@ are worth as much as ours.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,7 @@ from pipewave.gpus.spec import GPU, NUMBER_FIELDS, NUMBERS, Source, checked
 
 REQUIRED = ("compute_capability", "sms", "boost_clock_mhz", "dram_gb", "dram_gbps", "l2_mb", "tdp_w")
 PEAKS = ("bf16_tflops", "fp16_tflops", "tf32_tflops", "fp8_tflops", "int8_tops", "fp4_tflops")
-_OF_CAPABILITY = (
-    "fma_per_clk_per_sm", "xu_per_clk_per_sm", "smem_kb_per_sm", "smem_bytes_per_clk_per_sm", "registers_per_sm",
-    "max_threads_per_sm", "max_ctas_per_sm",
-)  # fmt: skip
+_OF_CAPABILITY: Sequence[str] = packaged.shared(NUMBERS)["of_capability"]
 
 # `derived`: a formula and a note for each field that may be left out, in order; `ratios` of plausible fields.
 _DATA = Path(__file__).parent / "data"  # one JSON file a GPU, every number beside its source

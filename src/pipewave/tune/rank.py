@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.errors import MissingExtra
+from pipewave.errors import BadInput, MissingExtra
 from pipewave.gpus import find
 from pipewave.tune.law.anchors import peaks_of
 from pipewave.tune.law.model import physics_us
@@ -51,9 +51,13 @@ def rank(of: KernelDescription, launches: Sequence[tuple[Any, Mapping[str, Any]]
     or does not fit an SM. `launches`: grid and arguments by name of each.
 
     Raises:
-        UnknownGPU, BadInput: an argument is missing. MissingExtra: without triton.
+        UnknownGPU, BadInput: an argument is missing, or ptxas knows no such GPU. MissingExtra: without triton.
     """
     card = find(gpu)
+    if card.vendor != "nvidia":
+        raise BadInput(
+            f"gpu = {card.name!r}: binaries are read off ptxas, which compiles for NVIDIA alone", field="gpu"
+        )
     peaks = peaks_of(card.name)
     for _, named in launches:
         complete(of.inner, {*named, *of.configs[0], *of.heuristics})

@@ -79,8 +79,8 @@ def tuned(named: str) -> Any:
     module, name = kernel_file(named)
     found = getattr(module, name, None)
     if not hasattr(found, "configs") or not hasattr(found, "fn"):
-        raise BadInput(f"{named}: no kernel under `pipewave.tune.autotune` or `triton.autotune` by that name",
-                       field="kernel")  # fmt: skip
+        raise BadInput(f"{named}: no kernel under `pipewave.tune.autotune` or `triton.autotune`, which lists its "
+                       "configurations, by that name", field="kernel")  # fmt: skip
     return found
 
 
