@@ -144,7 +144,7 @@ def test_a_queue_of_all_requests_is_offline(tmp_path: Path) -> None:
     [
         (json.dumps({"latency": 3}), BadFile, "no result of a known tool"),
         ("", BadFile, "no result of a known tool"),
-        (json.dumps(VLLM | {"max_concurrency": None}), MissingField, "concurrency or rate"),
+        (json.dumps(VLLM | {"max_concurrency": None, "request_rate": None}), MissingField, "concurrency or rate"),
         (json.dumps({**VLLM, "completed": 0}), MissingField, r"isl \(mean prompt tokens\), osl"),
         (json.dumps([LOAD]), MissingField, "no measured mean"),
         ("5", BadFile, "no result of a known tool"),
@@ -184,3 +184,30 @@ def test_python_tells_the_same(tmp_path: Path) -> None:
     assert found.to_dict()["tools"] == ["vllm bench serve"]
     with pytest.raises(BadFile):
         tell([tmp_path / "none.json"], **DEPLOYMENT)
+
+
+def test_files_of_several_tools_stand_in_one_table(tmp_path: Path) -> None:
+    """What one of them leaves out is left empty."""
+    paths = [tmp_path / "vllm.json", tmp_path / "sglang.jsonl", tmp_path / "paced.json"]
+    without = {name: value for name, value in VLLM.items() if name != "mean_e2el_ms"}
+    paced = VLLM | {"request_rate": 4.0, "max_concurrency": None}
+    for path, held in zip(paths, (without, SGLANG, paced), strict=True):
+        path.write_text(json.dumps(held))
+    words = ["tell", *map(str, paths), "--model", "Qwen3-0.6B", "--gpu", "H100", "--tp", "1"]
+    found = CliRunner().invoke(build(), words)
+    assert found.exit_code == 0 and "e2e_ms" in found.output and "rate" in found.output
+    rows = json.loads(CliRunner().invoke(build(), [*words, "--json"]).output)["rows"]
+    assert [row.get("concurrency") for row in rows] == [8, 8, None] and rows[2]["rate"] == 4.0
+
+
+@pytest.mark.parametrize("endless", ["inf", float("inf")])
+def test_requests_without_a_rate_are_in_flight_or_all_queued(endless: Any, tmp_path: Path) -> None:
+    """`vllm bench serve` and `bench_serving` send all at once unless told otherwise."""
+    (held,) = read(written(tmp_path, json.dumps(SGLANG | {"request_rate": endless}))).runs
+    assert "rate" not in held and "mode" not in held
+    path = written(tmp_path, json.dumps(VLLM | {"request_rate": endless, "max_concurrency": None}))
+    (queued,) = read(path).runs
+    assert queued["mode"] == "offline" and queued["requests"] == 80 and "rate" not in queued
+    told = tell([path], **DEPLOYMENT)
+    assert told.rows()[0]["requests"] == 80 and "concurrency" not in told.rows()[0]
+    json.dumps(told.to_dict(), allow_nan=False)

@@ -43,7 +43,7 @@ class Change:
     def row(self) -> dict[str, Any]:
         """For tables; percent."""
         verdict = "slower" if self.beyond else "faster" if self.slower < 1.0 / self.band else "within noise"
-        over, band = (round(100 * (one - 1.0), 1) for one in (self.slower, self.band))
+        over, band = (round(100 * (one - 1.0), 1) + 0.0 for one in (self.slower, self.band))  # and no -0
         return {"figure": NAMES[self.figure], "loads": self.loads, "slower by %": over, "noise %": band,
                 "verdict": verdict}  # fmt: skip
 

@@ -112,10 +112,12 @@ def _run(where: str, form: Mapping[str, Any], held: Mapping[str, Any], also: Map
     """A told run of what a result holds."""
     said = dict(held) if form.get("whole") else dict(form.get("says", {}))
     for name, places in form["fields"].items():
-        value = next((found for place in places if (found := _at(held, str(place))) not in (None, "inf", 0)), None)
+        value = next((found for place in places if (found := _at(held, str(place))) not in (None, 0)), None)
         if value is not None:
             said[name] = max(round(value), 1) if name in WHOLE and isinstance(value, float) else value
     said |= also
+    if said.get("rate") in ("inf", math.inf) and said.pop("rate") and not said.get("concurrency"):
+        said["mode"] = "offline"
     if (said.get("concurrency") or 0) > (said.get("max_num_seqs") or math.inf):  # all were queued at once
         said |= {"mode": "offline", "concurrency": None}
     missing = [f"{name} ({what})" for name, what in NEEDED.items() if said.get(name) is None]

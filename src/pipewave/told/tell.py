@@ -27,7 +27,6 @@ DEPLOYMENT = ("model", "gpu", "engine", "version", "tp", "pp", "ep", "dp")
 PROPOSED = 3  # loads to measure next
 CONCURRENCY = (1, 8, 32, 128)  # of those, and prompts and outputs over those of the first told run
 STRETCHED = ((1, 1), (4, 1), (1, 4))
-SHOWN = ("isl", "osl", "concurrency", "rate")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +64,8 @@ def tell(files: Sequence[str | Path], *, also: Mapping[str, Any] | None = None, 
 
 def _row(run: Measured) -> dict[str, Any]:
     predicted = figures(run.case).answer
-    load = {name: getattr(run.case, name) for name in SHOWN if getattr(run.case, name) is not None}
+    paced = "requests" if run.case.mode == "offline" else "rate" if run.case.rate else "concurrency"
+    load = {name: value for name in ("isl", "osl", paced) if (value := getattr(run.case, name)) is not None}
     known = ((name, value / predicted[name]) for name, value in run.means if name in predicted)
     over = {f"{name} off %": round(100 * (ratio - 1), 1) for name, ratio in known}
     return load | {name: round(value, 3) for name, value in run.means} | over

@@ -56,9 +56,10 @@ def width() -> int:
 
 
 def rows_of(rows: Sequence[Mapping[str, Any]], title: str = "", droppable: Sequence[str] = ()) -> str:
-    """Rows of equal keys as a table under its title."""
-    names = tuple(rows[0]) if rows else ()
-    return table(Table(title, names, tuple(tuple(row[name] for name in names) for row in rows), "", tuple(droppable)))
+    """Rows as a table under its title; what a row lacks is left empty."""
+    names = tuple(dict.fromkeys(name for row in rows for name in row))
+    cells = tuple(tuple(row.get(name) for name in names) for row in rows)
+    return table(Table(title, names, cells, "", tuple(droppable)))
 
 
 def table(found: Table) -> str:
