@@ -92,6 +92,8 @@ def test_pools_share_the_requests_of_all() -> None:
         3,
         4,
     )
+    shell = render("shell", "vllm", "0.22.1", [first, then])
+    assert "# 5 × prefill, 4 H100 each" in shell and "# 3 × decode, 4 H200 each" in shell
     for pool in (first, then):
         words = shlex.split(pool.command)
         assert words[words.index("--max-num-seqs") + 1] == "34" and words[words.index("--max-model-len") + 1] == "128"

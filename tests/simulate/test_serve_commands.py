@@ -56,7 +56,7 @@ def test_workload_replay_and_serve(tmp_path: Path) -> None:
     answer = json.loads(run("replay", str(work), "--gpu", "H100", "--json"))
     assert answer["iterations"] == 5
     assert answer["total_ms"] > answer["prefill_ms"] > 0
-    served = ["serve", "--model", "Qwen3-8B", "--gpu", "H100", "--trace", str(table), "--rate", "inf", "--json"]
+    served = ["serve", "--model", "Qwen3-8B", "--gpu", "H100", "--arrivals", str(table), "--rate", "inf", "--json"]
     assert json.loads(run(*served, "--trace-out", str(tmp_path / "t.json")))["requests"] == 2
     assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     assert "mean time to first token" in run(

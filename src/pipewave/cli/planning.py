@@ -54,7 +54,7 @@ class DemandOptions:
     tokens_per_s: Annotated[Number, Option("--tokens-per-s", help="Output tokens a second instead.")] = None
     users: Annotated[Number, Option("--users", help="Users who each wait for an answer and think.")] = None
     think_s: Annotated[float, Option("--think-s", help="Seconds from an answer to the user's next request.")] = 0.0
-    arrivals: Annotated[Text, Option("--arrivals", help="File of requests, such as a day of them.")] = None
+    arrivals: Annotated[Text, Option("--arrivals", "--trace", help="File of requests, as `serve` reads them.")] = None
     budget: Annotated[Number, Option("--budget", help="USD a month.")] = None
     scale_delay_s: Annotated[float, Option("--scale-delay-s", help="Until an autoscaler's replica serves.")] = 300.0
 

@@ -88,7 +88,9 @@ class Requests:
     seed: Annotated[int, Option(help="Of the random requests.")] = 0
     steady: Annotated[bool, Option("--steady", help="Figures of the run's middle, where its load is steady.")] = False
     dataset: Annotated[Text, Option("--dataset", "--dataset-name", help="Lengths of recorded ones: sharegpt.")] = None
-    trace: Annotated[Text, Option("--trace", help="File of arrivals: CSV, JSON, parquet; session makes turns.")] = None
+    trace: Annotated[
+        Text, Option("--trace", "--arrivals", help="Arrivals, or sessions of turns: CSV, JSON, parquet.")
+    ] = None
     block_tokens: Annotated[int, Option("--block-tokens", min=1, help="Of a block of --trace's hash_ids.")] = 512
     prefix_share: Annotated[float, Option("--prefix-share", help="Share of every prompt that the cache holds.")] = 0.0
 

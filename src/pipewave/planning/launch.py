@@ -96,7 +96,7 @@ def pools(model: str, split: Split, batch: int, budget: int, *, length: int | No
     each, found = -(-batch // split.workers[1]), list[Pool]()
     for role, side, count in zip((PREFILL, DECODE), (split.prefill, split), split.workers, strict=True):
         line = command(model, side, each, budget, length=length, engine=engine, role=role)
-        found.append(Pool(role, count, side.parallel.world, line))
+        found.append(Pool(role, count, side.parallel.world, line, side.gpu))
     return found
 
 

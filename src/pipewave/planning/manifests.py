@@ -70,6 +70,7 @@ class Pool:
     engines: int
     gpus: int
     command: str
+    gpu: str = "GPUs"  # which
 
 
 def render(form: str, engine: str, version: str, pools: Sequence[Pool], platform: Platform = NVIDIA) -> str:
@@ -77,7 +78,7 @@ def render(form: str, engine: str, version: str, pools: Sequence[Pool], platform
     if form not in FORMS:
         raise BadInput(f"form = {form!r}: must be one of {', '.join(FORMS)}", field="form")
     if form == "shell":
-        heads = [f"# {pool.engines} × {pool.role}, {pool.gpus} GPUs each\n" * (len(pools) > 1) for pool in pools]
+        heads = [f"# {pool.engines} × {pool.role}, {pool.gpus} {pool.gpu} each\n" * (len(pools) > 1) for pool in pools]
         return "\n".join(head + pool.command for head, pool in zip(heads, pools, strict=True))
     image = (platform.image or engine_words(engine)["image"]).format(version=version)
     if form == "docker":

@@ -68,9 +68,9 @@ class Traffic:
     def __str__(self) -> str:
         """How many requests, how they come, and how long they are."""
         span, begin = float(self.arrival_s[-1] - self.arrival_s[0]), len(self) if self.after is None else self.sessions
-        pace = f"over {span:,.4g} s: {(begin - 1) / span:,.4g} a second" if span > 0 else "at once"
+        turns, each = ("", "") if self.after is None else (f" in {begin:,} sessions that wait for answers", " sessions")
+        pace = f"over {span:,.4g} s: {(begin - 1) / span:,.4g}{each} a second" if span > 0 else "at once"
         pace = f"{self.concurrency:,} in flight" if self.concurrency else pace
-        turns = "" if self.after is None else f" in {begin:,} sessions that wait for answers"
         mean = f"{self.input_len.mean():,.4g} + {self.output_len.mean():,.4g} tokens on average"
         return f"{len(self):,} request{'s'[: len(self) != 1]}{turns}, {pace}, {mean}"
 
