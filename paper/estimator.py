@@ -80,7 +80,7 @@ def load(path: Path) -> Mlp:
 
 
 def _choices() -> str:
-    shipped = [path.name.removesuffix(".safetensors") for path in FOLDER.iterdir()]
+    shipped = [path.stem for path in FOLDER.glob("*.safetensors")]
     return "shipped are " + ", ".join(sorted(name for name in shipped if name.rpartition("_")[0] in KERNELS))
 
 

@@ -117,3 +117,9 @@ def test_shipped_fp8_weights_score_what_is_committed(corpus: Path) -> None:
         shape = {name: part[name.upper()].to_numpy() for name in ("m", "n", "k")}
         error = np.abs(paper.predict("gemm_fp8", hw, **shape) / part["avg_duration"].to_numpy() - 1)
         assert 100 * error.mean() == pytest.approx(committed[hw.name]["latency_mape"], abs=0.02)
+
+
+def test_weights_that_are_not_shipped_are_answered_by_those_that_are() -> None:
+    with pytest.raises(UnknownKernel, match="rmsnorm_public") as caught:
+        paper.predict("rmsnorm", "H100", rows=3, dim=128)
+    assert "card" not in caught.value.message
