@@ -13,7 +13,7 @@ import pytest
 
 import pipewave as pw
 from pipewave.cli import build
-from pipewave.errors import BadInput, UnknownGPU
+from pipewave.errors import BadInput, MissingField, UnknownGPU
 from pipewave.files import packaged
 from pipewave.models import load
 from pipewave.models.load import CHECKPOINTS
@@ -144,6 +144,16 @@ def test_the_command_sizes_a_fleet_and_writes_a_table(tmp_path: Path) -> None:
         "Llama-3.1-8B", "H100", isl=500, osl=40, tps=(1,), engines=("vllm",), rate=30, ttft_ms="p95=900",
         disaggregated=False, prices={"H100": 1.25}).designs if d.fleet.usd_per_hour}  # fmt: skip
     assert by_python == 1.25
+
+
+def test_a_file_of_arrivals_says_how_long_its_requests_are(tmp_path: Path) -> None:
+    table = tmp_path / "day.csv"
+    rows = [f"{at / 4},{400 + at % 200},{20 + at % 40}" for at in range(400)]
+    table.write_text("\n".join(["arrival_time,prompt_tokens,output_tokens", *rows]))
+    words = "plan --model Qwen3-0.6B --gpus H100 --tp 1 --engine vllm --no-disaggregated --json".split()
+    done = CliRunner().invoke(build(), [*words, "--arrivals", str(table)], catch_exceptions=False)
+    assert json.loads(done.output)["asked"]["input_len"] == 500
+    assert isinstance(CliRunner().invoke(build(), words).exception, MissingField)
 
 
 @pytest.mark.slow

@@ -145,6 +145,8 @@ def test_turns_wait_for_answers_and_share_what_was_said() -> None:
     assert shared.paths[1] == shared.paths[2] == shared.paths[3]
     assert shared.known == (100, 120, 180, 208)
     assert "4 requests in 2 sessions that wait for answers" in str(traffic) and "sessions a second" in str(traffic)
+    with pytest.raises(BadInput, match="sessions or hashes say what they share"):
+        traffic.with_prefix(0.5)
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ Pp = Annotated[int, Option(*PP, help="Pipeline stages.")]
 Ep = Annotated[int, Option("--ep", "--ep-size", help="Expert parallel degree inside the tensor group.")]
 Dp = Annotated[int, Option(*DP, help="Ranks of attention data parallelism.")]
 StepTokens = Annotated[int | None, Option(*STEP_TOKENS, help="Token budget of a step.")]
-Isl = Annotated[int, Option("--isl", "--input-len", "--random-input-len", help="Prompt tokens of a request.")]
-OSL = ("--osl", "--output-len", "--random-output-len")
+ISL, OSL = ("--isl", "--input-len", "--random-input-len"), ("--osl", "--output-len", "--random-output-len")
+Isl = Annotated[int, Option(*ISL, help="Prompt tokens of a request.")]
 Osl = Annotated[int, Option(*OSL, help="Generated tokens of a request; 0: an embedding, a score.")]
 Images = Annotated[int, Option(help="Images of each prompt, of the size that its tower is made for; tokens on top.")]
 EngineName = Annotated[str, Option("--engine", help="vllm, sglang, trtllm; with a version: sglang:0.5.9.")]

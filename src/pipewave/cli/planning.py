@@ -39,8 +39,8 @@ def _listed(*spellings: str, kind: type = int, help: str) -> Option:
 class RequestOptions:
     """Requests, and the limits that they are held to."""
 
-    input_len: opt.Isl
-    output_len: opt.Osl
+    input_len: Annotated[int | None, Option(*opt.ISL, help="Prompt tokens; else those of --arrivals.")] = None
+    output_len: Annotated[int | None, Option(*opt.OSL, help="Generated tokens; 0: an embedding, a score.")] = None
     ttft_ms: Annotated[Text, Option("--ttft", help=f"Limit on time to first token, {LIMIT}")] = None
     tpot_ms: Annotated[Text, Option("--tpot", help=f"Limit on time per later token, {LIMIT}")] = None
     prefix_share: Annotated[float, Option("--prefix-share", help="Share of each prompt that the cache holds.")] = 0.0

@@ -89,6 +89,8 @@ class Traffic:
         """The same requests with this share of every prompt in the cache; the last token is always computed."""
         if not 0 <= share <= 1:
             raise BadInput(f"prefix_share = {share!r}: must be from 0 to 1", field="prefix_share")
+        if self.shared is not None:
+            raise BadInput("prefix_share: the requests' sessions or hashes say what they share", field="prefix_share")
         found = np.minimum((share * self.input_len).astype(np.int64), self.input_len - 1)
         return replace(self, found_len=found)
 
