@@ -150,7 +150,8 @@ def test_a_file_of_arrivals_says_how_long_its_requests_are(tmp_path: Path) -> No
     table = tmp_path / "day.csv"
     rows = [f"{at / 4},{400 + at % 200},{20 + at % 40}" for at in range(400)]
     table.write_text("\n".join(["arrival_time,prompt_tokens,output_tokens", *rows]))
-    words = "plan --model Qwen3-0.6B --gpus H100 --tp 1 --engine vllm --no-disaggregated --json".split()
+    asked = "plan --model Qwen3-0.6B --gpus H100 --tp 1 --engine vllm --no-disaggregated --json"
+    words = asked.split()
     done = CliRunner().invoke(build(), [*words, "--arrivals", str(table)], catch_exceptions=False)
     assert json.loads(done.output)["asked"]["input_len"] == 500
     assert isinstance(CliRunner().invoke(build(), words).exception, MissingField)

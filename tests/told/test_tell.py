@@ -211,3 +211,20 @@ def test_requests_without_a_rate_are_in_flight_or_all_queued(endless: Any, tmp_p
     told = tell([path], **DEPLOYMENT)
     assert told.rows()[0]["requests"] == 80 and "concurrency" not in told.rows()[0]
     json.dumps(told.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("load", "said"), [("--concurrency 4", {"concurrency": 4}), ("--rate 8", {}), ("--rate inf", {"mode": "offline"})]
+)
+def test_a_run_of_ours_is_told_by_the_files_that_it_writes(load: str, said: dict[str, Any], tmp_path: Path) -> None:
+    words = f"serve --model Qwen3-0.6B --gpu H100 --requests 40 --isl 200 --osl 20 --json {load} --aiperf {tmp_path}"
+    assert CliRunner().invoke(build(), words.split()).exit_code == 0
+    (run,) = read(tmp_path / "profile_export_aiperf.json").runs
+    assert said.items() <= run.items() and bool(run.get("rate")) == (load == "--rate 8")
+
+
+@pytest.mark.parametrize("word", ["concurrency=eight", "max_num_seqs=few"])
+def test_what_is_no_number_is_refused_by_name(word: str, tmp_path: Path) -> None:
+    path = written(tmp_path, json.dumps(VLLM))
+    found = CliRunner().invoke(build(), ["tell", str(path), "--model", "Qwen3-0.6B", "--gpu", "H100", "--also", word])
+    assert isinstance(found.exception, BadInput) and word.partition("=")[0] in str(found.exception)

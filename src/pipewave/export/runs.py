@@ -40,8 +40,11 @@ def write_aiperf(folder: str | Path, record: Record, traffic: Traffic, answer: M
     rates = {"request_throughput": ("requests/sec", len(kept) / seconds), "request_count": ("requests", len(kept)),
              "output_token_throughput": ("tokens/sec", answer["output_tokens_per_s"]),
              "benchmark_duration": ("sec", seconds)}  # fmt: skip
+    span, held = float(np.ptp(traffic.arrival_s)), traffic.concurrency
+    load = {"concurrency": held} if held else {"rate": (traffic.sessions - 1) / span if span else "inf"}
     summary = {
         "schema_version": SCHEMA,
+        "input_config": {"phases": [{"name": "profiling", "requests": len(traffic), **load}]},
         **{name: {"unit": unit, "avg": float(value)} for name, (unit, value) in rates.items()},
         **{name: _spread(UNITS[name], each[np.isfinite(each)]) for name, each in values.items()},
     }

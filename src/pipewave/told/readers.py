@@ -118,7 +118,8 @@ def _run(where: str, form: Mapping[str, Any], held: Mapping[str, Any], also: Map
     said |= also
     if said.get("rate") in ("inf", math.inf) and said.pop("rate") and not said.get("concurrency"):
         said["mode"] = "offline"
-    if (said.get("concurrency") or 0) > (said.get("max_num_seqs") or math.inf):  # all were queued at once
+    flight, seats = (said.get(name) for name in ("concurrency", "max_num_seqs"))
+    if isinstance(flight, (int, float)) and isinstance(seats, (int, float)) and flight > seats:  # all were queued
         said |= {"mode": "offline", "concurrency": None}
     missing = [f"{name} ({what})" for name, what in NEEDED.items() if said.get(name) is None]
     if not any(said.get(name) for name in ("concurrency", "rate", "arrivals")) and said.get("mode") != "offline":

@@ -25,12 +25,8 @@ NCU = re.compile(rb'^"ID",', re.MULTILINE)
 PROFILED = re.compile(r"^==PROF== Profiling ", re.MULTILINE)  # ncu's log, a line a kernel
 LOG = re.compile(r"^==\w+==", re.MULTILINE)
 DURATION, DEVICE = "gpu__time_duration.sum", "device__attribute_display_name"
-TO_US = {
-    **dict.fromkeys(("ns", "nsec", "nsecond"), 1e-3),
-    **dict.fromkeys(("us", "usec", "usecond"), 1.0),
-    **dict.fromkeys(("ms", "msec", "msecond"), 1e3),
-    **dict.fromkeys(("s", "sec", "second"), 1e6),
-}
+SECONDS, PREFIXES = ("s", "sec", "second"), {"n": 1e-3, "u": 1.0, "m": 1e3, "": 1e6}
+TO_US = {prefix + word: us for prefix, us in PREFIXES.items() for word in SECONDS}
 SIZES = {"B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9}
 DIRECTIONS = {"Host-to-Device": "HtoD", "Device-to-Host": "DtoH", "Device-to-Device": "DtoD", "Peer-to-Peer": "PtoP"}
 # Columns of sums that count kernels and copies: another column of such a table, and what is counted.
