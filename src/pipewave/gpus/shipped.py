@@ -21,8 +21,6 @@ from pipewave.gpus.spec import GPU, NUMBER_FIELDS, NUMBERS, Source, checked
 REQUIRED = ("compute_capability", "sms", "boost_clock_mhz", "dram_gb", "dram_gbps", "l2_mb", "tdp_w")
 PEAKS = ("bf16_tflops", "fp16_tflops", "tf32_tflops", "fp8_tflops", "int8_tops", "fp4_tflops")
 _OF_CAPABILITY: Sequence[str] = packaged.shared(NUMBERS)["of_capability"]
-
-# `derived`: a formula and a note for each field that may be left out, in order; `ratios` of plausible fields.
 _DATA = Path(__file__).parent / "data"  # one JSON file a GPU, every number beside its source
 
 
