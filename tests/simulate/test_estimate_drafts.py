@@ -47,3 +47,12 @@ def test_a_batch_that_waits_drafts_too() -> None:
         estimate("Llama-3.1-8B", "L40S", **sizes, speculative=how) for how in (None, "eagle3,acceptance=0.9")
     )
     assert drafted.tpot_ms < plain.tpot_ms and any("wait their turn" in note for note in drafted.notes)
+
+
+@pytest.mark.parametrize("how", [None, "mtp,tokens=2", "eagle3", "ngram"])
+def test_parts_of_memory_are_all_of_it(how: str | None) -> None:
+    """What drafts caches too; n-grams take none."""
+    memory = estimate("Llama-3.1-8B", "H200", **SIZES, speculative=how).memory_gib
+    parts = ("weights", "activations", "engine", "kv", "drafts", "free")
+    assert sum(memory.get(name, 0.0) for name in parts) == pytest.approx(memory["total"], abs=0.01)
+    assert ("drafts" in memory) == (how not in (None, "ngram"))

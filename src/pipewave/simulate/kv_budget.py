@@ -121,10 +121,11 @@ def beside(memory: Budget, taken: float, page_size: int, what: str, field: str, 
     """GPU memory with so many GiB more of weights, and an `own` share of the cache left. Raises DoesNotFit."""
     if taken >= memory.kv:
         raise DoesNotFit(f"{taken:.1f} GiB of {what} leave no KV cache in {memory.kv:.1f} GiB", field=field)
-    kv = (memory.kv - taken) * own
+    kv, drafts = (memory.kv - taken) * own, (memory.kv - taken) * (1.0 - own)
     tokens = int(memory.kv_tokens * kv / memory.kv) // page_size * page_size
     pool = memory.state_pool * kv / memory.kv
-    return replace(memory, weights=memory.weights + taken, kv=kv, kv_tokens=tokens, state_pool=pool)
+    weights = memory.weights + taken
+    return replace(memory, weights=weights, kv=kv, kv_tokens=tokens, state_pool=pool, drafts=memory.drafts + drafts)
 
 
 def offloaded(kv: KvBudget, runner: Runner, host_gib: float) -> KvBudget:

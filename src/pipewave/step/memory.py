@@ -38,10 +38,11 @@ class Budget:
     windows_once: bool = False  # `frees_window_pages` of the engine
     state_pool: float = 0.0  # what of `kv` holds nothing but recurrent states
     states: int = 1  # that a request must find room for
+    drafts: float = 0.0  # cache of layers that draft
 
     def to_dict(self) -> dict[str, float]:
         """As the contract names it, cache tokens included."""
-        names = ("total", "weights", "activations", "engine", "kv", "free")
+        names = ("total", "weights", "activations", "engine", "kv", "free", "drafts")[: 7 if self.drafts else 6]
         return {name: round(getattr(self, name), 3) for name in names} | {"kv_tokens": self.kv_tokens}
 
 

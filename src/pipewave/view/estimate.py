@@ -13,8 +13,9 @@ DECODE = "decode_step_ms"
 PHASES = {"prefill_ms": "prompts", DECODE: "decode step"}
 TIMES: Mapping[str, str] = doc.LABELS["batch_times"]
 ENERGY = {"power_w": ("W of a GPU", "W"), "energy_j_per_output_token": ("J an output token", "J")}
-MEMORY = ("weights", "activations", "engine", "kv_used", "kv_left", "free")
-MEMORY_NAMES = {"kv_used": "KV cache in use", "kv_left": "KV cache left", "free": "left to others"}
+MEMORY = ("weights", "activations", "engine", "kv_used", "kv_left", "drafts", "free")
+MEMORY_NAMES = {"kv_used": "KV cache in use", "kv_left": "KV cache left", "drafts": "cache of drafts",
+                "free": "left to others"}  # fmt: skip
 MOST_ROWS = 40
 SHORTEST_US = 1e-3  # of a part that is shown
 PARTS: Mapping[str, str] = doc.LABELS["step_parts"]
@@ -106,7 +107,8 @@ def _pipes(pipes: Mapping[str, Mapping[str, float]]) -> doc.Chart:
 
 def _memory(memory: Mapping[str, float]) -> Iterator[doc.Block]:
     sizes = dict(memory) | {"kv_left": memory["kv"] - memory.get("kv_used", 0.0)}
-    parts = [Part(MEMORY_NAMES.get(name, name), float(sizes.get(name, 0.0)), i) for i, name in enumerate(MEMORY)]
+    names = [name for name in MEMORY if name != "drafts" or name in sizes]
+    parts = [Part(MEMORY_NAMES.get(name, name), float(sizes.get(name, 0.0)), i) for i, name in enumerate(names)]
     drawing = svg.bars([("GiB", parts)], "memory", whole=float(memory["total"]))
     yield doc.Chart("Memory of the fullest GPU", drawing)
     rows = tuple((part.name, part.size, doc.percent(part.size / memory["total"])) for part in parts)
