@@ -3,6 +3,9 @@
 The larger call of a pair has one size doubled or quadrupled, or quantises its input besides. Rows decide where that
 software was measured on the GPU: a library may run a larger product by a faster kernel. So a pair may be as far out of
 order as the net says of it there, or on the nearest measured GPU of its generation, beyond the noise of answers.
+
+Few pairs are out of order, and training is to meet these: of a context's pairs, those close to it are kept, and some
+of the others.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -49,7 +52,8 @@ ORDERED = {name: family_of(name).nets for name in (*SIZES, *COLLECTIVES)}  # net
 OWN_ROWS = ("measured", "nearest_version")  # of `Source.software`: the GPU's own rows of that software
 MOST_HEADS = 128  # of latent attention in any row: beyond, no row decides
 OTHER_SMS = 0.15  # share of contexts on a what-if of more or fewer SMs
-A_CONTEXT = 512  # calls: few pairs are out of order, and training is to meet them
+A_CONTEXT = 512  # calls
+CLOSE, OTHERS = 0.02, 0.02  # log by which a pair is close to being out of order; the share of others that is kept
 OTHER_KERNEL = 0.1  # log by which answers are out of order for another kernel; less is their noise
 VIOLATES = 0.15  # what a call counts among those whose answers are kept, where its pair is out of order
 
@@ -71,6 +75,9 @@ class Told:
     source: Source
 
 
+OF_CALLS = ("features", "codes", "base", "least", "weight", "log")
+
+
 @dataclass(slots=True)
 class Drawn:
     """Calls of one net by context; `pairs` are rows of (smaller call, larger call, log of how far they may be out of
@@ -85,6 +92,27 @@ class Drawn:
         first = sum(len(one.base) for one in self.contexts)
         self.contexts.append(told)
         return np.arange(first, first + len(told.base))
+
+    def close(self, pick: random.Random) -> Drawn:
+        """Pairs close to being out of order and some of the others, and the calls of these."""
+        pairs, log = np.concatenate(self.pairs), np.concatenate([one.log for one in self.contexts])
+        ends = pairs[:, :2].astype(np.intp)
+        short = pairs[:, 2] - log[ends[:, 1]] + log[ends[:, 0]]
+        kept = (short > -CLOSE) | (np.array([pick.random() for _ in pairs]) < OTHERS)
+        used, found = np.unique(ends[kept]), Drawn()
+        first = 0
+        for told in self.contexts:
+            mine = used[(used >= first) & (used < first + len(told.base))] - first
+            found.add(replace(told, **{name: getattr(told, name)[mine] for name in OF_CALLS}))
+            first += len(told.base)
+        found.pairs.append(np.column_stack([np.searchsorted(used, ends[kept]), pairs[kept, 2]]))
+        return found
+
+    def take(self, other: Drawn) -> None:
+        """All of another's calls and pairs after its own."""
+        first = sum(len(one.base) for one in self.contexts)
+        self.contexts += other.contexts
+        self.pairs += [np.add(pairs, (first, first, 0.0)) for pairs in other.pairs]
 
 
 def told(family: Family, cases: Sequence[Case], key: tuple[Any, ...], gpu: GPU, protocol: str) -> Told:
@@ -112,8 +140,12 @@ def drawn(family: str, contexts: int, seed: int = 0, net: str = "") -> dict[str,
     """Calls and pairs by net, of so many contexts; without what cannot run and, where `net` is named, other nets'."""
     pick, found = random.Random(seed), defaultdict[str, Drawn](Drawn)
     for _ in range(contexts):
+        one = defaultdict[str, Drawn](Drawn)
         with suppress(PipewaveError):
-            _context(found, pick, family, net)
+            _context(one, pick, family, net)
+        for name, part in one.items():
+            if part.pairs:
+                found[name].take(part.close(pick))
     return dict(found)
 
 

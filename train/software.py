@@ -38,7 +38,7 @@ ENOUGH = 100  # of a level for an interval of its own; levels share their rows b
 CELLS = 5  # GPUs and versions that tell a type of a level apart: kernels of types change by themselves
 CALIBRATED, FURTHEST = LEVELS[1:], LEVELS[-1]
 BASIS, PROTOCOL = "measured_gpu", "graph"
-SHAPES = [number for number in range(FOLDS) if number != HELD_OUT]
+SHAPES = [number for number in range(FOLDS + 1) if number != HELD_OUT]
 
 
 def intervals_of(outcomes: Sequence[Outcome], known: Mapping[str, Mapping[str, float]]) -> dict[str, Interval]:

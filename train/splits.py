@@ -143,9 +143,9 @@ def meet(rows: Rows, conditions: Iterable[str]) -> NDArray[np.bool_]:
     pairs = [condition.partition("=") for condition in conditions if condition]
     kept = np.ones(len(rows), bool)
     for column, _, value in pairs:
-        if column not in rows.columns:
-            raise ValueError(f"{column}={value}: column must be one of {', '.join(rows.columns)}")
-        kept &= _is(rows, column, (value,))
+        if column not in ("fold", *rows.columns):
+            raise ValueError(f"{column}={value}: column must be one of fold, {', '.join(rows.columns)}")
+        kept &= rows.fold == int(value) if column == "fold" else _is(rows, column, (value,))
     return kept
 
 

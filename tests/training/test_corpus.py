@@ -11,7 +11,7 @@ import pytest
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
-from corpus import aiconfigurator, collectives, llmservingsim, pipeweave, rules, select, vidur  # noqa: E402
+from corpus import aiconfigurator, cache, collectives, llmservingsim, pipeweave, rules, select, vidur  # noqa: E402
 from corpus.frame import COMMON, SHAPES, finish, gpu_name, stacked  # noqa: E402
 from corpus.sources import TABLES  # noqa: E402
 from pipewave.gpus import find  # noqa: E402
@@ -265,3 +265,13 @@ def test_of_a_cleared_series_the_slow_rows_are_partial(tmp_path: Path) -> None:
     kept = rules.apply(rows, rule_book(tmp_path, flagging), **where)
     assert kept["latency"].tolist() == [0.5, 0.06]
     assert kept["partial"].tolist() == [True, False] and kept["flagged"].tolist() == [True, False]
+
+
+def test_of_no_kernel_is_every_row_held_out(corpus: Path) -> None:
+    """Weights that never saw a row of a kernel know nothing of it, however many were measured."""
+    rows = cache.load("fused_moe", corpus)
+    rows = rows[~rows["flagged"]]
+    groups = rows["group"].astype(str)
+    held = groups.map({name: select.fold(name) == select.HELD_OUT for name in groups.unique()})
+    whole = held.groupby([rows["impl"].astype(str), rows["dtype"].astype(str)]).all()
+    assert not list(whole[whole].index)

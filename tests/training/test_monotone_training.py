@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 from pipewave.gpus import find  # noqa: E402
 from pipewave.kernels import family_of  # noqa: E402
 from pipewave.prediction.columns import group_key  # noqa: E402
+from train import drawn as module  # noqa: E402
 from train.descent import taught  # noqa: E402
 from train.drawn import OTHER_KERNEL, OWN_ROWS, _allowed, drawn, told  # noqa: E402
 from train.ensemble import Ensemble, Shape  # noqa: E402
@@ -28,6 +29,18 @@ def test_pairs_are_calls_of_one_net_of_which_one_is_larger(products: Calls) -> N
     grown = products.features[products.large] - products.features[products.small]
     assert float((grown.abs().amax(1) > 0).float().mean()) > 0.8  # one that quantises in a 16-bit type is the same
     assert bool((products.allowed <= 0).all())
+
+
+def test_pairs_close_to_being_out_of_order_are_kept_and_few_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = []
+    for others in (1.0, 0.0):
+        monkeypatch.setattr(module, "OTHERS", others)
+        found = drawn("gemm", 12, seed=4)["gemm"]
+        log, pairs = np.concatenate([one.log for one in found.contexts]), np.concatenate(found.pairs)
+        small, large = pairs[:, :2].astype(int).T
+        assert set(range(len(log))) == {*small.tolist(), *large.tolist()}  # no call without a pair
+        shares.append((pairs[:, 2] - log[large] + log[small] > -module.CLOSE).mean())
+    assert shares[0] < 0.2 and shares[1] == 1.0
 
 
 def test_families_have_pairs_of_their_own_nets() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from synthetic import synthetic
 
-from corpus.select import fold
+from corpus.select import HELD_OUT, LEARNED, ONLY_ONES, fold
 from train import splits
 
 ROWS = synthetic()
@@ -20,6 +21,16 @@ def text(column: str, index: np.ndarray) -> set[str]:
 
 def test_fold_is_crc32_modulo_ten() -> None:
     assert fold("4096,14336") == zlib.crc32(b"4096,14336") % 10
+
+
+def test_groups_that_are_all_of_a_kernel_are_held_out_by_no_split() -> None:
+    """They would be by their hash; training finds them by their fold."""
+    assert {zlib.crc32(group.encode()) % 10 for group in ONLY_ONES} == {HELD_OUT}
+    assert {fold(group) for group in ONLY_ONES} == {LEARNED} and LEARNED not in splits.SCORED
+    moved = replace(ROWS, fold=np.where(ROWS.fold == HELD_OUT, LEARNED, ROWS.fold))
+    assert splits.meet(moved, ["fold=10"]).sum() == (ROWS.fold == HELD_OUT).sum() > 0
+    with pytest.raises(ValueError, match="fold, "):
+        splits.meet(ROWS, ["folds=10"])
 
 
 def test_fold_splits_hold_out_whole_groups_and_lose_no_row() -> None:
