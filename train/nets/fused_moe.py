@@ -4,9 +4,11 @@ Held-out tables count the newest version of each framework on each GPU. Training
 (`corpus.versions`); a column `counted` tells them apart.
 
 TensorRT-LLM tunes its kernels before it is measured. Where that failed, a whole series of rows (one sharding and
-routing of a layer, all numbers of tokens) runs kernels two to six times slower than its neighbours'. Nothing in a row
+routing of a layer, all numbers of tokens) runs kernels 1.3 to six times slower than its neighbours'. Nothing in a row
 foretells it, and an engine that serves has tuned: such series weigh nothing in training, a column `fallback` names
-them, and tables of every version leave them out (`untuned`, counted in `corpus/dropped.json`).
+them, and tables of every version leave them out (`untuned`, counted in `corpus/dropped.json`). They are told by the
+layer's other shardings beside the estimate, and by series that cannot be faster: those of a routing that loads ranks
+less evenly, and those of a card that is no faster.
 
 `tables/fused_moe.tuned.json` is the table of graph replays without them (`train.evaluate.report` of rows with
 `counted=yes`, `protocol=graph`, `fallback=no`).
@@ -46,6 +48,9 @@ MANY_LAYERS = 3  # of a version tell what it runs usually
 # Series that may have fallen back to untuned kernels, and how much slower than the layer's other series they then are.
 TUNED, SLOWER = ("moe_torch_flow", "moe_torch_flow_cutlass", "moe_torch_flow_nongated"), 1.8
 LAYER = ["gpu", "stack", "impl", "dtype", "group"]
+ROUTINGS = ("balanced", "power_law_1.01", "power_law_1.2")  # each loads the fullest rank more than the one before
+NO_FASTER = {"B200": "GB200", "GB200": "B200", "H200": "H100"}
+BEATEN = 1.2  # times a series that cannot be faster: of kernels that nothing tunes 1 in 200 takes as long
 # How much more a row counts where rows are few: engine steps ask for cold ones.
 IMPORTANCE = {"cold": 3.0, "profiler_warm": 1.5, "graph": 1.0}
 
@@ -117,8 +122,23 @@ def fallbacks(frame: pd.DataFrame, base_us: Floats) -> NDArray[np.bool_]:
     middle = series.groupby([*LAYER, "tp", "ep", "routing"])["slowness"].transform("median")
     usual = series.assign(middle=middle).groupby(LAYER)["middle"].transform("median")
     found = np.zeros(len(frame), bool)
-    found[tuned] = (middle - usual > np.log(SLOWER)).to_numpy()
+    found[tuned] = (middle - usual > np.log(SLOWER)).to_numpy() | _beaten(frame[tuned])
     return found
+
+
+def _beaten(rows: pd.DataFrame) -> NDArray[np.bool_]:
+    """Whether each row's series is slower than one that cannot be faster, in the median over numbers of tokens."""
+    place, series = [*LAYER[1:], "tp", "ep"], ["gpu", "routing"]
+    named = rows[[*place, *series]].astype(str).assign(tokens=rows["tokens"], log=np.log(rows["latency_us"]))
+    times = named.pivot_table(index=[*place, "tokens"], columns=series, values="log", aggfunc="min")
+    slow = {}
+    for gpu, routing in (one for one in times if one[1] in ROUTINGS):
+        uneven = ROUTINGS[ROUTINGS.index(routing) :]
+        others = [*((gpu, other) for other in uneven[1:]), *((NO_FASTER.get(gpu, ""), other) for other in uneven)]
+        beside = times[gpu, routing] - times[[one for one in others if one in times]].min(axis=1)
+        slow |= {(*at, gpu, routing): log > np.log(BEATEN) for at, log in beside.groupby(level=place).median().items()}
+    keys = named[[*place, *series]].itertuples(index=False, name=None)
+    return np.fromiter((slow.get(key, False) for key in keys), bool, len(rows))
 
 
 def untuned(frame: pd.DataFrame) -> NDArray[np.bool_]:
