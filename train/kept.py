@@ -64,9 +64,9 @@ def _plain(rows: Rows) -> Rows:
     return Rows(np.zeros((len(rows), 0), np.float32), (), one, residual, one, rows.group, rows.fold, columns)
 
 
-def as_shipped(card: Path, rows: Rows) -> tuple[Floats, Floats]:
-    """What the weights of a card say of the rows that they never saw, in the order of `UNSEEN`."""
-    net, index = weights(card).net, by_name(UNSEEN, rows).score
+def as_shipped(card: Path, rows: Rows, index: Ints | None = None) -> tuple[Floats, Floats]:
+    """What the weights of a card say of these rows; of those that they never saw, in the order of `UNSEEN`."""
+    net, index = weights(card).net, by_name(UNSEEN, rows).score if index is None else index
     text = {name: rows.columns[name].text()[index] for name in net.categories}
     keys = np.array(["|".join(key) for key in zip(*text.values(), strict=True)])
     mean, scale = np.empty(len(index)), np.empty(len(index))
