@@ -56,7 +56,9 @@ def cells(net: str, rows: Rows) -> Iterator[Cell]:
     for number, name in enumerate(names):
         some = off[cell.reshape(-1) == number]
         if len(some) >= FEWEST:
-            yield Cell(net, *map(str, name), len(some), float(np.abs(some).mean()), float(np.median(some)))
+            gpu, stack, impl, dtype, protocol = map(str, name)
+            figures = len(some), float(np.abs(some).mean()), float(np.median(some))
+            yield Cell(net, gpu, stack, impl, dtype, protocol, *figures)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -131,14 +131,14 @@ def _beaten(rows: pd.DataFrame) -> NDArray[np.bool_]:
     place, series = [*LAYER[1:], "tp", "ep"], ["gpu", "routing"]
     named = rows[[*place, *series]].astype(str).assign(tokens=rows["tokens"], log=np.log(rows["latency_us"]))
     times = named.pivot_table(index=[*place, "tokens"], columns=series, values="log", aggfunc="min")
-    slow = {}
+    slow: dict[tuple[Any, ...], bool] = {}
     for gpu, routing in (one for one in times if one[1] in ROUTINGS):
         uneven = ROUTINGS[ROUTINGS.index(routing) :]
         others = [*((gpu, other) for other in uneven[1:]), *((NO_FASTER.get(gpu, ""), other) for other in uneven)]
         beside = times[gpu, routing] - times[[one for one in others if one in times]].min(axis=1)
         slow |= {(*at, gpu, routing): log > np.log(BEATEN) for at, log in beside.groupby(level=place).median().items()}
     keys = named[[*place, *series]].itertuples(index=False, name=None)
-    return np.fromiter((slow.get(key, False) for key in keys), bool, len(rows))
+    return np.array([slow.get(key, False) for key in keys], np.bool_)
 
 
 def untuned(frame: pd.DataFrame) -> NDArray[np.bool_]:
