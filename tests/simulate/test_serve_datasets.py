@@ -15,6 +15,7 @@ from pipewave.published.client_command import read
 from pipewave.simulate.traffic import LENGTHS_FILE as FILE
 from pipewave.simulate.traffic import datasets as names
 from pipewave.simulate.traffic import drawn_from as drawn
+from pipewave.simulate.traffic import synthetic
 
 CORPUS = Path(os.environ.get("PIPEWAVE_DATA", "/absent")) / "serving" / "rows.csv"
 
@@ -55,3 +56,11 @@ def test_unknown_names_are_refused() -> None:
     assert tuple(names()) == ("sharegpt",)
     with pytest.raises(BadInput, match="did you mean sharegpt"):
         drawn("share-gpt", 10)
+
+
+@pytest.mark.parametrize("burstiness", [0.2, 1.0, 8.0])
+def test_requests_come_at_the_rate_asked_for_whatever_is_drawn(burstiness: float) -> None:
+    for seed in range(3):
+        sent = synthetic(300, input_len=8, output_len=8, rate=5.0, burstiness=burstiness, seed=seed).arrival_s
+        assert sent[0] == 0.0 and sent[-1] == pytest.approx(299 / 5.0)
+    assert np.diff(sent).std() * 5.0 == pytest.approx(burstiness**-0.5, rel=0.25)
