@@ -134,6 +134,13 @@ def test_a_ceiling_is_not_far_above_what_the_kernel_asked_about_surely_takes(sta
                for call, high in zip(calls, found.high_us, strict=True))  # fmt: skip
 
 
+def test_nor_is_it_where_a_correction_moves_the_answer_below() -> None:
+    """AMD's correction takes this product below what its ceiling was learned beside."""
+    call = pw.gemm(128, 1, 1, dtype="fp8", quantize=True)
+    for found in (pw.predict(call, "MI300X"), pw.predict([call] * 30, "MI300X")[0]):
+        assert found.low_us <= found.latency_us <= found.high_us and found.ceiling_us <= BEYOND * found.high_us + 1e-9
+
+
 @pytest.mark.parametrize(("dtype", "gpu"), [("mxfp4", "H200"), ("int4", "H200"), ("int4", "B300"), ("nvfp4", "B200")])
 def test_cold_calls_of_four_bit_weights_run_the_kernels_that_replays_of_them_do(dtype: str, gpu: str) -> None:
     """No cold row has such weights; that is no reason to answer as a kernel of 16-bit ones. Versions differ in kernels,

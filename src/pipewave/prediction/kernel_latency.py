@@ -185,7 +185,10 @@ def finished(
     latency, low, high = combined(base_s, residual, dram_s, floor, widths, protocol, xp)
     ceiling = low if log_ceiling is None else ceiling_s(plain_s, log_ceiling, floor, high, xp)
     answers = latency, low, high, floor, ceiling
-    return answers if width is None else moved(answers, log_factor, width, xp)
+    if width is None:
+        return answers
+    latency, low, high, floor, ceiling = moved(answers, log_factor, width, xp)
+    return latency, low, high, floor, xp.maximum(xp.minimum(ceiling, BEYOND * high), floor)
 
 
 def combined(
