@@ -197,7 +197,7 @@ def plan(
     usual = {} if recorded is None else {name: round(float(getattr(recorded, name).mean())) for name in LENGTHS}
     question, demand, space = _sorted(_long_names(asked), usual, (Question, Demand, Space))
     variants = quantised(model, quantize, tuple(ignore))
-    return search(
+    found = search(
         load_model(model, ignore=tuple(ignore)),
         Question(**question, recorded=recorded),
         Space((gpus,) if isinstance(gpus, str) else tuple(gpus), weights=("", *variants), **space),
@@ -209,6 +209,8 @@ def plan(
         executor=executor,
         progress=progress,
     )
+    named = isinstance(model, str) and "/" in model and not Path(model).exists()
+    return replace(found, checkpoint=str(model)) if named else found
 
 
 def _sorted(given: dict[str, Any], usual: Mapping[str, int], kinds: Sequence[Any]) -> list[dict[str, Any]]:

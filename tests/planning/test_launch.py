@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import pipewave as pw
 import pipewave.software
 from pipewave.errors import CannotShard
 from pipewave.models import load, names
@@ -93,3 +94,11 @@ def test_a_split_that_cuts_a_block_is_refused_with_the_way_out() -> None:
         check_blocks(model, Split("H100", tp=8))
     found = plan(model, Question(512, 64), Space(("H100",), (8,), engines=("vllm",), disaggregated=False))
     assert {look.split.ep for look in found.looked if not look.refused} == {8}
+
+
+def test_a_release_that_goes_by_another_models_sizes_is_launched_itself() -> None:
+    asked = {"input_len": 512, "output_len": 64, "ttft_ms": 2000, "rate": 1, "engines": ("vllm",), "tps": (1,)}
+    for model in ("Qwen/Qwen3-30B-A3B-Instruct-2507", "Qwen3-30B-A3B"):
+        found = pw.plan(model, "H200", **asked)
+        line = found.launch(found.winner)
+        assert found.model == "Qwen3-30B-A3B" and f" {repository(model)} " in line

@@ -125,6 +125,7 @@ class Plan(Shown):
     designs: tuple[Design, ...]
     prices: Mapping[str, Price]
     meter: Meter = AT_BOARDS
+    checkpoint: str = ""  # the repository that was asked about, where the model goes by another's sizes
     _TABLE: ClassVar[str] = "rows"
     _DRAWN: ClassVar[tuple[str, ...]] = ("tokens_per_s_per_user", "tokens_per_s_per_gpu")
 
@@ -266,7 +267,7 @@ class Plan(Shown):
         longest, most = self.question.longest, self.spec.max_length
         engine = Runner.of(Deployment(self.spec, split.parallel), find_gpu(split.gpu), find_engine(split.engine)).engine
         engines = pools(
-            self.model if split.weights in ("", *ONLINE) else split.weights,
+            self.checkpoint or self.model if split.weights in ("", *ONLINE) else split.weights,
             split,
             point.max_num_seqs * split.dp * split.workers[1],
             point.max_num_batched_tokens,
