@@ -133,6 +133,11 @@ def field_rows(gpu: str | GPU) -> list[dict[str, Any]]:
     return rows
 
 
+def of_one_capability(one: GPU, other: GPU) -> bool:
+    """Whether two GPUs run the same kernels, compiled for one compute capability."""
+    return one.compute_capability == other.compute_capability
+
+
 def unit_of(field: str) -> str:
     """Return the unit that a field's name ends in, '' for counts and words; 'kb_per_sm' reads KB/SM."""
     if "_per_" in field:

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipewave.gpus import GPU, find
+from pipewave.gpus.registry import of_one_capability
 from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.nets.calibration import corrections
 from pipewave.nets.calibration.correction import moved
@@ -225,7 +226,7 @@ def _stand_in(family: Family, key: tuple[Any, ...], gpu: GPU, in_force: correcti
     """
     cold = setting(family, key, gpu, SERVING, in_force).source
     own = setting(family, replay_key(key), gpu, "graph", None).source if family.nets else cold
-    alike = cold.reference_gpu and find(cold.reference_gpu).compute_capability == gpu.compute_capability
+    alike = cold.reference_gpu and of_one_capability(find(cold.reference_gpu), gpu)
     if not cold.near and (own.near or not alike):
         return REPLAYED
     if cold.software != LEVELS[-1] or key[0] in LIBRARY.get(family.name, ()):
