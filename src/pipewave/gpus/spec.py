@@ -299,7 +299,9 @@ NUMBER_FIELDS = tuple(name for name in VALUE_FIELDS if name != "architecture")
 
 
 def _what_if_name(name: str, given: Mapping[str, Any]) -> str:
-    said = ", ".join(f"{key}={value:{'g' * isinstance(value, float)}}" for key, value in given.items())
+    said = ", ".join(
+        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in given.items()
+    )
     return f"{name[:-1]}, {said})" if "(what-if: " in name else f"{name} (what-if: {said})"
 
 

@@ -189,7 +189,7 @@ def finished(
     if width is None:
         return answers
     latency, low, high, floor, ceiling = moved(answers, log_factor, width, xp)
-    return latency, low, high, floor, xp.maximum(xp.minimum(ceiling, BEYOND * high), floor)
+    return latency, low, high, floor, not_beyond(ceiling, floor, high, xp)
 
 
 def combined(
@@ -206,11 +206,15 @@ def combined(
 
 
 def ceiling_s(base_s: Any, log_ratio: Any, floor: Any, high: Any, xp: Arith) -> Any:
-    """Seconds that a well-made kernel takes, from the ceiling's answer about the base estimate of plain software.
+    """Seconds that a well-made kernel takes, from the ceiling's answer about the base estimate of plain software."""
+    return not_beyond(base_s * xp.exp(log_ratio), floor, high, xp)
 
-    The kernel asked about may be faster than that; where it surely is by far (its `high`), it is what well made means.
+
+def not_beyond(ceiling: Any, floor: Any, high: Any, xp: Arith) -> Any:
+    """A ceiling within what is known of the kernel asked about: where it surely is faster by far (its `high`), it is
+    what well made means.
     """
-    return xp.maximum(xp.minimum(base_s * xp.exp(log_ratio), BEYOND * high), floor)
+    return xp.maximum(xp.minimum(ceiling, BEYOND * high), floor)
 
 
 def replay_key(key: Sequence[Any]) -> tuple[Any, ...]:

@@ -116,8 +116,10 @@ def _run(where: str, form: Mapping[str, Any], held: Mapping[str, Any], also: Map
         if value is not None:
             said[name] = max(round(value), 1) if name in WHOLE and isinstance(value, float) else value
     said |= also
-    if said.get("rate") in ("inf", math.inf) and said.pop("rate") and not said.get("concurrency"):
-        said["mode"] = "offline"
+    if said.get("rate") in ("inf", math.inf):  # sent as fast as a cap lets them; without one, queued at once
+        del said["rate"]
+        if not said.get("concurrency"):
+            said["mode"] = "offline"
     flight, seats = (said.get(name) for name in ("concurrency", "max_num_seqs"))
     if isinstance(flight, (int, float)) and isinstance(seats, (int, float)) and flight > seats:  # all were queued
         said |= {"mode": "offline", "concurrency": None}
