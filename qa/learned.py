@@ -68,6 +68,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--above", type=float, default=8.0, help="percent")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(argv)
+    if unknown := [name for name in options.net if name not in nets()]:
+        parser.error(f"net {unknown[0]}: must be one of {', '.join(nets())}")
+    if not data_dir(None).is_dir():
+        parser.error(f"no corpus at {data_dir(None)}: set PIPEWAVE_DATA")
     found: list[Cell] = []
     for net in options.net or nets():
         print(f"{net} …", file=sys.stderr, flush=True)

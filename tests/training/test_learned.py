@@ -25,3 +25,9 @@ def test_a_version_held_to_old_answers_shows_on_its_gpu_alone(monkeypatch: pytes
     worst = max(found, key=lambda cell: cell.off)
     assert worst.off == pytest.approx(50.0) and worst.middle == pytest.approx(50.0)
     assert sum(cell.rows for cell in found) == len(asked) == (rows.fold != HELD_OUT).sum()
+
+
+def test_a_net_that_is_none_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        learned.main(["gem"])
+    assert "net gem: must be one of" in capsys.readouterr().err
