@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -286,3 +289,9 @@ def test_a_static_batch_faster_than_its_weights_can_be_read_counts_apart() -> No
     assert of_reading(slow) < 1.0 < of_reading(fast)
     assert (slow.apart, fast.apart) == ("", "beyond the GPUs it names")
     assert of_reading(replace(fast, case=case | {"tp": 4})) == pytest.approx(of_reading(fast) / 4)
+
+
+def test_scores_and_their_fits_need_no_package_of_training() -> None:
+    """`make test` runs without scipy and torch; where all stages share an environment nothing else would tell."""
+    code = "import sys; sys.modules.update(scipy=None, torch=None); import train.published_cover, train.published_fit"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
