@@ -7,7 +7,7 @@ export PIPEWAVE_DATA ?= ../shared/data
 # Compiled once: without it every process of the tests compiles what it imports, 14 s for the tests alone.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: accuracy demo setup test test-all test-lowest test-pythons test-train test-triton test-web bench lint types train mutate docs test-docs docs-update e2e comparison chaos manifest moe-loop pictures web clean
+.PHONY: accuracy demo setup test test-all test-alone test-lowest test-pythons test-train test-triton test-web bench lint types train mutate docs test-docs docs-update e2e comparison chaos manifest moe-loop pictures web clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -63,6 +63,11 @@ test: $(VENV)/.dev
 
 test-all: $(VENV)/.dev
 	$(PYTEST) tests $(ELSEWHERE:%=--ignore tests/%)
+
+# `make test` as who clones the repository runs it: beside nothing that other targets have installed.
+ALONE := .venv-alone
+test-alone:
+	$(MAKE) VENV=$(ALONE) test
 
 test-train: $(VENV)/.train
 	$(PYTEST) tests/training
@@ -185,4 +190,4 @@ accuracy: $(VENV)/.train
 	$(BIN)/python -m docs.tools.accuracy_page --data $(PIPEWAVE_DATA) --write
 
 clean:
-	rm -rf $(VENV) $(LOWEST) .venv-3.* build dist site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(LOWEST) $(ALONE) .venv-3.* build dist site .pytest_cache .mypy_cache .ruff_cache
