@@ -71,3 +71,23 @@ def test_the_command_takes_a_host() -> None:
 def test_what_is_said_of_several_kernels_is_said_once() -> None:
     notes = ("a: rows of x", "a, b: rows of x", "c: rows of y", "times are inside: yes", "times are inside: yes")
     assert merged(notes) == ("times are inside: yes", "a, b: rows of x", "c: rows of y")
+
+
+def test_a_prompt_that_waits_for_the_host_says_so_and_which_host_would_not() -> None:
+    """The share is that of the breakdown; at the pace of published servers the prompt takes less."""
+    asked = {"model": "Qwen3-30B-A3B", "gpu": "B200", "batch": 8, "input_len": 2048, "output_len": 8}
+    alone, shared = estimate(**asked), estimate(**asked, tp=4)
+    assert not any("waits for that host" in note for note in alone.notes)
+    (note,) = (note for note in shared.notes if "waits for that host" in note)
+    prompts = shared.breakdown["prefill_ms"]
+    assert note.startswith(f"{100 * prompts['launch'] / sum(prompts.values()):.0f} %")
+    assert estimate(**asked, tp=4, host="speed=2").prefill_ms < 0.7 * shared.prefill_ms
+
+
+def test_collectives_far_below_the_link_say_that_another_host_may_be_faster() -> None:
+    """Rows of eight L40S pass 1 GB/s where a card's link has 32; over NVLink nothing is said, nor of few bytes."""
+    asked = {"model": "Llama-3.1-70B", "batch": 1, "input_len": 4096, "output_len": 8, "tp": 8}
+    slow = [estimate(gpu=gpu, **asked).notes for gpu in ("L40S", "A100")]
+    assert [any("all_reduce" in note and "another host" in note for note in notes) for notes in slow] == [True, False]
+    short = estimate(gpu="L40S", **asked | {"input_len": 16})
+    assert not any("another host" in note for note in short.notes)

@@ -35,6 +35,7 @@ from pipewave.step.memory import Budget, budget
 
 LARGEST = 1 << 22
 STEP_TOKENS = 8192  # of a step, where nothing says it
+HOST_BOUND = 0.2  # share of the time to first tokens from which the host is worth a word
 INSIDE_NOTE = "times are inside the engine, on our own host: `serve` has that of published servers, and a front end"
 _kv_budget = lru_cache(maxsize=256)(kv_budget)
 _budget = lru_cache(maxsize=256)(budget)
@@ -180,9 +181,19 @@ def static_estimate(
         memory_gib=timeline.memory_gib(ready.memory),
         breakdown=breakdown,
         basis=timeline.basis(),
-        notes=(*spec.notes, *lengths, *timeline.steps.notes, INSIDE_NOTE, uncertain.note(), *notes),
+        notes=(*spec.notes, *lengths, *timeline.steps.notes, *_host_notes(setup, breakdown), uncertain.note(), *notes),
         **_energy(times, timeline.watts(), gpus, tokens, board_of(gpu), uncertain.half("e2e_ms")),
     )
+
+
+def _host_notes(setup: Setup, breakdown: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Whose host it is, and how much of the time to first tokens is its own where that is much."""
+    prompts, pace = breakdown["prefill_ms"], 1.0 / setup.front_end.launch
+    share = prompts.get("launch", 0.0) / max(sum(prompts.values()), 1e-9)
+    if share < HOST_BOUND or pace == 1.0:
+        return [INSIDE_NOTE]
+    waits = f"{100 * share:.0f} % of the time to first tokens waits for that host to launch kernels one by one"
+    return [INSIDE_NOTE, f"{waits}; published servers' hosts do so at {pace:g} times its pace (host: speed={pace:g})"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

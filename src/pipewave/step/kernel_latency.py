@@ -37,6 +37,10 @@ UNSAID = "random"  # routing of a call that says nothing
 CHOSEN = (Gemm, Attention, Mla, AttentionModule, FusedMoe, DeltaNet)  # families that engines have several kernels for
 PRODUCTS, SCANS = (Gemm, FusedMoe), (DeltaNet, Mamba2)
 Rules = dict[tuple[str, str, str], KernelRule | None]  # of an engine, by family, type and phase
+# Cards without NVLink reach one another at a tenth of their link on some hosts (rows of four and eight L40S), at most
+# of it on others; a call short enough to be all start-up says nothing of it.
+FAR_BELOW_LINK, ALL_BYTES_US = 5.0, 500.0
+SLOW_LINK = "several times what the GPU's link would take, as on the host of its rows: another host may be far faster"
 NODES: dict[type[Call], int] = {FusedMoe: 6, Attention: 1, Mla: 2}
 
 
@@ -96,10 +100,14 @@ def latencies_of(kernels: Sequence[Kernel], gpu: GPU, engine: Engine) -> KernelL
     launches = np.array([launches_of(one.call, one.rule) for one in kernels], float)
     launches = np.where(called, engine.kernels.fused_norm_launches, launches)
     nodes = np.ones(len(calls))  # gaps between a call's own kernels are in its measured time
+    slow = (found.floor_us > ALL_BYTES_US) & (found.latency_us > FAR_BELOW_LINK * found.floor_us)
     notes = [
         [*one.general, *((one.call.kernel, note) for note in found.sources[group].notes), *one.own]
         for one, group in zip(kernels, found.group.tolist(), strict=True)
     ]
+    for at in np.flatnonzero(slow):
+        if isinstance(calls[at], Collective):
+            notes[at].append((calls[at].kernel, SLOW_LINK))
     return KernelLatencies(found, heat, np.where(gone, 0.0, nodes), np.where(gone, 0.0, launches), notes)
 
 
