@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from pipewave.errors import BadInput, MissingField, PipewaveError
 from pipewave.simulate.arrival_files import read_trace
 from pipewave.simulate.traffic import Traffic
+from tests.wrong_values import replaced
 
 
 def _lines(*rows: object) -> str:
@@ -169,3 +171,40 @@ def test_turns_that_cannot_be_are_named(line: str, error: type[PipewaveError], f
 def test_a_file_without_lengths_is_told_its_own_columns() -> None:
     with pytest.raises(MissingField, match="only columns arrival_time;prompt_tokens;output_tokens: name a column"):
         read_trace("trace", "arrival_time;prompt_tokens;output_tokens\n0;900;60\n")
+
+
+TURNS = [
+    {"session": "a", "turn": 0, "time": 1.7e9, "shared_prefix": 32, "input_len": 100, "output_len": 20},
+    {"session": "a", "turn": 1, "time": None, "shared_prefix": 32, "input_len": 150, "output_len": 20, "think_s": 2.0},
+]
+
+
+@pytest.mark.parametrize("kind", [kind for kind, text in FILES.items() if text[0] in "{["])
+def test_a_value_of_any_type_is_read_or_refused(kind: str) -> None:
+    for changed in replaced(json.loads(FILES[kind].split("\n")[0])):
+        with suppress(PipewaveError):
+            _read(kind, json.dumps(changed))
+
+
+def test_values_of_sessions_are_read_or_refused() -> None:
+    for changed in replaced(TURNS):
+        with suppress(PipewaveError):
+            read_trace("trace", json.dumps(changed))
+
+
+@pytest.mark.parametrize("when", [1.7e9, 1_700_000_000_000, "2023-11-16 18:15:46"])
+def test_turns_that_wait_need_no_time_whatever_tells_it(when: object) -> None:
+    traffic = read_trace("trace", json.dumps([TURNS[0] | {"time": when}, TURNS[1]]))
+    assert traffic.after is not None and traffic.after.tolist() == [-1, 0] and traffic.arrival_s.tolist() == [0.0, 0.0]
+    with pytest.raises(MissingField, match="row 2: has no time"):
+        read_trace("trace", json.dumps([TURNS[0] | {"time": when}, TURNS[1] | {"think_s": None}]))
+
+
+def test_a_long_session_is_ordered_as_its_turns_are_numbered() -> None:
+    turns = [
+        {"session": 1, "turn": turn, "time_s": 5.0, "input_len": 1 + 2 * turn, "output_len": 1} for turn in range(99)
+    ]
+    order = random.Random(3).sample(turns, len(turns))
+    traffic = read_trace("trace", json.dumps(order), concurrency=1)
+    assert traffic.input_len.tolist() == [turn["input_len"] for turn in turns]
+    assert traffic.after is not None and traffic.after.tolist() == list(range(-1, 98))

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipewave.cli import build
-from pipewave.errors import BadFile, BadInput, MissingField
+from pipewave.errors import BadFile, BadInput, MissingField, PipewaveError
 from pipewave.published.cases import from_dict
 from pipewave.told.readers import read
 from pipewave.told.tell import stored, tell
 from tests.command_line import CliRunner
+from tests.wrong_values import replaced
 
 DEPLOYMENT = {"model": "Qwen3-0.6B", "gpu": "H100"}
 MEANS = {"ttft_ms": 120.0, "tpot_ms": 9.5, "e2e_ms": 1050.0, "output_tokens_per_s": 800.0}
@@ -228,3 +230,14 @@ def test_what_is_no_number_is_refused_by_name(word: str, tmp_path: Path) -> None
     path = written(tmp_path, json.dumps(VLLM))
     found = CliRunner().invoke(build(), ["tell", str(path), "--model", "Qwen3-0.6B", "--gpu", "H100", "--also", word])
     assert isinstance(found.exception, BadInput) and word.partition("=")[0] in str(found.exception)
+
+
+@pytest.mark.parametrize(
+    "result", [VLLM, SGLANG, TRTLLM, AIPERF, GUIDELLM, INFERENCEX], ids=lambda one: next(iter(one))
+)
+def test_a_value_of_any_type_is_told_or_refused(result: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    for changed in replaced(result):
+        file.write_text(json.dumps(changed))
+        with suppress(PipewaveError):
+            tell([file], **DEPLOYMENT)

@@ -6,7 +6,9 @@ import csv
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from pipewave.files import whole
 from pipewave.physics.demand import Array
 from pipewave.simulate.arrival_kinds import DATES, SECONDS, TELLS_ITSELF, ArrivalKind, kind_of
 from pipewave.simulate.shared_tokens import HASHED, SharedTokens, of_hashes, of_sessions
-from pipewave.simulate.traffic import Ints, Traffic
+from pipewave.simulate.traffic import LONGEST, Ints, Traffic
 
 # Since 1970, of the years 2001 to 2286.
 EPOCHS = ((1e9, 1e10, "seconds"), (1e12, 1e13, "milliseconds"))
@@ -78,11 +80,11 @@ def _json_rows(path: Path, text: str) -> Iterator[Mapping[str, Any]]:
         if "resourceSpans" in document:
             yield from _spans(document)
         elif "benchmarks" in document:
-            runs = document["benchmarks"]
+            runs = list(_under(document, "benchmarks"))
             if len(runs) != 1:
                 why = f"holds {len(runs)} benchmarks; keep one, each is a load of its own"
                 raise BadInput(f"{path}: {why}", field="trace")
-            yield from (dict(_flat(row)) for row in _under(runs[0].get("requests") or {}, "successful"))
+            yield from (dict(_flat(row)) for row in _under(runs[0].get("requests"), "successful"))
         elif "conversations" in document:
             yield from _turns(str(number), document["conversations"])
         elif isinstance(lengths := document.get("input_lens"), list):
@@ -94,14 +96,10 @@ def _json_rows(path: Path, text: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _documents(path: Path, text: str) -> Iterator[tuple[str, Any]]:
-    try:
+    with suppress(ValueError):  # else it is one a line
         document = json.loads(text)
-    except ValueError:
-        document = None
-    if document is not None:
-        yield from (
-            (f"entry {i}", one) for i, one in enumerate(document if isinstance(document, list) else [document], 1)
-        )
+        entries = document if isinstance(document, list) else [document]
+        yield from ((f"entry {i}", one) for i, one in enumerate(entries, 1))
         return
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
@@ -123,23 +121,24 @@ def _flat(row: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]
 def _spans(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Spans of an OTLP document that count tokens."""
     for span in _under(document, "resourceSpans", "scopeSpans", "spans"):
-        told = {each.get("key"): each.get("value") for each in _under(span, "attributes")}
-        named = {f"attributes.{key}": next(iter(v.values()), None) for key, v in told.items() if isinstance(v, dict)}
+        told = [(each.get("key"), each.get("value")) for each in _under(span, "attributes")]
+        named = {f"attributes.{key}": next(iter(v.values()), None) for key, v in told if isinstance(v, dict)}
         if any("tokens" in name for name in named):
             yield {key: value for key, value in span.items() if key != "attributes"} | named
 
 
-def _under(entry: Mapping[str, Any], name: str, *deeper: str) -> Iterator[Mapping[str, Any]]:
+def _under(entry: Any, name: str, *deeper: str) -> Iterator[Mapping[str, Any]]:
     """Objects of nested lists of these names, where they are there."""
-    for each in entry.get(name) or ():
+    found = entry.get(name) if isinstance(entry, dict) else None
+    for each in found if isinstance(found, list) else ():
         if isinstance(each, dict):
             yield from _under(each, *deeper) if deeper else (each,)
 
 
-def _turns(session: str, said: list[Mapping[str, str]]) -> Iterator[Mapping[str, Any]]:
+def _turns(session: str, said: Any) -> Iterator[Mapping[str, Any]]:
     """A ShareGPT conversation: each answer a turn, after all that was said before."""
     before = turn = 0
-    for entry in said:
+    for entry in said if isinstance(said, list) else [said]:
         if not isinstance(entry, dict) or not {"from", "value"} <= set(entry):
             raise MissingField(f"{session}: each entry of a conversation needs from and value", field="conversations")
         tokens = max(math.ceil(len(str(entry["value"])) / CHARACTERS), 1)
@@ -182,10 +181,10 @@ def _in_order(times: Array, before: Ints, requests: int | None) -> tuple[Ints, A
     """The first so many rows in the order in which their sessions begin, and when these do: seconds after the first.
     `before`: the row whose answer each waits for, -1 for none.
     """
-    root, depth = np.arange(len(before)), np.zeros(len(before), np.int64)  # its first row, and answers between
-    while (waiting := before[root] >= 0).any():
-        depth += waiting
-        root = np.where(waiting, before[root], root)
+    root = np.where(before < 0, np.arange(len(before)), before)  # its first row, in the end
+    depth = (before >= 0).astype(np.int64)  # answers between
+    while (before[root] >= 0).any():  # strides double: a session of many turns takes few rounds
+        depth, root = depth + depth[root], root[root]
     start = times[root]
     order = np.lexsort((depth, start))[:requests]
     return order, start[order] - start[order].min()
@@ -235,18 +234,19 @@ class Rows:
             if unit not in (DATES, TELLS_ITSELF):
                 raise
             return _dates(name, self.columns[name]), "as dates"
-        if unit == TELLS_ITSELF:
-            unit = next((unit for low, high, unit in EPOCHS if low <= values.min() <= values.max() < high), DATES)
+        known = values[np.isfinite(values)]
+        if unit == TELLS_ITSELF and known.size:
+            unit = next((unit for low, high, unit in EPOCHS if low <= known.min() <= known.max() < high), DATES)
         if unit == DATES:
             wrong = "its unit is not known; name it arrival_time (seconds) or timestamp_ms"
             raise BadInput(f"trace column {name}: {wrong}", field=name)
-        known = np.isfinite(values).any()
-        return (values - np.nanmin(values)) * SECONDS[unit] if known else values, f"in {unit}"
+        return (values - known.min()) * SECONDS[unit] if known.size else values, f"in {unit}"
 
     def sessions(self) -> tuple[list[int], Array] | None:
         """The session of each row from 0 up, and its place there; None where nothing tells."""
         if not self.one_of([self.kind.session]):
             return None
+        _check_plain(self.kind.session, self.columns[self.kind.session])
         numbers = dict[Any, int]()
         named = [numbers.setdefault(name, len(numbers)) for name in self.columns[self.kind.session]]
         turns = self.numbers(self.kind.turn)
@@ -280,8 +280,8 @@ class Rows:
         """Which tokens the requests share, by sessions and common prefixes or by hashes; None where nothing tells."""
         rows, told, prefix = order.tolist(), self.sessions(), self.numbers(self.kind.prefix)
         prefix = np.zeros(len(prompt)) if prefix is None else np.nan_to_num(prefix)
-        if (prefix < 0).any():
-            raise BadInput(f"trace column {self.kind.prefix}: must be from 0", field=self.kind.prefix)
+        if not ((prefix >= 0) & (prefix <= LONGEST)).all():
+            raise BadInput(f"trace column {self.kind.prefix}: must be from 0 to {LONGEST}", field=self.kind.prefix)
         if told is not None or prefix.any():
             sessions, turns = told or (list(range(len(prompt))), np.zeros(len(prompt)))
             kept = set(rows)
@@ -297,13 +297,21 @@ class Rows:
         if not any(isinstance(row, list) for row in listed):
             return None
         hashes = [listed[row] if isinstance(listed[row], list) else [] for row in rows]
+        _check_plain(self.kind.hashes, chain.from_iterable(hashes))
         return of_hashes(hashes, prompt[order], answer[order], block_tokens)
 
 
+def _check_plain(name: str, values: Iterable[Any]) -> None:
+    """Raises BadInput for a list or an object where a number or a text names something."""
+    if {list, dict} & set(map(type, values)):
+        raise BadInput(f"trace column {name}: must hold numbers or texts", field=name)
+
+
 def _dates(name: str, values: list[Any]) -> Array:
-    """Azure's `2023-11-16 18:15:46.6805900`, in seconds after the first."""
+    """Azure's `2023-11-16 18:15:46.6805900`, in seconds after the first; not-a-number where a row has none."""
+    texts = ["NaT" if value in (None, "") else str(value)[:26].replace(" ", "T") for value in values]
     try:
-        stamps = np.array([str(value)[:26].replace(" ", "T") for value in values], "datetime64[us]")
+        stamps = np.array(texts, "datetime64[us]")
     except ValueError as problem:
         raise BadInput(f"trace column {name}: must hold seconds or dates ({problem})", field=name) from problem
-    return np.asarray((stamps - stamps.min()) / np.timedelta64(1, "s"), float)
+    return np.asarray((stamps - np.fmin.reduce(stamps)) / np.timedelta64(1, "s"), float)

@@ -114,7 +114,8 @@ def _run(where: str, form: Mapping[str, Any], held: Mapping[str, Any], also: Map
     for name, places in form["fields"].items():
         value = next((found for place in places if (found := _at(held, str(place))) not in (None, 0)), None)
         if value is not None:
-            said[name] = max(round(value), 1) if name in WHOLE and isinstance(value, float) else value
+            whole_number = name in WHOLE and isinstance(value, float) and math.isfinite(value)
+            said[name] = max(round(value), 1) if whole_number else value
     said |= also
     if said.get("rate") in ("inf", math.inf):  # sent as fast as a cap lets them; without one, queued at once
         del said["rate"]
@@ -136,14 +137,13 @@ def _run(where: str, form: Mapping[str, Any], held: Mapping[str, Any], also: Map
 
 
 def _at(held: Any, place: str) -> Any:
-    """What stands at a place: a path, a product or a quotient; None where a part is missing."""
-    above, _, below = place.partition(" / ")
-    if below:
-        number, count = _at(held, above), _at(held, below)
-        return number / count if number is not None and count else None
-    if " * " in place:
-        parts = [_at(held, part) for part in place.split(" * ")]
-        return None if None in parts else math.prod(parts)
+    """What stands at a place: a path, a product or a quotient; None where a part is missing or no number."""
+    for sign in (" / ", " * "):
+        if sign in place:
+            parts = [_at(held, part) for part in place.split(sign)]
+            if not all(isinstance(part, (int, float)) for part in parts):
+                return None
+            return math.prod(parts) if sign == " * " else parts[0] / parts[1] if parts[1] else None
     if place.isdigit():
         return float(place)
     for key in place.split("."):
