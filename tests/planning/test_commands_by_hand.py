@@ -17,6 +17,7 @@ from pipewave.planning import Question, Split, run
 from pipewave.planning.launch import check_blocks, check_weights, command, pools, repository
 from pipewave.planning.manifests import NVIDIA, Pool, engine_words, platform_of, render
 from pipewave.planning.run import Point, command_line, side, stated
+from pipewave.simulate.pools import side_of
 from pipewave.step import find_engine
 
 QUESTION, MODEL = Question(1000, 100), load("Llama-3.1-8B")
@@ -271,6 +272,11 @@ def test_every_option_of_the_line_that_serves_a_design() -> None:
     apart = Split("H200", engine="vllm", prefill=Split("H100", engine="vllm"), workers=(2, 1))
     line = command_line("M", apart, QUESTION, point)
     assert " --prefill workers=6,gpu=H100 --decode workers=3,gpu=H200 --isl" in line and "--replicas" not in line
+    limited = replace(apart, max_num_seqs=1, prefill=replace(apart.prefill or apart, max_num_batched_tokens=512))
+    words = shlex.split(command_line("M", limited, QUESTION, point))
+    for name, one, workers in (("prefill", limited.prefill or limited, 6), ("decode", limited, 3)):
+        told = side_of(words[words.index(f"--{name}") + 1], name)
+        assert told == replace(side(one, workers), gpu=one.gpu), "the pools of the line are those that were run"
     assert command_line("M", replace(apart, power_limit_w=400.0), QUESTION, point) == ""
     capped = replace(apart, prefill=Split("H100", engine="vllm", power_limit_w=400.0))
     assert (

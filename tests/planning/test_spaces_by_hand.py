@@ -95,10 +95,37 @@ def test_a_space_is_made_of_lists(name: str) -> None:
         for value in (0, -1, 1.0, True, "2"):
             with pytest.raises(BadInput, match=f"{name} = .*must be positive integers"):
                 Space(**{"gpus": ("H100",)} | {name: (1, value)})
+        if name in ("budgets", "batches"):
+            assert getattr(Space(("H100",), **{name: (1, None)}), name) == (1, None), "the engine's own"
+        else:
+            with pytest.raises(BadInput, match=f"{name} = None: must be positive integers"):
+                Space(**{"gpus": ("H100",)} | {name: (1, None)})
+
+
+@pytest.mark.parametrize("wrong", [None, True, "x", [1], {}, math.nan, math.inf])
+def test_numbers_of_a_question_and_a_demand_are_numbers(wrong: Any) -> None:
+    for name in ("prefix_share", "spread"):
+        with pytest.raises(BadInput, match=f"{name} = "):
+            Question(100, 10, **{name: wrong})
+    for name in ("rate", "tokens_per_s", "users", "budget", "think_s", "scale_delay_s"):
+        if wrong is not None or name in ("think_s", "scale_delay_s"):
+            with pytest.raises(BadInput, match=f"{name} = "):
+                Demand(**{name: wrong})
+    for name in ("gpus", "kv_dtypes", "budgets", "batches", "weights", "power_limits"):
+        with pytest.raises(BadInput, match=f"{name} = None: must be a list"):
+            Space(**{"gpus": ("H100",)} | {name: None})
+
+
+@pytest.mark.parametrize("wrong", [True, "x", [1], math.nan])
+def test_numbers_of_a_cost_are_numbers(wrong: Any) -> None:
+    plain: dict[str, Any] = {"gpus": 1, "power_w": 600.0, "output_tokens_per_s": 4000.0}
+    for name in (*plain, "usd_per_hour", "grid_g_per_kwh"):
+        with pytest.raises(BadInput):
+            cost("H200", **plain | {name: wrong})
 
 
 def test_racks_of_a_space() -> None:
-    for wrong in (0, -8, 2.0, True):
+    for wrong in (0, -8, 2.0, True, None):
         with pytest.raises(BadInput, match="max_gpus") as told:
             Space(("H100",), gpus_most=wrong)
         assert told.value.field == "max_gpus"

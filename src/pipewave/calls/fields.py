@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, field, fields
 from functools import cache
 from inspect import cleandoc
+from numbers import Real
 from operator import gt
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeGuard, TypeVar
 
 from pipewave.calls.dtypes import SPELLINGS
 from pipewave.errors import BadInput, MissingField, UnknownField, did_you_mean, meant_or_known
@@ -71,6 +72,11 @@ def check_whole(name: str, value: Any, low: int = 1, high: int = LARGEST_SIZE, f
     """Raise BadInput unless a value is an integer within these bounds."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise BadInput(f"{name} = {value!r}: must be an integer from {low} to {high}", field=field or name)
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether a value is a number: no text and no truth value."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _float(rule: Rule, name: str, value: Any) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pipewave.calls.fields import is_number
 from pipewave.errors import BadInput
 from pipewave.gpus import find as find_gpu
 from pipewave.planning.prices import Price
@@ -37,11 +38,12 @@ class Demand:
     def __post_init__(self) -> None:
         for name in ("rate", "tokens_per_s", "users", "budget"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not 0 < value < 1e9):
+            if value is not None and not (is_number(value) and 0 < value < 1e9):
                 raise BadInput(f"{name} = {value!r}: must be above 0 and below 1e9", field=name)
         for name in ("think_s", "scale_delay_s"):
-            if not 0 <= getattr(self, name) < 1e9:
-                raise BadInput(f"{name} = {getattr(self, name)!r}: must be from 0 to 1e9", field=name)
+            value = getattr(self, name)
+            if not (is_number(value) and 0 <= value < 1e9):
+                raise BadInput(f"{name} = {value!r}: must be from 0 to 1e9", field=name)
         given = [name for name in ("rate", "tokens_per_s", "users", "arrivals") if getattr(self, name) is not None]
         if len(given) > 1:
             raise BadInput(f"give one of {' and '.join(given)}: each says how much comes", field=given[1])

@@ -211,7 +211,7 @@ class Plan(Shown):
             if one.refused:
                 reasons.setdefault(one.refused, []).append(one.split.label)
         winner, question = self.winner, self.question
-        used = {gpu for d in (*self.front, *self.best_by_gpu) for gpu in d.split.by_gpu}
+        used = {find_gpu(gpu).name for d in (*self.front, *self.best_by_gpu) for gpu in d.split.by_gpu}
         able = {one.split.gpu for one in self.looked if not one.refused}
         least = zip(*(one.least_ms for one in self.looked if not one.refused), strict=True)
         return {
@@ -238,7 +238,7 @@ class Plan(Shown):
             "does_not_fit": [{"why": why, "splits": splits} for why, splits in reasons.items()],
             "impossible": {one.split.gpu: one.refused for one in self.looked if one.split.gpu not in able},
             "without_price": sorted(gpu for gpu in self.space.gpus if find_gpu(gpu).name not in self.prices),
-            "prices": [asdict(p) for name, p in self.prices.items() if name in {find_gpu(g).name for g in used}],
+            "prices": [asdict(price) for name, price in self.prices.items() if name in used],
         }  # fmt: skip
 
     def fleet(self, design: Design) -> dict[str, Any]:

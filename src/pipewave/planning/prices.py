@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 
+from pipewave.calls.fields import is_number
 from pipewave.errors import BadInput, MissingField, UnknownGPU
 from pipewave.files import packaged
 from pipewave.gpus import find
@@ -57,7 +58,7 @@ class Owned:
         least = {"usd_per_kwh": 0.0, "pue": 1.0}
         for name, value in (numbers | dict(self.purchases)).items():
             low, high = least.get(name, 1e-6), 1.0 if name == "utilisation" else 1e9
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+            if not (is_number(value) and low <= value <= high):
                 raise BadInput(f"owned: {name} = {value!r}: must be from {low:g} to {high:g}", field="owned")
         if not self.purchases:
             raise MissingField("owned: say what a GPU costs to buy: usd=30000, or by name H200=32000", field="owned")
@@ -90,7 +91,8 @@ class Meter:
     grid_g_per_kwh: float | None = None
 
     def __post_init__(self) -> None:
-        if (grid := self.grid_g_per_kwh) and not 1 <= grid <= 5000:
+        grid = self.grid_g_per_kwh
+        if not (grid is None or (is_number(grid) and (grid == 0 or 1 <= grid <= 5000))):
             raise BadInput(f"grid = {grid!r}: must be 0, or from 1 to 5000 grams of CO2 a kWh", field="grid")
 
     def per_token(self, joules: float) -> dict[str, float]:
@@ -137,7 +139,7 @@ def cost(
     bought = Owned.of(owned)
     meter = Meter(bought.pue if bought else 1.0, grid_g_per_kwh)
     for name, value in (("gpus", gpus), ("power_w", power_w), ("output_tokens_per_s", output_tokens_per_s)):
-        if not 0 < value < 1e12:
+        if not (is_number(value) and 0 < value < 1e12):
             raise BadInput(f"{name} = {value!r}: must be above 0", field=name)
     price = prices({} if usd_per_hour is None else {gpu: usd_per_hour}, bought, [gpu]).get(find(gpu).name)
     money: dict[str, float] = {}
@@ -163,7 +165,7 @@ def prices(
     """
     mine = {}
     for name, usd in (own or {}).items():
-        if not isinstance(usd, (int, float)) or not 0 < usd < 1e6:
+        if not (is_number(usd) and 0 < usd < 1e6):
             raise BadInput(f"price of {name} = {usd!r}: must be a positive number of USD per hour", field="price")
         gpu = _named(name, "price")
         mine[gpu] = Price(gpu, float(usd), "yours", "", verified=True)

@@ -174,7 +174,9 @@ def command_line(model: str, split: Split, question: Question, point: Point) -> 
     if split.prefill:
         for name, one, each in zip(("prefill", "decode"), (split.prefill, split), split.workers, strict=True):
             said = {"workers": each * point.replicas} | {key: getattr(one, key) for key in ("gpu", "tp", "ep", "dp")}
-            words += [f"--{name}", ",".join(f"{key}={value}" for key, value in said.items() if value != 1)]
+            said = {key: value for key, value in said.items() if value != 1}
+            said |= {key: limit for key in ("max_num_seqs", "max_num_batched_tokens") if (limit := getattr(one, key))}
+            words += [f"--{name}", ",".join(f"{key}={value}" for key, value in said.items())]
     else:
         degrees = ((name, getattr(split, name)) for name in ("tp", "pp", "ep", "dp"))
         words += [word for name, n in degrees if n > 1 for word in (f"--{name}", str(n))]

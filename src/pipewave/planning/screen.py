@@ -47,6 +47,7 @@ FILLED = 0.9  # of the cache, on average: arrivals come at random
 BUSY = 0.93  # of the largest rate, where no limit is nearer
 PREFILL_BUSY = 0.8  # of the time of prefill engines
 MOST_WORKERS = 16  # engines of a pool
+QUICK = 0.7  # of the limit on the first token, up to which a prompt alone leaves time to wait and to be handed over
 # What percentiles are over means, roughly: where the first run begins.
 OVER_MEAN = {
     "ttft_ms": {"mean": 1.0, "p50": 0.9, "p90": 1.8, "p95": 2.2, "p99": 3.2},
@@ -240,7 +241,7 @@ def pairs(found: Iterable[Screened], question: Question, most: int) -> Iterator[
 def _cheapest(able: Sequence[Screened], question: Question) -> Screened:
     """The cheapest prompts of a GPU among those that keep the limit on the first token."""
     limit = question.limit("ttft_ms")
-    quick = [one for one in able if limit is None or 1e3 * one.prompt_s < 0.7 * limit.ms]
+    quick = [one for one in able if limit is None or 1e3 * one.prompt_s < QUICK * limit.ms]
     return min(quick or able, key=lambda one: one.prompt_s * one.split.gpus / one.split.dp)
 
 

@@ -34,6 +34,7 @@ NEAR = (0.03, 0.08)
 # Further runs where a long one misses a limit that short ones kept, each of the requests of one run more, for a burst
 # at an end looks like overload: how much slower they are, and how that grows.
 ADDED, BACK, FARTHER = 5, 0.04, 1.25
+UNPRICED = 1e6  # stands for USD of a GPU without a price: more than any price
 USERS = 0.95  # of the rate of a run: less than that, users who wait longer in it ask for less
 LOWER = (0.5, 0.2)  # of the largest rate: further points of the front
 CHUNK = 8  # looks of one task
@@ -69,10 +70,10 @@ class Search:
         splits = (split for gpu, form in kinds for split in self.space.splits(self.models[form], gpu, form))
         plain = [replace(split, **settings) for split in splits for settings in self.space.settings()]
         ways = self.space.drafts(self.models[""])
-        first = self._screened([replace(split, speculative=ways[0]) for split in plain], len(ways) > 1)
+        first = self._screened([replace(split, speculative=ways[0]) for split in plain], more=len(ways) > 1)
         able = [one.split for one in self._promising(first)]
         for way in ways[1:]:
-            drafted = self._screened([replace(split, speculative=way) for split in able], False)
+            drafted = self._screened([replace(split, speculative=way) for split in able])
             able = [one.split for one in self._promising(drafted)]
             first += drafted
         apart = pairs(first, self.question, self.space.gpus_most) if self.space.disaggregated else ()
@@ -96,7 +97,8 @@ class Search:
         rate = one.decode.within(self.question.limits, self.question.output_len)
         return self.costs(one.split, rate, one.times_ms[2] / 1e3) if rate else math.inf
 
-    def _screened(self, splits: Sequence[Split], more: bool) -> list[Screened]:
+    def _screened(self, splits: Sequence[Split], *, more: bool = False) -> list[Screened]:
+        """A look at each; `more`: as many again may follow, of which progress hears now."""
         tasks = [(self.models[split.weights], split, self.question) for split in splits]
         return self._each(screen, tasks, len(splits) * (1 + more), CHUNK)
 
@@ -119,11 +121,9 @@ class Search:
         return self.costs(one.split, rate, one.times_ms[2] / 1e3) if rate > 0 else math.inf
 
     def costs(self, split: Split, rate: float, e2e_s: float) -> float:
-        """USD an hour of whole replicas, or of a request a second where nothing says how much comes; GPUs in place of
-        USD for those without a price, which are more than any price.
-        """
+        """USD an hour of whole replicas, or of a request a second where nothing says how much comes."""
         usd = hourly(split, self.known, split.card.tdp_w)
-        each = 1e6 * split.gpus if usd is None else usd
+        each = UNPRICED * split.gpus if usd is None else usd
         if not self.demand.given:
             return each / rate
         replicas = self.demand.peak(self.question, e2e_s) / rate
@@ -180,7 +180,7 @@ class Search:
 
     def _design(self, look: Screened, fleet: Fleet) -> Design:
         usd = hourly(look.split, self.known, fleet.point.figures["power_w"], fleet.replicas)
-        cost = usd if usd is not None else 1e6 * look.split.gpus * fleet.replicas
+        cost = usd if usd is not None else UNPRICED * look.split.gpus * fleet.replicas
         each = cost / (1.0 if self.demand.given else fleet.peak)
         return Design(look, replace(fleet, usd_per_hour=usd), each, self.meter)
 

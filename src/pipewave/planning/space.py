@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-from pipewave.calls.fields import check_whole
+from pipewave.calls.fields import check_whole, is_number
 from pipewave.errors import BadInput, PipewaveError
 from pipewave.files import packaged
 from pipewave.gpus import GPU
@@ -23,7 +23,7 @@ from pipewave.physics.energy import limited
 from pipewave.planning.manifests import platform_of
 from pipewave.published.unstated import default_engine, newest
 from pipewave.simulate.report import Limit, limits_of
-from pipewave.simulate.traffic import Traffic, synthetic
+from pipewave.simulate.traffic import Traffic, check_spread, synthetic
 from pipewave.software.engine_rules import NAMES as ENGINE_NAMES
 from pipewave.step import find_engine
 from pipewave.step.memory import GIB
@@ -33,6 +33,8 @@ SPREAD = 0.5  # of lengths over their mean, where no file of arrivals says them
 DEGREES = (1, 2, 4, 8)  # of a node; ranks of attention data parallelism go on while NVLink joins the GPUs
 WIDEST = 32  # GPUs of one engine that the default search tries, in an NVLink rack or where a node does not do
 DRAFTS = ("method=mtp,tokens=1", "method=mtp,tokens=3")  # of a model that has heads for them
+OWN = ("budgets", "batches")  # lists that hold None for the engine's own
+USUAL = ("tps", "pps", "dps", "engines", "speculative")  # lists in whose place None stands for the usual ones
 WEIGHTS = 0.85  # of a GPU's memory, beyond which weights leave no cache worth having
 
 
@@ -55,8 +57,9 @@ class Question:
     def __post_init__(self) -> None:
         for name in ("input_len", "output_len"):
             check_whole(name, getattr(self, name), high=1 << 22)
-        if not 0 <= self.prefix_share <= 1:
+        if not (is_number(self.prefix_share) and 0 <= self.prefix_share <= 1):
             raise BadInput(f"prefix_share = {self.prefix_share!r}: must be from 0 to 1", field="prefix_share")
+        check_spread(self.spread)
         assert self.limits is not None  # read them once: BadInput names a wrong one
 
     @property
@@ -183,10 +186,12 @@ class Space:
                  "power_limits")  # fmt: skip
         for name in lists:
             value = getattr(self, name)
-            if value is not None and (isinstance(value, str) or not isinstance(value, Sequence) or not value):
+            if value is None and name in USUAL:
+                continue
+            if isinstance(value, str) or not isinstance(value, Sequence) or not value:
                 raise BadInput(f"{name} = {value!r}: must be a list of what to try, not empty", field=name)
         for name in ("tps", "pps", "dps", "budgets", "batches"):
-            wrong = [v for v in getattr(self, name) or () if not _whole(v)]
+            wrong = [v for v in getattr(self, name) or () if not (_whole(v) or (v is None and name in OWN))]
             if wrong:
                 raise BadInput(f"{name} = {wrong[0]!r}: must be positive integers", field=name)
         if not _whole(self.gpus_most):
@@ -256,7 +261,7 @@ class Space:
 
 
 def _whole(value: Any) -> bool:
-    return value is None or (isinstance(value, int) and not isinstance(value, bool) and value > 0)
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def quantised(model: ModelSource, asked: Sequence[str], ignore: tuple[str, ...] = ()) -> dict[str, ModelSpec]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipewave.calls.fields import check_whole
+from pipewave.calls.fields import check_whole, is_number
 from pipewave.errors import BadInput
 from pipewave.models.expert_parallel import Balance, exchange_of
 from pipewave.models.lora_and_drafts import Lora
@@ -92,7 +92,7 @@ class Setup:
             if not isinstance(getattr(self, name), str | None):
                 raise BadInput(f"{name} = {getattr(self, name)!r}: must be a word", field=name)
         share = self.gpu_memory_utilization
-        if share is not None and not 0 < share <= 1:
+        if share is not None and not (is_number(share) and 0 < share <= 1):
             name = "gpu_memory_utilization"
             raise BadInput(f"{name} = {share!r}: must be above 0 and at most 1", field=name)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.calls.fields import check_whole
+from pipewave.calls.fields import check_whole, is_number
 from pipewave.errors import BadInput, did_you_mean
 from pipewave.files import packaged
 from pipewave.physics.demand import Array
@@ -87,7 +87,7 @@ class Traffic:
 
     def with_prefix(self, share: float) -> Traffic:
         """The same requests with this share of every prompt in the cache; the last token is always computed."""
-        if not 0 <= share <= 1:
+        if not (is_number(share) and 0 <= share <= 1):
             raise BadInput(f"prefix_share = {share!r}: must be from 0 to 1", field="prefix_share")
         if self.shared is not None:
             raise BadInput("prefix_share: the requests' sessions or hashes say what they share", field="prefix_share")
@@ -120,10 +120,15 @@ class Traffic:
 
 def lengths(mean: int, count: int, spread: float, rng: np.random.Generator) -> Ints:
     """Token counts uniform within ±`spread` of a mean, as `vllm bench serve --random-range-ratio` draws them."""
-    if not 0 <= spread < 1:
-        raise BadInput(f"spread = {spread}: must be at least 0 and below 1", field="spread")
+    check_spread(spread)
     low, high = max(int(mean * (1 - spread)), 1), int(mean * (1 + spread))
     return rng.integers(low, high + 1, count)
+
+
+def check_spread(spread: Any) -> None:
+    """Raise BadInput unless lengths can be uniform within ± this share of their mean."""
+    if not (is_number(spread) and 0 <= spread < 1):
+        raise BadInput(f"spread = {spread}: must be at least 0 and below 1", field="spread")
 
 
 def usual_count(concurrency: int | None) -> int:
@@ -151,7 +156,7 @@ def synthetic(
     for name, value, most in sizes:
         check_whole(name, value, high=most)
     for name, number in (("rate", rate), ("concurrency", concurrency), ("burstiness", burstiness)):
-        if number is not None and not 0 < number < 1e9:
+        if number is not None and not (is_number(number) and 0 < number < 1e9):
             raise BadInput(f"{name} = {number!r}: must be above 0 and below 1e9", field=name)
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise BadInput(f"seed = {seed!r}: must be an integer from 0", field="seed")
