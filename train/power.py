@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -77,13 +78,11 @@ def read(data: Path | None = None) -> Rows:
     rows = [*(row for row in own_rows() if row["fitted"]), *collected_rows(data)]
     groups: dict[tuple[Any, ...], list[tuple[dict[str, Any], Any]]] = {}
     for row in rows:
-        try:
+        with suppress(PipewaveError):  # rows that this release does not answer
             call = from_dict(row["case"])
             family = family_of(call.kernel)
             key = (row["gpu"], row["protocol"], family.name, *group_key_of(family, call, None, None))
             groups.setdefault(key, []).append((row, call))
-        except PipewaveError:
-            continue
     parts = [part for key, members in groups.items() if (part := _answered(key, members)) is not None]
     return Rows(pd.concat([table for table, _ in parts], ignore_index=True), np.concatenate([s for _, s in parts]))
 
@@ -120,55 +119,70 @@ def _used(gpu: GPU, product: str, analysis: Any, seconds: np.ndarray) -> list[np
     return [amount / rate / seconds for amount, rate in zip((work.flops, work.dram, work.l2), rates, strict=True)]
 
 
+class _Watts(torch.nn.Module):
+    """The law of some rows' watts: logarithms of its constants, and what is known of each row."""
+
+    def __init__(self, rows: Rows, *, metered: bool) -> None:
+        super().__init__()
+        table, self.metered = rows.table, metered
+        self.kinds = [kind for kind in KINDS if (table["kind"] == kind).any()]
+        self.kind = torch.tensor(table["kind"].map(self.kinds.index).to_numpy())
+        self.family, self.families = pd.MultiIndex.from_frame(table[["kind", "generation"]]).factorize(sort=True)
+        self.stack, self.stacks = pd.MultiIndex.from_frame(table[["kind", "stack"]]).factorize(sort=True)
+        prompts = table["stack"].str.partition(" ")[0].where(table["causal"] > 0)
+        self.start, self.starts = pd.factorize(prompts, sort=True)
+        self.newer = torch.tensor([which != "9" for _, which in self.families])[self.family]
+        self.own, product = (torch.tensor(mask.to_numpy(bool)) for mask in (table["own"], table["kind"].isin(PRODUCTS)))
+        self.unlimited = (self.own | metered) & ~product  # metered time at the limit says what the work costs
+        reached = metered * np.column_stack([np.log(start_share([(*ends, 1.0)], table)) for ends in STRETCHES])
+        boards, watts = pd.DataFrame([BOARDS.get(name, WATTS) for name in table["gpu"]]), table["watts"]
+        known = boards["idle"], boards["limit"], np.log(watts / table["limit"]), weights(table), rows.shares, reached
+        numbers = (torch.tensor(np.asarray(each), dtype=torch.float32) for each in known)
+        self.idle, self.limit, self.truth, self.weight, self.shares, self.reached = numbers
+        self.logs = torch.nn.Parameter(torch.full((len(self.kinds), len(PARTS)), -1.5))
+        self.generation = torch.nn.Parameter(torch.zeros(len(self.families)))
+        self.collected = torch.nn.Parameter(torch.zeros(len(self.stacks)))
+        self.falls = torch.nn.Parameter(torch.full((len(self.starts), len(STRETCHES)), -4.0))
+
+    def forward(self, some: torch.Tensor) -> Any:
+        """The loss over some rows."""
+        factor = self.generation[self.family[some]] * self.newer[some]
+        factor = factor + torch.where(self.own[some], 0.0, self.collected[self.stack[some]])
+        fallen = (torch.nn.functional.softplus(self.falls)[self.start[some]] * self.reached[some]).sum(1, keepdim=True)
+        read = self.shares[some][:, : len(PARTS)] - (1.0 - torch.exp(-fallen)) * self.shares[some][:, BASED]
+        constants = torch.exp(_tied(self.logs, self.kinds)[self.kind[some]])
+        drawn = self.idle[some] + (read * constants).sum(1) * torch.exp(factor)
+        held = (drawn**-20 + self.limit[some] ** -20) ** (-1 / 20)
+        error = torch.log(torch.where(self.unlimited[some], drawn, held)) - self.truth[some]
+        loss = (self.weight[some] * torch.sqrt(error**2 + 4e-4)).mean()
+        return loss + 3e-3 * (self.collected**2).mean() + 1e-2 * (self.generation**2).mean()
+
+    def constants(self) -> dict[str, Any]:
+        """As `power.json` holds them: shares of each kind with their factors, or those of prompts and how they fall."""
+        found: dict[str, Any] = {}
+        for name, logs in zip(self.kinds, _tied(self.logs, self.kinds), strict=True):
+            found[name] = dict(zip(PARTS, (round(share, 4) for share in torch.exp(logs).tolist()), strict=True))
+            found[name]["generations"] = _factors(self.families, self.generation, name, {"9"})
+            found[name]["collected"] = _factors(self.stacks, self.collected, name)
+        each = zip(self.starts, _rounded(-torch.nn.functional.softplus(self.falls)), strict=True)
+        falls = {name: [(*ends, fall) for ends, fall in zip(STRETCHES, row, strict=True)] for name, row in each}
+        return {METERED: found[PROMPTS] | {"falls": falls}} if self.metered else found
+
+
 def fit(rows: Rows, steps: int = 2500, seed: int = 0, *, metered: bool = False) -> dict[str, Any]:
-    """Shares of each kind, factors of generations and of collected rows, that explain the watts. `metered`: and of the
-    share of prompts that a collection's meter reads; their time at the limit then says what the work costs.
-    """
+    """Shares and factors that explain the watts; `metered`: and the share of prompts that collections' meters read."""
     torch.manual_seed(seed)
-    table = rows.table
-    kinds = [kind for kind in KINDS if (table["kind"] == kind).any()]
-    kind = torch.tensor(table["kind"].map(kinds.index).to_numpy())
-    family, families = pd.MultiIndex.from_frame(table[["kind", "generation"]]).factorize(sort=True)
-    stack, stacks = pd.MultiIndex.from_frame(table[["kind", "stack"]]).factorize(sort=True)
-    own, product = (torch.tensor(mask.to_numpy(bool)) for mask in (table["own"], table["kind"].isin(PRODUCTS)))
-    start, starts = pd.factorize(table["stack"].str.partition(" ")[0].where(table["causal"] > 0), sort=True)
-    parts = [np.log(start_share([(*ends, 1.0)], table)) for ends in STRETCHES]
-    reached = metered * torch.tensor(np.column_stack(parts), dtype=torch.float32)
-    shares = torch.tensor(rows.shares, dtype=torch.float32)
-    boards = pd.DataFrame([BOARDS.get(name, WATTS) for name in table["gpu"]])
-    idle, limit = (torch.tensor(boards[name].to_numpy(), dtype=torch.float32) for name in ("idle", "limit"))
-    truth = torch.tensor(np.log(table["watts"] / table["limit"]).to_numpy(), dtype=torch.float32)
-    weight = torch.tensor(weights(table), dtype=torch.float32)
-    law = torch.nn.Parameter(torch.full((len(kinds), 4), -1.5))
-    generation, collected = torch.nn.Parameter(torch.zeros(len(families))), torch.nn.Parameter(torch.zeros(len(stacks)))
-    falls = torch.nn.Parameter(torch.full((len(starts), len(STRETCHES)), -4.0))
-    newer = torch.tensor([which != "9" for _, which in families])[family]
-    factors = {"params": [generation, collected, falls], "lr": 0.02}
-    optimiser = torch.optim.Adam([{"params": [law], "lr": 0.03}, factors])
+    law = _Watts(rows, metered=metered)
+    factors = {"params": [law.generation, law.collected, law.falls], "lr": 0.02}
+    optimiser = torch.optim.Adam([{"params": [law.logs], "lr": 0.03}, factors])
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, [0.03, 0.02], total_steps=steps)
     for _ in range(steps):
-        some = torch.randint(len(truth), (4096,))
-        factor = generation[family[some]] * newer[some] + torch.where(own[some], 0.0, collected[stack[some]])
-        fallen = (torch.nn.functional.softplus(falls)[start[some]] * reached[some]).sum(1, keepdim=True)
-        read = shares[some][:, : len(PARTS)] - (1.0 - torch.exp(-fallen)) * shares[some][:, BASED]
-        drawn = idle[some] + (read * torch.exp(_tied(law, kinds)[kind[some]])).sum(1) * torch.exp(factor)
-        held = (drawn**-20 + limit[some] ** -20) ** (-1 / 20)
-        error = torch.log(torch.where((own[some] | metered) & ~product[some], drawn, held)) - truth[some]
-        loss = (weight[some] * torch.sqrt(error**2 + 4e-4)).mean()
-        loss = loss + 3e-3 * (collected**2).mean() + 1e-2 * (generation**2).mean()
+        loss = law(torch.randint(len(law.truth), (4096,)))
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
         schedule.step()
-    found: dict[str, Any] = {}
-    for number, name in enumerate(kinds):
-        values = torch.exp(_tied(law, kinds)[number]).tolist()
-        found[name] = {part: round(value, 4) for part, value in zip(PARTS, values, strict=True)}
-        found[name]["generations"] = _factors(families, generation, name, {"9"})
-        found[name]["collected"] = _factors(stacks, collected, name)
-    each = zip(starts, _rounded(-torch.nn.functional.softplus(falls)), strict=True)
-    told = {name: [(*ends, fall) for ends, fall in zip(STRETCHES, row, strict=True)] for name, row in each}
-    return {METERED: found[PROMPTS] | {"falls": told}} if metered else found
+    return law.constants()
 
 
 def _tied(law: Any, kinds: list[str]) -> Any:

@@ -140,11 +140,6 @@ def widths(found: Sequence[Point]) -> dict[str, float]:
     }
 
 
-def ranks_points(rows: Sequence[Row], answers: dict[str, dict[str, Any]]) -> list[Point]:
-    """Every scored mean of runs with data-parallel attention, of any engine."""
-    return _points([row for row in rows if row.case.get("dp", 1) > 1 and not row.apart], answers)
-
-
 def version_widths(rows: Sequence[Row]) -> dict[str, float]:
     """How far means move, nine in ten, when the version is not given; each group counts alike."""
     groups: dict[Group, list[Row]] = {}
@@ -201,7 +196,8 @@ def main() -> None:
     if asked.versions:
         table["version"] = version_widths(rows)
     if asked.ranks:
-        parts = [("ranks", table["ranks"], ranks_points(rows, answers))]
+        of_ranks = [row for row in rows if row.case.get("dp", 1) > 1 and not row.apart]
+        parts = [("ranks", table["ranks"], _points(of_ranks, answers))]
     else:
         parts = list(_servers(table, points(rows, answers)))
     for label, place, own in parts:

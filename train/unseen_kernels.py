@@ -108,14 +108,12 @@ def table(found: Mapping[str, Sequence[Kernel]]) -> dict[str, object]:
 
 
 def _of_net(each: Sequence[Kernel], wide: float) -> dict[str, dict[str, float]]:
-    parts = {"known": (0.0, [one for one in each if one.known]), "unseen": (wide, [o for o in each if not o.known])}
-    found = {name: {"kernels": len(some)} | _figures(some, half) for name, (half, some) in parts.items() if some}
+    """Figures of kernels alike, and of all rows."""
+    known, unseen = ([one for one in each if one.known == which] for which in (True, False))
+    parts = {"known": [(one.error, one.half) for one in known]}
+    parts["unseen"] = [(one.error, np.maximum(wide, one.half)) for one in unseen]
+    found = {name: {"kernels": len(some)} | _mean(some) for name, some in parts.items() if some}
     return found | {"all": _by_cell(each, wide)}
-
-
-def _figures(chosen: Sequence[Kernel], half: float) -> dict[str, float]:
-    """Kernels alike."""
-    return _mean([(one.error, np.maximum(half, one.half)) for one in chosen])
 
 
 def _by_cell(each: Sequence[Kernel], wide: float) -> dict[str, float]:
