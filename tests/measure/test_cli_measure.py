@@ -12,7 +12,7 @@ from lab import collectives, microbench
 from pipewave.cli import build
 from pipewave.cli import measure as command
 from pipewave.cli.command import Group
-from pipewave.errors import MissingExtra, PipewaveError
+from pipewave.errors import MissingExtra, MissingField, PipewaveError
 from pipewave.measure import rows, supervise
 from tests.command_line import CliRunner
 
@@ -100,3 +100,8 @@ def test_programs_without_a_gpu_say_so(
     assert "world 2: left out, torch sees 0 GPUs" in told
     assert "no GPU to measure" in told
     assert not list(tmp_path.iterdir())
+
+
+def test_rows_need_a_file_to_go_to() -> None:
+    done = CliRunner().invoke(build(), ["measure", "--plan", "quick", "--store", "", "--device", "fake"])
+    assert isinstance(done.exception, MissingField) and done.exception.field == "store"

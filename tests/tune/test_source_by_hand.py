@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipewave.errors import BadInput
 from pipewave.tune.source.emitted import compiled, identifier
 from pipewave.tune.source.emitted import plain as in_c
 from pipewave.tune.source.expressions import Expressions, either, name_of
 from pipewave.tune.source.formula import enclosed, follows, inputs_of, is_size, seen, tensor_of
 from pipewave.tune.source.grid_dependence import GridDependence
-from pipewave.tune.source.inspect import Shaped, arguments
+from pipewave.tune.source.inspect import Shaped, arguments, expression_grid
 from pipewave.tune.source.interpreter import Reader, Turns, bound
 from pipewave.tune.source.language import Address, Block, Counts, Tensor, Tile, Unknown, broadcast, combined
 from pipewave.tune.source.traced import (
@@ -281,3 +282,9 @@ def test_arguments_as_words() -> None:
     }
     assert widths == {"fp32": 4, "fp16": 2, "int8": 1, "int32": 4, "int64": 8, "fp64": 8}
     assert math.isnan(arguments(["x=nan"])["x"])
+
+
+@pytest.mark.parametrize("text", ["cdiv(M,", "M\0", "\udc80"])
+def test_a_grid_that_is_no_expression_is_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="must be an expression"):
+        expression_grid(text)

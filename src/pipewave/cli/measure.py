@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated
 
 from pipewave.cli.command import Option
-from pipewave.errors import MissingExtra, extra
+from pipewave.errors import MissingExtra, MissingField, extra
 
 NEEDS = "'pipewave[gpu]' on a machine with an NVIDIA GPU"
 
@@ -45,6 +45,8 @@ def measure(jobs: Jobs, run: Run) -> int:
     from pipewave.files.whole import distinct
     from pipewave.measure import supervise
 
+    if not jobs.store:
+        raise MissingField("missing option '--store': name the file of rows", field="store")
     distinct(jobs.store, jobs.plan, field="store")
     if run.device == "cuda":
         need_gpu()

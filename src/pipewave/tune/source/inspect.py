@@ -128,7 +128,7 @@ def expression_grid(expression: str) -> Callable[[Mapping[str, Any]], Any]:
     """A grid function of an expression over arguments and configuration. BadInput where it is none."""
     try:
         body = ast.parse(expression, mode="eval").body
-    except SyntaxError as problem:
+    except (SyntaxError, ValueError) as problem:  # characters that no source may hold are of the second kind
         raise BadInput(f"grid = {expression!r}: must be an expression ({problem})", field="grid") from problem
 
     def grid(values: Mapping[str, Any]) -> Any:
