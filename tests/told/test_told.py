@@ -176,3 +176,12 @@ def test_a_told_batch_draws_what_its_times_and_joules_say(tmp_path: Path) -> Non
         assert spent == pytest.approx(8 * 40 * one[ENERGY], rel=1e-3)
         assert one[ENERGY] * one[RATE] == pytest.approx(one["power_w"], rel=1e-3)
     assert dear[ENERGY] > 1.2 * slow[ENERGY]
+
+
+@pytest.mark.parametrize(("runs", "ways"), [(6, 2**6), (7, 1 + 7 + 21), (24, 1 + 24 + 276), (25, 1 + 25)])
+def test_how_many_runs_may_be_spoiled_at_once(runs: int, ways: int) -> None:
+    """Of up to six runs any, of up to 24 two, of more one: as the module says."""
+    causes, parts, place = np.zeros(len(CAUSES)), np.eye(len(LATENTS))[0], np.zeros(len(PLACES))
+    told = Points.of([(causes, parts, place, run, "vllm", "model") for run in range(runs)])
+    found = Posterior(shipped(), told, np.zeros(runs))
+    assert found.ways.shape == (ways, runs) and len({*map(tuple, found.ways.tolist())}) == ways

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -290,8 +290,7 @@ def serve_command(
     """
     if files.cases is not None:
         return files.answer(files.cases)
-    from pipewave.models import load as load_model
-    from pipewave.published.answers import deploy, served
+    from pipewave.models import load
     from pipewave.simulate.estimate import for_output
 
     pasted.check_alone(requests, split, engine, fleet)
@@ -300,16 +299,15 @@ def serve_command(
     if gpu is None or source is None:
         option = "model" if gpu else "gpu"
         raise MissingField(f"missing option '--{option}': name one, or give --cases FILE", field=option)
-    spec = for_output(load_model(source, ignore=tuple(ignore)), requests.osl)
+    spec = for_output(load(source, ignore=tuple(ignore)), requests.osl)
     asked = server.stated(spec, gpu) if server else fleet.stated(spec, gpu, split, engine, requests.images)
     stated, goals = fleet.hosted(asked), limits.given(client)
     if find_rate:
         give(_largest_rate(stated, goals, requests, client).to_dict(), as_json, verbose=verbose)
         return 0
     traffic = client.traffic if client else requests.traffic(spec)
-    with waiting(f"{len(traffic):,} requests to {spec.name}"):
-        deployed, keep = deploy(stated, traffic), bool(files.trace_out)
-        found = served(deployed, goals, steady=requests.steady, interval=interval, keep_steps=keep)
+    how = {"steady": requests.steady, "interval": interval, "keep_steps": bool(files.trace_out)}
+    found = _served(stated, traffic, goals, how)
     files.write(found, requests.trace, model, gpu)
     read = [note for one in (server, client) if one for note in one.notes]  # out of pasted command lines
     answer: dict[str, Any] = found.to_dict() | {"notes": [*read, *found.answer["notes"]]}
@@ -321,6 +319,14 @@ def serve_command(
         answer = corrected_run(answer, stated, found.traffic, case, runs_of(told))
     give(bill.added(answer, gpu), as_json, verbose=verbose)
     return 0
+
+
+def _served(stated: Stated, traffic: Traffic, goals: tuple[Limit, ...], how: Mapping[str, bool]) -> Served:
+    """The run of these requests, under a line that says what it waits for. `how`: options of `served`."""
+    from pipewave.published.answers import deploy, served
+
+    with waiting(f"{len(traffic):,} requests to {stated.model.name}"):
+        return served(deploy(stated, traffic), goals, **how)
 
 
 def _largest_rate(stated: Stated, goals: tuple[Limit, ...], requests: Requests, client: ClientLoad | None) -> FoundRate:

@@ -20,7 +20,7 @@ import yaml
 
 from pipewave.calls.collective import AllReduce
 from pipewave.calls.families import Gemm, attention
-from pipewave.errors import BadInput
+from pipewave.errors import extra
 from pipewave.export.tables import Row, check_equal_layers, served_us
 from pipewave.files.whole import write as replace
 from pipewave.gpus import GPU
@@ -125,11 +125,7 @@ def reductions(gpu: GPU, tps: Sequence[int]) -> Iterator[Row]:
 
 
 def _parquet(path: Path, rows: Iterator[Row]) -> Path:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as problem:
-        raise BadInput("AIConfigurator reads parquet: pip install pyarrow", field="pyarrow") from problem
+    pa, pq = (extra(name, "a table for AIConfigurator", "pyarrow") for name in ("pyarrow", "pyarrow.parquet"))
     out = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(list(rows)), out)
     replace(path, out.getvalue())

@@ -30,6 +30,7 @@ UNITS = {"time_to_first_token": "ms", "inter_token_latency": "ms", "request_late
          "output_token_throughput_per_user": "tokens/sec/user"}  # fmt: skip
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
 US = 1e6  # of a second, of times in a trace
+REQUESTS_PID = 1_000_000  # the process of all requests, beyond those of engines
 
 
 def write_aiperf(folder: str | Path, record: Record, traffic: Traffic, answer: Mapping[str, Any]) -> tuple[Path, ...]:
@@ -51,7 +52,7 @@ def write_aiperf(folder: str | Path, record: Record, traffic: Traffic, answer: M
     file = json_file(Path(folder) / "profile_export_aiperf.json", summary)  # makes the folder, too
     lines = file.with_name("profile_export.jsonl")
     with whole.lines(lines, field="aiperf") as out:
-        for row in _requests(record, kept, values):
+        for row in _profile_rows(record, kept, values):
             out.file.write(dumps(row) + "\n")
     return lines, file
 
@@ -68,7 +69,7 @@ def _figures(record: Record, traffic: Traffic, kept: Ints) -> dict[str, Array]:
     }  # fmt: skip
 
 
-def _requests(record: Record, kept: Ints, values: Mapping[str, Array]) -> Iterator[Row]:
+def _profile_rows(record: Record, kept: Ints, values: Mapping[str, Array]) -> Iterator[Row]:
     for at, request in enumerate(kept.tolist()):
         metadata = {
             "session_num": at, "x_request_id": str(request), "worker_id": "pipewave",
@@ -100,16 +101,16 @@ def events(record: Record, traffic: Traffic) -> Iterator[dict[str, Any]]:
         yield {"ph": "X", "name": kind, **at, "tid": 0, "dur": step.seconds * US, "args": args}
         yield {"ph": "C", "name": "decoding", **at, "args": {"requests": step.decoding}}
     for request in range(len(traffic)):
-        yield from _request(record, traffic, request)
+        yield from _spans(record, traffic, request)
 
 
-def _request(record: Record, traffic: Traffic, request: int) -> Iterator[dict[str, Any]]:
+def _spans(record: Record, traffic: Traffic, request: int) -> Iterator[dict[str, Any]]:
     marks = (record.arrival_s[request], record.first_s[request], record.done_s[request])
     if any(np.isnan(mark) for mark in marks):
         return
     args = {"input": int(traffic.input_len[request]), "output": int(traffic.output_len[request])}
     for name, begin, end in (("to first token", *marks[:2]), ("later tokens", *marks[1:])):
-        common = {"cat": "request", "name": name, "id": request, "pid": 1_000_000, "tid": 0}
+        common = {"cat": "request", "name": name, "id": request, "pid": REQUESTS_PID, "tid": 0}
         yield common | {"ph": "b", "ts": begin * US, "args": args}
         yield common | {"ph": "e", "ts": end * US}
 

@@ -58,11 +58,9 @@ class Device(Protocol):
 
     def environment(self) -> dict[str, Any]:
         """GPU, driver and software versions; rows carry its hash."""
-        ...
 
     def measure(self, jobs: Sequence[Job]) -> list[Outcome]:
         """One outcome a job, in order; raises DeviceLostError when the process must be restarted."""
-        ...
 
 
 def reason_of(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from typing import Any, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.errors import MissingExtra, NotFinite
+from pipewave.errors import NotFinite, extra
 from pipewave.nets.weights_metadata import BASES, furthest
 from pipewave.physics.demand import PIPES, Array
 from pipewave.physics.power import POWER_BASES, START_S, Draw, Spent
@@ -241,10 +241,7 @@ class Predictions(Sequence[Prediction]):
         Raises:
             MissingExtra: pandas is not installed.
         """
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise MissingExtra("to_pandas needs pandas: pip install pandas") from error
+        pd = extra("pandas", "to_pandas", "pandas")
         answers = self.to_dict()
         kept = {f"{name}_given" if name in answers else name: column for name, column in self.carried.items()}
         return pd.DataFrame({name: np.asarray(column) for name, column in kept.items()} | answers, index=self.index)

@@ -150,11 +150,9 @@ def group_on(call: Call, gpu: GPU, stack: str | None = None, impl: str | None = 
     return family, group_key_of(family, call, stack, impl)
 
 
-def predict_grouped(
-    calls: Sequence[Call], groups: Sequence[Group], gpu: GPU, protocol: str, *, ceilings: bool = True
-) -> Predictions:
-    """Predictions for a list of calls, each of a group, on one GPU. `ceilings`: whether anybody looks at them."""
-    return joined(_by_group(calls, groups, gpu, protocol, ceilings=ceilings), len(calls))
+def predict_grouped(calls: Sequence[Call], groups: Sequence[Group], gpu: GPU, protocol: str) -> Predictions:
+    """Predictions for a list of calls, each of a group, on one GPU; ceilings, which nobody looks at, mean nothing."""
+    return joined(_by_group(calls, groups, gpu, protocol, ceilings=False), len(calls))
 
 
 def _by_group(

@@ -172,8 +172,8 @@ def release_after(engine: str, version: str) -> str:
     no later release is known.
     """
     found = DAY.search(version) if "nightly" in version else None
-    built = "-".join(found.groups()) if found else "9"
-    return next((name for name, day in releases(engine).items() if day >= built), "")
+    later = (name for name, day in releases(engine).items() if found and day >= "-".join(found.groups()))
+    return next(later, "")
 
 
 def engine_of_dynamo(version: str) -> str:
@@ -209,17 +209,17 @@ def degrees_of(engine: str, tp: int, ep: int, dp: int, gpus: int | None, *, tagg
     explain when the caches of those runs fill). With tensor-parallel attention it is tp = G, ep = G; some tables write
     tp = G² (tp 4 and tp 16, both with ep 4, hold the same launches). A case that says `gpus` is taken by its word.
     """
-    written, found, literal = "", (tp, ep, dp), tp * dp
+    literal = tp * dp
     if gpus == literal:
-        pass
-    elif engine in SQUARED and tp == 1 and ep > 1 and dp == ep**2:
+        return Degrees(tp, ep, dp)
+    if engine in SQUARED and tp == 1 and ep > 1 and dp == ep**2:
         written, found = f"dp {dp} with ep {ep}", (1, ep, ep)
     elif (engine in SQUARED_TP or tagged) and dp == 1 and ep > 1 and tp == ep**2:
         written, found = f"tp {tp} with ep {ep}", (ep, ep, 1)
     elif engine in TWICE and tp > 1 and dp == tp and ep == tp * dp:
         written, found = f"tp {tp}, dp {dp} with ep {ep}", (1, dp, dp)
-    if not written:
-        return Degrees(*found)
+    else:
+        return Degrees(tp, ep, dp)
     return Degrees(
         *found,
         f"{written} read as one group of {found[0] * found[2]} GPUs, as published tables count it twice; "

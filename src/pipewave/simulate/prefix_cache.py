@@ -134,10 +134,11 @@ class CheckpointStore:
 
     def passed(self, request: int, before: int, after: int, total: int) -> None:
         """Store the states that a piece of a prompt of `total` tokens passes."""
-        for place in self.checkpoint.places(before, after, self.branches.get(request, 0)):
-            index = max(place // self.tokens, 1) - 1
+        kept = self.checkpoint.places(before, after, self.branches.get(request, 0))
+        blocks = self.shared.blocks(request, max(after // self.tokens, 1)) if kept else []
+        for place in kept:
             if place <= self.shared.known[request]:
-                block = self.shared.blocks(request, index + 1)[-1]
+                block = blocks[max(place // self.tokens, 1) - 1]
                 if block not in self.pool.sizes:
                     self.places[block] = {}
                 places = self.places[block]

@@ -41,7 +41,7 @@ Rules = dict[tuple[str, str, str], KernelRule | None]  # of an engine, by family
 # of it on others; a call short enough to be all start-up says nothing of it.
 FAR_BELOW_LINK, ALL_BYTES_US = 5.0, 500.0
 SLOW_LINK = "several times what the GPU's link would take, as on the host of its rows: another host may be far faster"
-NODES: dict[type[Call], int] = {FusedMoe: 6, Attention: 1, Mla: 2}
+NODES: dict[type[Call], int] = {FusedMoe: 6, Mla: 2}  # of other families one
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def kernels_of(calls: Sequence[Call], gpu: GPU, engine: Engine, known: Rules | N
 def latencies_of(kernels: Sequence[Kernel], gpu: GPU, engine: Engine) -> KernelLatencies:
     """Predict kernels as they run inside a step of their engine, without their ceilings."""
     calls, rules = [one.call for one in kernels], [one.rule for one in kernels]
-    found = predict_grouped(calls, [one.group for one in kernels], gpu, SERVING, ceilings=False)
+    found = predict_grouped(calls, [one.group for one in kernels], gpu, SERVING)
     heat = heat_us(calls, found, gpu)
     found, gone, called = with_fused_norms(calls, within_rules(calls, rules, found, gpu, engine), gpu, engine)
     launches = np.array([launches_of(one.call, one.rule) for one in kernels], float)

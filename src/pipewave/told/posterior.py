@@ -2,7 +2,7 @@
 
 A run may be spoiled (throttled, shared, another program at the same time): a few in a hundred of those published are.
 Each told run is either sound or spoiled, and an answer is the mean over all ways to take them, by their weight; of more
-than six runs, over those with two spoiled ones at most.
+than six runs, over those with two spoiled ones at most, of more than 24 with one.
 
 What is unknown before anything is told (`Prior`): a figure of a run is off by the causes that it hinges on, and by what
 no cause explains: a level of the machine, one of its software, a trend with the load, and a part that like loads share.
@@ -31,9 +31,9 @@ CAUSES = ("decode", "prompt", "host", "frontend")  # fields of `pipewave.simulat
 LATENTS = ("ttft_ms", "tpot_ms", "rate", "energy")
 PLACES = ("in_flight", "isl", "osl", "gpus", "ep", "dp")  # of a load: log2 of each
 MIDDLE = np.array([5.0, 10.0, 9.0, 1.0, 0.0, 0.0])  # of the places of published runs
+SPREAD = np.array([2.0, 1.5, 1.5, 1.5, 2.0, 2.0])  # the unit of a trend along each
 NORMAL = 1.6449  # half the 90 % interval of a normal law
-SPREAD = np.array([2.0, 1.5, 1.5, 1.5, 2.0, 2.0])
-ENUMERATED = 6  # runs
+ENUMERATED = 6  # runs of which all ways are taken; pairs of spoiled ones of four times as many
 JITTER = 1e-4  # variance that every figure has
 
 
@@ -216,7 +216,7 @@ class Posterior:
 
 
 def _ways(runs: int) -> Array:
-    """All ways to take some runs as spoiled; of many runs, at most two of them."""
+    """All ways to take some runs as spoiled; of many runs, at most two of them or one."""
     if runs <= ENUMERATED:
         return np.array(list(product((0.0, 1.0), repeat=runs)))
     ones = np.eye(runs)

@@ -25,9 +25,6 @@ from pipewave.tune.source.emitted import Known, Native, identifier, plain, with_
 from pipewave.tune.source.formula import Formula
 from pipewave.tune.source.traced import Trace
 
-# Of a launch, in the order of `formula.OUTPUTS`, but idle blocks come last.
-COUNTED = ("blocks", "trips", "longest", "least", "moved", "idle")
-IDLE = 6  # place of idle blocks among the outputs of a formula, where it has them
 CELL_BITS = 7  # of a size in a cell
 NEAREST = 3  # launches of a short list that its factors are taken from, by how near they are in size
 AWAY = 0.05  # of log sizes, added to a distance: a launch that is met exactly does not decide alone
@@ -50,10 +47,10 @@ class Candidate:
 
     def text(self, known: Known) -> tuple[list[str], list[float]]:
         """Lines of a C function over variables named as `identifier` names inputs, and the known numbers in them: `w`
-        gets the `COUNTED`; it leaves with 0 where a launch takes other turns, with 1 else.
+        gets the `LaunchCounts`; it leaves with 0 where a launch takes other turns, with 1 else.
         """
         trace, outputs = self.counted.traced
-        wanted = [*outputs[: IDLE - 1], outputs[IDLE] if len(outputs) > IDLE else 0.0]
+        wanted = [*outputs[:5], outputs[wave.COUNTS] if len(outputs) > wave.COUNTS else 0.0]
         text = Native(trace, with_guards(trace, wanted), known)
         checks = [f"{'!' if turned else ''}({guard})" for guard, turned in text.checks()]
         results = [f"w[{at}] = {text.number(value)};" for at, value in enumerate(wanted)]
@@ -135,13 +132,13 @@ def _functions(candidates: Sequence[Candidate], inputs: Sequence[str]) -> tuple[
 
 def _law_text(sms: int) -> str:
     """`wave.terms` times a law, of counts `w`; no block takes fewer trips than the mean, and there is one at least."""
-    trace = Trace()
-    *counts, resident = (trace.symbol(name, 1.0) for name in (*COUNTED, "resident"))
+    trace, names = Trace(), LaunchCounts._fields
+    *counts, resident = (trace.symbol(name, 1.0) for name in (*names, "resident"))
     terms = wave.terms(LaunchCounts(*counts), sms, resident)
     text = Native(trace, terms)
     sums = [f"law[{at}] * {text.number(term)}" for at, term in enumerate(terms)]
     values = "greatest(w[0], 1)", "w[1]", "greatest(w[2], w[1])", "w[3]", "w[4]", "w[5]"
-    given = [f"const double {identifier(name)} = {value};" for name, value in zip(COUNTED, values, strict=True)]
+    given = [f"const double {identifier(name)} = {value};" for name, value in zip(names, values, strict=True)]
     body = ["int bad = 0;", *given, *(f"const double {line};" for line in text.lines), f"return {' + '.join(sums)};"]
     return _c_function(f"double law_us(const double *w, double {identifier('resident')}, const double *law)", body)
 

@@ -139,7 +139,7 @@ def assumed(ctx: Context) -> str:
 # Multi-head latent attention: expanded heads in the context phase, the compressed cache in generation.
 
 CONTEXT, GENERATION = "mla_context", "mla_generation"
-NOPE_DIM = VALUE_DIM = 128.0
+NOPE_DIM = VALUE_DIM = 128.0  # qk_nope_head_dim and v_head_dim of DeepSeek V2 and V3
 
 
 def analyse_mla(cols: Columns, ctx: Context, requests: Requests | None = None) -> Analysis:

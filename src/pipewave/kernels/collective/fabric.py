@@ -39,8 +39,7 @@ def check_reach(case: Mapping[str, Any], gpu: GPU) -> None:
     if world > nodes * most:
         raise BadInput(
             f"world = {world} on nodes = {nodes}: a node joins at most {most} {gpu.name}; "
-            f"give nodes = {-(-world // most)} or a GPU file "
-            "with another gpus_per_node",
+            f"give nodes = {-(-world // most)} or a GPU file with another gpus_per_node",
             field="nodes",
         )
 

@@ -16,11 +16,11 @@ from pipewave.physics.demand import Array, Demand, demand
 from pipewave.physics.energy import Work
 from pipewave.physics.overlap import overlapped, waves
 
-# What a timed call spends before its products besides the usual kernels: routers without a kernel, slow casts.
-
 
 def before_s(work: Layer, ctx: Context, at: MoeMachine) -> Array:
-    """Seconds of each call, by the rules `moe_before_products` and `moe_router`; none for one product alone."""
+    """Seconds that each timed call spends before its products besides the usual kernels, on slow casts and routers
+    without a kernel, by the rules `moe_before_products` and `moe_router`; none for one product alone.
+    """
     if work.part != "all":
         return np.zeros_like(work.tokens)
     extra, router = ctx.rule("moe_before_products"), ctx.rule("moe_router")
@@ -145,7 +145,7 @@ def least(work: Layer, ctx: Context) -> Demand:
         tensor=work.flops * slower,
         dram=least_dram(ctx.gpu, ctx.protocol, weights, work.inputs, work.outputs),
         l2=weights + work.inputs + work.outputs,
-        launch=3.0 if work.part == "all" else 1.0,
+        launch=3.0 if work.part == "all" else 1.0,  # routing and two products
     )
 
 
