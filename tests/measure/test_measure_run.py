@@ -127,8 +127,12 @@ def test_cases_files_are_read_and_bad_lines_named(tmp_path: Path) -> None:
         ("rmsnorm", "vllm", "cold"),
     ]
     assert "id" not in jobs[0].case
-    path.write_text("{")
-    with pytest.raises(BadInput, match=r"cases\.jsonl:1"):
+    for text in ("{", "[" * 100_000):
+        path.write_text(text)
+        with pytest.raises(BadInput, match=r"cases\.jsonl:1"):
+            plan.from_file(path)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(BadFile, match=r"cases\.jsonl: cannot be read"):
         plan.from_file(path)
     with pytest.raises(BadInput, match="huge"):
         plan.built_in("huge")

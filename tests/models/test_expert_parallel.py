@@ -77,6 +77,10 @@ def test_a_file_of_tokens_an_expert(tmp_path: Path) -> None:
     assert balance_of(f"loads={path}").skew(4, 2) == pytest.approx((4 / 3 + 1) / 2)
     with pytest.raises(BadInput, match="the model has 8"):
         balance_of(f"loads={path}").skew(8, 2)
+    for text in ("[" * 100_000, f"[{'1' * 400}, 1]", "[[1], [1, 2]]", '{"a": 1}', "[-1, 2]", "[NaN, 1]"):
+        path.write_text(text)
+        with pytest.raises(BadInput, match="eplb: loads = "):
+            balance_of(f"loads={path}")
 
 
 @pytest.mark.parametrize("text", ["redundant=x", "slots=3", "loads=none.json", "redundant=-1", "redundant=99999"])

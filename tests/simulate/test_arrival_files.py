@@ -9,7 +9,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from pipewave.errors import BadInput, MissingField, PipewaveError
+from pipewave.errors import BadFile, BadInput, MissingField, PipewaveError
 from pipewave.simulate.arrival_files import read_trace
 from pipewave.simulate.traffic import Traffic
 from tests.wrong_values import replaced
@@ -208,3 +208,16 @@ def test_a_long_session_is_ordered_as_its_turns_are_numbered() -> None:
     traffic = read_trace("trace", json.dumps(order), concurrency=1)
     assert traffic.input_len.tolist() == [turn["input_len"] for turn in turns]
     assert traffic.after is not None and traffic.after.tolist() == list(range(-1, 98))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("arrival_time,prompt_tokens,output_tokens\n1,2,3\n1,2,3,4\n", "line 3: more values than columns"),
+        ("arrival_time,prompt_tokens,output_tokens\n1,2," + "3" * 200_000, "no table"),
+        ("[" * 100_000, "line 1: not valid JSON"),
+    ],
+)
+def test_what_is_no_table_and_no_document_is_told_so(text: str, says: str) -> None:
+    with pytest.raises(BadFile, match=says):
+        read_trace("trace", text)

@@ -152,6 +152,8 @@ def test_a_queue_of_all_requests_is_offline(tmp_path: Path) -> None:
         ("5", BadFile, "no result of a known tool"),
         (json.dumps({"benchmarks": 3}), BadFile, "no result of a known tool"),
         ("[" * 100_000, BadFile, "no result of a known tool"),
+        ('{"a":' * 100_000, BadFile, "no result of a known tool"),
+        ("Metric,Value\nTime," + "1" * 200_000, BadFile, "no result of a known tool"),
     ],
 )
 def test_what_is_missing_is_named(text: str, error: type[BadInput], says: str, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def _fields(words: list[str]) -> dict[str, Any]:
             raise BadInput(f"--also {word}: must be NAME=VALUE, such as concurrency=32", field="also")
         try:
             found[name] = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             found[name] = value
     return found
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from pipewave.errors import BadFile, BadInput
+from pipewave.files import whole
 from pipewave.kernels import rows_of
 from pipewave.measure.row_files import from_columns, unpack
 
@@ -91,14 +92,14 @@ def from_file(path: str | Path, protocol: str = "cold") -> list[Job]:
     """Jobs of a contract cases file (JSON lines): `protocol`, `impl` and `pages` of a case win over the defaults."""
     if not Path(path).is_file():
         raise BadFile(f"plan: {str(path)!r} is none of {', '.join(NAMES)}, and no file of cases", field="plan")
-    lines = enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1)
+    lines = enumerate(whole.read(Path(path), "plan").splitlines(), 1)
     return [_job_of_line(line, f"{path}:{number}", protocol) for number, line in lines if line.strip()]
 
 
 def _job_of_line(line: str, where: str, protocol: str) -> Job:
     try:
         fields = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"{where}: not JSON ({error})") from error
     if not isinstance(fields, dict) or "kernel" not in fields:
         raise BadInput(f"{where}: a case is an object with a kernel", field="kernel")

@@ -97,7 +97,7 @@ def _loads(word: str) -> str | tuple[tuple[float, ...], ...]:
         return word
     try:
         rows = np.atleast_2d(np.array(json.loads(Path(word).read_text("utf-8-sig")), float))
-    except (OSError, ValueError, TypeError) as problem:
+    except (OSError, ValueError, TypeError, OverflowError, RecursionError) as problem:
         raise _bad(f"loads = {word!r}: must be even, power_law_A or a JSON file of tokens an expert") from problem
     if rows.ndim != 2 or not rows.size or not np.isfinite(rows).all() or rows.min() < 0 or not rows.sum(axis=1).all():
         raise _bad(f"loads = {word!r}: needs tokens of each expert, none below zero and not all zero")

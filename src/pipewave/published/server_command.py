@@ -279,7 +279,7 @@ def _redundant(said: Mapping[str, str]) -> int:
 def _json(word: str, name: str, field: str) -> dict[str, Any]:
     try:
         return dict(json.loads(word))
-    except (ValueError, TypeError) as problem:
+    except (ValueError, TypeError, RecursionError) as problem:
         raise BadInput(f"{name}: not a JSON object ({problem})", field=field) from problem
 
 

@@ -58,7 +58,7 @@ def _columns(path: Path, text: str | None) -> Columns:
     if text is None and path.suffix == ".parquet":
         return _parquet(path)
     text = whole.read(path, "trace") if text is None else text
-    rows = list(_json_rows(path, text) if text.lstrip()[:1] in ("{", "[") else csv.DictReader(text.splitlines()))
+    rows = list((_json_rows if text.lstrip()[:1] in ("{", "[") else _csv_rows)(path, text))
     if not rows:
         raise BadFile(f"{path}: holds no requests", field="trace")
     return {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
@@ -70,6 +70,18 @@ def _parquet(path: Path) -> Columns:
         return dict(parquet.read_table(path).to_pydict())
     except (OSError, ValueError) as problem:  # pyarrow's own are of these kinds
         raise BadFile(f"{path}: not a parquet file ({problem})", field="trace") from problem
+
+
+def _csv_rows(path: Path, text: str) -> Iterator[Mapping[str, Any]]:
+    """A row a request of a table with a header."""
+    table = csv.DictReader(text.splitlines())
+    try:
+        for row in table:
+            if None in row:
+                raise BadFile(f"{path}, line {table.line_num}: more values than columns", field="trace")
+            yield row
+    except csv.Error as problem:
+        raise BadFile(f"{path}: no table ({problem})", field="trace") from problem
 
 
 def _json_rows(path: Path, text: str) -> Iterator[Mapping[str, Any]]:
@@ -96,7 +108,7 @@ def _json_rows(path: Path, text: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _documents(path: Path, text: str) -> Iterator[tuple[str, Any]]:
-    with suppress(ValueError):  # else it is one a line
+    with suppress(ValueError, RecursionError):  # else it is one a line
         document = json.loads(text)
         entries = document if isinstance(document, list) else [document]
         yield from ((f"entry {i}", one) for i, one in enumerate(entries, 1))
@@ -105,7 +117,7 @@ def _documents(path: Path, text: str) -> Iterator[tuple[str, Any]]:
         if line.strip():
             try:
                 yield f"line {number}", json.loads(line)
-            except ValueError as problem:
+            except (ValueError, RecursionError) as problem:
                 raise BadFile(f"{path}, line {number}: not valid JSON ({problem})", field="trace") from problem
 
 

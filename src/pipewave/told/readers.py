@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from io import StringIO
@@ -64,7 +65,7 @@ def _objects(text: str) -> Iterator[Mapping[str, Any]]:
     try:
         documents = [json.loads(text)]
     except (ValueError, RecursionError):
-        documents = _lines(text) or [_csv(text)] if text.startswith(("{", "Metric,")) else [_metrics(text)]
+        documents = _lines(text) if text.startswith("{") else [(_csv if text.startswith("Metric,") else _metrics)(text)]
     for document in documents:
         inner = document.get("benchmarks") if isinstance(document, Mapping) else document
         yield from (one for one in (inner if isinstance(inner, list) else [document]) if isinstance(one, Mapping))
@@ -81,12 +82,14 @@ def _csv(text: str) -> Run:
     """`Time to First Token (ms)` in a row is `time_to_first_token` with the columns of its header."""
     found: Run = {}
     header: list[str] = []
-    for row in csv.reader(StringIO(text)):
-        if row[:1] == ["Metric"]:
-            header = ["avg" if name == "Value" else name for name in row[1:]]
-        elif len(row) > 1:
-            name = re.sub(r"\W+", "_", row[0].partition("(")[0].strip().lower())
-            found[name] = {key: _number(value.replace(",", "")) for key, value in zip(header, row[1:], strict=False)}
+    with suppress(csv.Error):  # no table from there on
+        for row in csv.reader(StringIO(text)):
+            if row[:1] == ["Metric"]:
+                header = ["avg" if name == "Value" else name for name in row[1:]]
+            elif len(row) > 1:
+                name = re.sub(r"\W+", "_", row[0].partition("(")[0].strip().lower())
+                given = zip(header, row[1:], strict=False)
+                found[name] = {key: _number(value.replace(",", "")) for key, value in given}
     return found
 
 

@@ -169,7 +169,7 @@ def read_log(source: Path, kernel: str) -> list[dict[str, Any]]:
     for number, line in enumerate(whole.read(source, "from_log").splitlines(), 1):
         try:
             record = json.loads(line) if line.strip() else {}
-        except ValueError as problem:
+        except (ValueError, RecursionError) as problem:
             raise BadFile(f"{source}:{number}: no launch ({problem})", field="from_log") from problem
         if isinstance(record, dict) and "args" in record and record.get("kernel") == kernel:
             found[line] = record
