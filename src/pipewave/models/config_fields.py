@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from pipewave.calls.fields import LARGEST_SIZE, short
+from pipewave.calls.fields import LARGEST_SIZE, is_number, short
 from pipewave.errors import BadInput, MissingField, UnsupportedModel
 from pipewave.files import packaged
 
@@ -115,7 +115,7 @@ class Fields:
         value = self.get(name)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        if not (is_number(value) and 0 < value < math.inf):
             raise self._bad(name, value, "a positive number")
         return float(value)
 

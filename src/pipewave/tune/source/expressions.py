@@ -14,7 +14,7 @@ from pipewave.tune.source.language import (
     Tile,
     Unknown,
     combined,
-    is_number,
+    is_known,
     shape_of,
     subscripted,
     transposed,
@@ -75,13 +75,13 @@ class Expressions(LanguageCalls):
 
     def _value_unaryop(self, node: ast.UnaryOp) -> Any:
         value = self.value(node.operand)
-        return SIGNS[type(node.op)](value) if is_number(value) else combined(value)
+        return SIGNS[type(node.op)](value) if is_known(value) else combined(value)
 
     def _value_binop(self, node: ast.BinOp) -> Any:
         return self._operated(node.op, self.value(node.left), self.value(node.right))
 
     def _operated(self, op: ast.AST, left: Any, right: Any) -> Any:
-        if is_number(left) and is_number(right) and type(op) in OPERATORS:
+        if is_known(left) and is_known(right) and type(op) in OPERATORS:
             try:
                 return OPERATORS[type(op)](left, right)
             except (ArithmeticError, TypeError, ValueError):  # by zero, a shift of a float or by less than none
@@ -95,7 +95,7 @@ class Expressions(LanguageCalls):
         results = [self._compared(op, a, b) for op, a, b in zip(node.ops, sides, sides[1:], strict=False)]
         if len(results) == 1 and isinstance(results[0], Traced):
             return results[0]
-        if all(is_number(result) for result in results):
+        if all(is_known(result) for result in results):
             return all(results)
         return combined(*results)
 
@@ -110,14 +110,14 @@ class Expressions(LanguageCalls):
     def _value_boolop(self, node: ast.BoolOp) -> Any:
         values = [self.value(each) for each in node.values]
         deciding = isinstance(node.op, ast.Or)
-        if any((is_number(value) or value is None) and bool(value) == deciding for value in values):
+        if any((is_known(value) or value is None) and bool(value) == deciding for value in values):
             return deciding
-        known = [value for value in values if not is_number(value) and value is not None]
+        known = [value for value in values if not is_known(value) and value is not None]
         return combined(*known) if known else not deciding
 
     def _value_ifexp(self, node: ast.IfExp) -> Any:
         condition = self.value(node.test)
-        if is_number(condition) or condition is None:
+        if is_known(condition) or condition is None:
             return self.value(node.body if condition else node.orelse)
         return either(self.value(node.body), self.value(node.orelse))
 

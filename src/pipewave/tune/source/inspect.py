@@ -20,7 +20,7 @@ from typing import Any
 from pipewave.errors import BadFile, BadInput, MissingExtra
 from pipewave.tune.source.expressions import Expressions
 from pipewave.tune.source.formula import constants_of, formula, source, unwrapped
-from pipewave.tune.source.language import Block, is_number
+from pipewave.tune.source.language import Block, is_known
 from pipewave.tune.source.traced import plain
 
 TENSOR = re.compile(r"(\w+)\[([\d,\s]*)\]")
@@ -134,7 +134,7 @@ def expression_grid(expression: str) -> Callable[[Mapping[str, Any]], Any]:
     def grid(values: Mapping[str, Any]) -> Any:
         found = Expressions(Block((), (), {}, lambda _: None, {}), dict(values)).value(body)
         extents = found if isinstance(found, tuple) else (found,)
-        unknown = next((one for one in extents if not is_number(one)), None)
+        unknown = next((one for one in extents if not is_known(one)), None)
         if unknown is not None:
             raise TypeError(getattr(unknown, "why", f"{unknown!r} is no number"))
         return extents

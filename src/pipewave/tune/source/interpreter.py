@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 from pipewave.tune.source.expressions import Expressions, either, name_of
-from pipewave.tune.source.language import Block, Unknown, is_number
+from pipewave.tune.source.language import Block, Unknown, is_known
 from pipewave.tune.source.traced import Traced, greatest, same
 
 DEEPEST = 24  # calls of one kernel function by another
@@ -86,7 +86,7 @@ class Reader(Expressions):
 
     def _if(self, node: ast.If) -> None:
         condition = self.value(node.test)
-        if is_number(condition) or condition is None:
+        if is_known(condition) or condition is None:
             self.statements(node.body if condition else node.orelse)
             return
         self.block.tell("a branch on a value that is not known", node.lineno)
@@ -120,14 +120,14 @@ class Reader(Expressions):
 
     def _while(self, node: ast.While) -> None:
         counter, turns, outer = self.value(node.test), 0, self.block.counts.trips
-        if not is_number(counter):
+        if not is_known(counter):
             self.block.tell(f"condition of the loop: {ast.unparse(node.test)}", node.lineno)
             self._weighted(node.body, 1.0)
             return
         if isinstance(counter, Traced):
             self._steady(node)
             return
-        while is_number(again := self.value(node.test)) and again and turns < MOST_TURNS:
+        while is_known(again := self.value(node.test)) and again and turns < MOST_TURNS:
             self._weighted(node.body, 1.0)
             turns += 1
         self.block.looped(node.lineno, turns)
@@ -143,8 +143,8 @@ class Reader(Expressions):
         gap, outer = self._gap(node.test), self.block.counts.trips
         trial = Reader(Block(self.block.ids, self.block.grid, {}, lambda _: None, {}), dict(self.names))
         trial.statements([part for part in node.body if isinstance(part, ast.Assign | ast.AugAssign)])
-        step = gap - trial._gap(node.test) if is_number(gap) else 0
-        if not is_number(step) or same(step, 0):
+        step = gap - trial._gap(node.test) if is_known(gap) else 0
+        if not is_known(step) or same(step, 0):
             self.block.tell(f"condition of the loop: {ast.unparse(node.test)}", node.lineno)
             step = gap = 1
         turns = greatest(-(-gap // step), 0)
@@ -157,7 +157,7 @@ class Reader(Expressions):
         if not isinstance(test, ast.Compare) or len(test.ops) != 1:
             return None
         left, right = self.value(test.left), self.value(test.comparators[0])
-        if not is_number(left) or not is_number(right):
+        if not is_known(left) or not is_known(right):
             return None
         equal = int(isinstance(test.ops[0], ast.LtE | ast.GtE))
         if isinstance(test.ops[0], ast.Lt | ast.LtE):
@@ -169,7 +169,7 @@ class Reader(Expressions):
         if not isinstance(node, ast.Call) or name_of(node.func).rpartition(".")[2] not in ("range", "static_range"):
             return None
         bounds = [self.value(argument) for argument in node.args]
-        if not bounds or not all(is_number(bound) for bound in bounds) or (len(bounds) == 3 and not bounds[2]):
+        if not bounds or not all(is_known(bound) for bound in bounds) or (len(bounds) == 3 and not bounds[2]):
             return None
         whole = [bound if isinstance(bound, Traced) else int(bound) for bound in bounds]
         start, stop, step = (0, whole[0], 1) if len(whole) == 1 else (*whole, 1)[:3]

@@ -58,7 +58,7 @@ class Tensor:
     element_bytes: int
 
 
-def is_number(value: Any) -> bool:
+def is_known(value: Any) -> bool:
     """Whether a value is known."""
     return isinstance(value, int | float | bool | Traced)
 
@@ -67,7 +67,7 @@ def shape_of(value: Any) -> Shape | None:
     """Extent of a value: () for one number, None where it is unknown."""
     if isinstance(value, Tile | Address):
         return value.shape
-    return () if is_number(value) else None
+    return () if is_known(value) else None
 
 
 def broadcast(one: Shape, other: Shape) -> Shape:
@@ -142,7 +142,7 @@ class Block:
 def _tile(extents: Any, what: str, base: str | None = None) -> Any:
     """A tile of these extents, still traced where they are; of addresses where there is a base."""
     shape = extents if isinstance(extents, tuple | list) else (extents,)
-    if not all(map(is_number, shape)):
+    if not all(map(is_known, shape)):
         return Unknown(f"the extent of {what}")
     whole: tuple[Any, ...] = tuple(one if isinstance(one, Traced) else int(one) for one in shape)
     return Tile(whole) if base is None else Address(base, whole)
@@ -165,7 +165,7 @@ def transposed(value: Any, order: Any = None) -> Any:
 def subscripted(value: Any, index: Any) -> Any:
     """`x[:, None]` of a tile, an entry of a tuple."""
     if isinstance(value, tuple | list):
-        return value[int(index)] if is_number(index) and -len(value) <= index < len(value) else Unknown("an entry")
+        return value[int(index)] if is_known(index) and -len(value) <= index < len(value) else Unknown("an entry")
     shape = shape_of(value)
     if shape is None:
         return value
@@ -183,7 +183,7 @@ def _reduced(value: Any, axis: Any) -> Any:
     shape = shape_of(value)
     if shape is None:
         return value
-    if not is_number(axis):
+    if not is_known(axis):
         return Tile(())
     at = int(axis) % max(len(shape), 1)
     return Tile(shape[:at] + shape[at + 1 :])
@@ -191,7 +191,7 @@ def _reduced(value: Any, axis: Any) -> Any:
 
 def _number(name: str, values: Sequence[Any]) -> Any:
     """A function of numbers; element-wise on tiles."""
-    if values and all(map(is_number, values)):
+    if values and all(map(is_known, values)):
         try:
             return NUMBERS[name](*values)
         except (ArithmeticError, ValueError, TypeError) as problem:
@@ -229,7 +229,7 @@ class LanguageCalls:
         return self.block.grid[axis] if axis < len(self.block.grid) else 1
 
     def _call_arange(self, given: list[Any], _: dict[str, Any]) -> Any:
-        known = all(map(is_number, given[-2:]))
+        known = all(map(is_known, given[-2:]))
         return _tile(given[-1] - given[-2], "an arange") if known else Unknown("the extent of an arange")
 
     def _call_zeros(self, given: list[Any], named: dict[str, Any]) -> Any:
@@ -242,9 +242,9 @@ class LanguageCalls:
 
     def _call_where(self, given: list[Any], _: dict[str, Any]) -> Any:
         condition, yes, no = given[-3:]
-        if isinstance(condition, Traced) and is_number(yes) and is_number(no):
+        if isinstance(condition, Traced) and is_known(yes) and is_known(no):
             return chosen(condition, yes, no)
-        if is_number(condition):
+        if is_known(condition):
             return yes if condition else no
         tile = combined(*(Tile(shape_of(each) or ()) for each in (yes, no, condition)))
         return tile if tile.shape else Unknown("a choice between values")
