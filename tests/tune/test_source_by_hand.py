@@ -72,7 +72,13 @@ def value_of(text: str) -> Any:
         ("tl.sum(v, axis=-1)", Tile((2, 4))), ("tl.sum(t)", Tile(())), ("tl.min(t, 1)", Tile((4,))),
         ("tl.cumsum(t, 0)", Tile((4, 8))), ("t.to('f')", Tile((4, 8))), ("tl.exp(t)", Tile((4, 8))),
         ("tl.where(t > 0, row, 0)", Tile((4, 8))), ("tl.dot(t, u)", Tile((4, 16))), ("t < 3", Tile((4, 8))),
-        ("tl.dot(other=u, input=t)", Tile((4, 16))), ("tl.dot_scaled(t, 0, 'e', u, 0, 'e')", Tile((4, 16))),
+        ("tl.dot(other=u, input=t)", Tile((4, 16))), ("tl.arange(start=0, end=16)", Tile((16,))),
+        ("tl.arange(8, end=32)", Tile((24,))), ("tl.zeros_like(input=t)", Tile((4, 8))),
+        ("tl.where(n > 3, x=1, y=2)", 1), ("tl.reshape(t, shape=(8, 4))", Tile((8, 4))),
+        ("tl.broadcast_to(input=row, shape=(4, 8))", Tile((4, 8))), ("tl.trans(input=t)", Tile((8, 4))),
+        ("tl.expand_dims(input=t, axis=0)", Tile((1, 4, 8))), ("tl.sum(input=t, axis=1)", Tile((4,))),
+        ("tl.exp(x=t)", Tile((4, 8))), ("tl.cdiv(x=n, div=4)", 3), ("tl.load(pointer=p)", Tile((8, 1))),
+        ("tl.dot_scaled(t, 0, 'e', rhs=u, rhs_scale=0, rhs_format='e')", Tile((4, 16))), ("tl.dot_scaled(t, 0, 'e', u, 0, 'e')", Tile((4, 16))),
         ("t if lost else lost", Tile((4, 8))), ("tl.maximum(t, row)", Tile((4, 8))),
         # Addresses stay addresses.
         ("x + t", Address("x", (4, 8))), ("p + row", Address("p", (8, 8))), ("p.T", Address("p", (1, 8))),
@@ -97,7 +103,8 @@ def test_what_an_expression_stands_for(text: str, wanted: Any) -> None:
         ("many[-3]", "an entry"), ("len(many)", "the function len"), ("tl.philox(n)", "the function philox (line 1)"), ("tl.load(n)", "unknown address"),
         ("tl.load(x)", "a value loaded from x"), ("lost + 1", "lost"), ("1 if lost else 2", "one of two values"),
         ("tl.make_block_ptr(n, (9,), (1,), (0,), (4,))", "a block pointer"), ("tl.where(lost, 1, 2)", "a choice"),
-        ("tl.dot_scaled(t, 0, 'e')", "operands of a dot"), ("n.shape", "a shape"),
+        ("tl.dot_scaled(t, 0, 'e')", "operands of a dot"), ("tl.arange(16)", "operands of a arange"),
+        ("tl.where(n)", "operands of a where"), ("tl.load()", "operands of a load"), ("n.shape", "a shape"),
     ],
 )  # fmt: skip
 def test_what_is_not_known_says_why(text: str, why: str) -> None:
@@ -288,3 +295,9 @@ def test_arguments_as_words() -> None:
 def test_a_grid_that_is_no_expression_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="must be an expression"):
         expression_grid(text)
+
+
+def test_bytes_are_counted_whatever_operands_are_named() -> None:
+    placed = read("tl.store(x, t); tl.load(x + row); tl.atomic_add(p, t)")
+    assert placed.written == {"x": 128, "p": 8} and placed.read == {"x": 32, "p": 8}
+    assert read("tl.store(pointer=x, value=t); tl.load(pointer=x + row); tl.atomic_add(pointer=p, val=t)") == placed

@@ -10,6 +10,7 @@ import ast
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from pipewave.tune.source.traced import Traced, cdiv, chosen, greatest, least, next_power_of_2, same
@@ -26,6 +27,17 @@ NUMBERS: Mapping[str, Callable[..., Any]] = {
 SAME = {"multiple_of", "max_contiguous", "max_constancy", "assume", "to", "cast", "broadcast_to_self", "flip", "sort",
         "softmax", "cumsum", "cumprod", "associative_scan", "advance", "constexpr"}  # fmt: skip
 REDUCTIONS = {"sum", "max", "min", "argmax", "argmin", "xor_sum", "reduce", "reduce_or"}
+AXIS = ("axis",)  # the first, where none is named
+# What other functions cannot do without, in order, by the names that callers may give it under.
+PARAMETERS: Mapping[str, tuple[str, ...]] = {
+    "program_id": AXIS, "num_programs": AXIS, "arange": ("start", "end"), "zeros": ("shape",),
+    "full": ("shape",), "zeros_like": ("input",), "where": ("condition", "x", "y"), "dot": ("input", "other"),
+    "dot_scaled": ("lhs", "lhs_scale", "lhs_format", "rhs"), "trans": ("input",), "permute": ("input",),
+    "expand_dims": ("input", "axis"), "reshape": ("input", "shape"), "view": ("input", "shape"),
+    "broadcast_to": ("input", "shape"), "make_block_ptr": ("base", "shape", "strides", "offsets", "block_shape"),
+    "make_tensor_descriptor": ("base", "shape", "strides", "block_shape"), "load": ("pointer",),
+    "store": ("pointer", "value"), "atomic_add": ("pointer", "val"), **dict.fromkeys(REDUCTIONS, ("input", "axis")),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,41 +218,44 @@ class LanguageCalls:
 
     def _language(self, name: str, given: list[Any], named: dict[str, Any], line: int) -> Any:
         """A function of the language."""
-        handler = getattr(self, f"_call_{name}", None)
-        if handler is not None:
-            return handler(given, named)
-        first = given[0] if given else Unknown(name)
+        needed = PARAMETERS.get(name, ())
+        placed = [*given, *(named[each] for each in takewhile(named.__contains__, needed[len(given) :]))]
+        if handler := getattr(self, f"_call_{name}", None):
+            enough = len(placed) >= len(needed) or needed == AXIS
+            return handler(placed) if enough else Unknown(f"operands of a {name}")
+        values = [*given, *named.values()]
+        first = (placed or values or [Unknown(name)])[0]
         if name in NUMBERS and not (name in REDUCTIONS and isinstance(first, Tile)):
-            return _number(name, [*given, *named.values()])
+            return _number(name, values)
         if name in REDUCTIONS:
-            return _reduced(first, named.get("axis", given[1] if len(given) > 1 else None))
+            return _reduced(first, placed[1] if len(placed) > 1 else None)
         if name in SAME:
             return first
-        if any(isinstance(value, Tile | Address) for value in given):
-            return combined(*given)
+        if any(isinstance(value, Tile | Address) for value in given or values):
+            return combined(*(given or values))
         return Unknown(f"the function {name} (line {line})")
 
-    def _call_program_id(self, given: list[Any], named: dict[str, Any]) -> Any:
-        axis = int(named.get("axis", given[-1] if given else 0))
+    def _call_program_id(self, given: list[Any]) -> Any:
+        axis = int(given[-1]) if given else 0
         return self.block.ids[axis] if axis < len(self.block.ids) else 0
 
-    def _call_num_programs(self, given: list[Any], named: dict[str, Any]) -> Any:
-        axis = int(named.get("axis", given[-1] if given else 0))
+    def _call_num_programs(self, given: list[Any]) -> Any:
+        axis = int(given[-1]) if given else 0
         return self.block.grid[axis] if axis < len(self.block.grid) else 1
 
-    def _call_arange(self, given: list[Any], _: dict[str, Any]) -> Any:
+    def _call_arange(self, given: list[Any]) -> Any:
         known = all(map(is_known, given[-2:]))
         return _tile(given[-1] - given[-2], "an arange") if known else Unknown("the extent of an arange")
 
-    def _call_zeros(self, given: list[Any], named: dict[str, Any]) -> Any:
-        return _tile(named.get("shape", given[0] if given else None), "a tile")
+    def _call_zeros(self, given: list[Any]) -> Any:
+        return _tile(given[0], "a tile")
 
     _call_full = _call_zeros
 
-    def _call_zeros_like(self, given: list[Any], _: dict[str, Any]) -> Any:
+    def _call_zeros_like(self, given: list[Any]) -> Any:
         return combined(given[0])
 
-    def _call_where(self, given: list[Any], _: dict[str, Any]) -> Any:
+    def _call_where(self, given: list[Any]) -> Any:
         condition, yes, no = given[-3:]
         if isinstance(condition, Traced) and is_known(yes) and is_known(no):
             return chosen(condition, yes, no)
@@ -249,61 +264,58 @@ class LanguageCalls:
         tile = combined(*(Tile(shape_of(each) or ()) for each in (yes, no, condition)))
         return tile if tile.shape else Unknown("a choice between values")
 
-    def _call_dot(self, given: list[Any], named: dict[str, Any]) -> Any:
-        a, b = (named.get(name, given[i] if len(given) > i else None) for i, name in enumerate(("input", "other")))
-        one, other = shape_of(a), shape_of(b)
+    def _call_dot(self, given: list[Any]) -> Any:
+        one, other = map(shape_of, given[:2])
         if one is None or other is None or len(one) < 2 or len(other) < 2:
             return Unknown("operands of a dot")
         self.block.counts.flops += self.block.weight * (2 * elements(one) * other[-1])
         return Tile((*one[:-1], other[-1]))
 
-    def _call_dot_scaled(self, given: list[Any], _: dict[str, Any]) -> Any:
-        return self._call_dot([given[0], given[3]], {}) if len(given) > 3 else Unknown("operands of a dot")
+    def _call_dot_scaled(self, given: list[Any]) -> Any:
+        return self._call_dot([given[0], given[3]])
 
-    def _call_trans(self, given: list[Any], _: dict[str, Any]) -> Any:
+    def _call_trans(self, given: list[Any]) -> Any:
         rest = given[1:]
         return transposed(given[0], rest[0] if len(rest) == 1 else rest or None)
 
     _call_permute = _call_trans
 
-    def _call_expand_dims(self, given: list[Any], named: dict[str, Any]) -> Any:
+    def _call_expand_dims(self, given: list[Any]) -> Any:
         shape = shape_of(given[0])
         if shape is None:
             return given[0]
-        at = int(named.get("axis", given[-1])) % (len(shape) + 1)
+        at = int(given[-1]) % (len(shape) + 1)
         return _reshaped(given[0], (*shape[:at], 1, *shape[at:]))
 
-    def _call_reshape(self, given: list[Any], _: dict[str, Any]) -> Any:
+    def _call_reshape(self, given: list[Any]) -> Any:
         base = given[0].base if isinstance(given[0], Address) else None
         return _tile(given[1] if len(given) == 2 else tuple(given[1:]), "a reshaped tile", base)
 
     _call_view = _call_broadcast_to = _call_reshape
 
-    def _call_make_block_ptr(self, given: list[Any], named: dict[str, Any], place: int = 4) -> Any:
-        base = named.get("base", given[0] if given else None)
-        extents = named.get("block_shape", given[place] if len(given) > place else None)
+    def _call_make_block_ptr(self, given: list[Any], place: int = 4) -> Any:
+        base, extents = given[0], given[place]
         if not isinstance(base, Address) or not isinstance(extents, tuple | list) or not extents:
             return Unknown("a block pointer")
         return _tile(extents, "a block pointer", base.base)
 
-    def _call_make_tensor_descriptor(self, given: list[Any], named: dict[str, Any]) -> Any:
-        return self._call_make_block_ptr(given, named, 3)
+    def _call_make_tensor_descriptor(self, given: list[Any]) -> Any:
+        return self._call_make_block_ptr(given, 3)
 
-    def _call_load(self, given: list[Any], _: dict[str, Any]) -> Any:
-        address = given[0] if given else None
+    def _call_load(self, given: list[Any]) -> Any:
+        address = given[0]
         if not isinstance(address, Address):
             self.block.tell("an address that is not followed", 0)
             return Unknown("a value loaded from an unknown address")
         self.block.moved(self.block.counts.read, address)
         return Tile(address.shape) if address.shape else Unknown(f"a value loaded from {address.base}")
 
-    def _call_store(self, given: list[Any], _: dict[str, Any]) -> Any:
-        if given and isinstance(given[0], Address):
-            address = given[0]
-            value = shape_of(given[-1]) if len(given) > 1 else None
+    def _call_store(self, given: list[Any]) -> Any:
+        if isinstance(address := given[0], Address):
+            value = shape_of(given[-1])
             wide = address if address.shape or not value else Address(address.base, value)
             self.block.moved(self.block.counts.written, wide)
 
-    def _call_atomic_add(self, given: list[Any], named: dict[str, Any]) -> Any:
-        self._call_store(given[:2], named)
-        return self._call_load(given[:1], named)
+    def _call_atomic_add(self, given: list[Any]) -> Any:
+        self._call_store(given[:2])
+        return self._call_load(given[:1])
