@@ -194,8 +194,7 @@ class Space:
             wrong = [v for v in getattr(self, name) or () if not (_whole(v) or (v is None and name in OWN))]
             if wrong:
                 raise BadInput(f"{name} = {wrong[0]!r}: must be positive integers", field=name)
-        if not _whole(self.gpus_most):
-            raise BadInput(f"max_gpus = {self.gpus_most!r}: must be a positive integer", field="max_gpus")
+        check_whole("max_gpus", self.gpus_most)
         if (self.rack_w is None) != (self.gpus_per_rack is None):
             raise BadInput("max_power_per_rack and gpus_per_rack go together: say both", field="gpus_per_rack")
         if self.rack_w is not None and not (0 < self.rack_w < 1e9 and _whole(self.gpus_per_rack)):

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from pipewave.calls.dtypes import cache_type
+from pipewave.calls.fields import check_whole
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU, find
 from pipewave.models import ModelSource, load
@@ -28,8 +29,7 @@ class StepTime:
     """Seconds of an engine step, kernels and gaps. Call it with new tokens and cache lengths of each request."""
 
     def __init__(self, runner: Runner, quantum: int = 16) -> None:
-        if quantum < 1:
-            raise BadInput(f"quantum = {quantum}: must be at least 1", field="quantum")
+        check_whole("quantum", quantum)
         self.runner, self._quantum = runner, quantum
 
         def ask(*lengths: tuple[int, ...]) -> float:
