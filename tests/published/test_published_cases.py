@@ -132,6 +132,17 @@ def test_an_endless_rate_is_all_at_once_or_as_many_as_may_be_in_flight(word: Any
     assert asked(**every)["ttft_ms"] > asked(**few)["ttft_ms"]
 
 
+def test_a_rate_beside_a_concurrency_is_open_arrivals_of_which_so_many_are_in_flight_at_most() -> None:
+    """A wide limit changes nothing, and a rate beyond what it serves keeps as many in flight as without one."""
+    paced = {"rate": 8.0, "requests": 100}
+    alone, wide, tight = (asked(**paced, concurrency=most) for most in (..., 100, 1))
+    assert wide["tpot_ms"] == pytest.approx(alone["tpot_ms"], rel=0.02) and "at most 1 in flight" in tight["traffic"]
+    assert tight["tpot_ms"] < alone["tpot_ms"] and tight["output_tokens_per_s"] < alone["output_tokens_per_s"]
+    pushed, closed = asked(rate=1e4, requests=100, concurrency=8), asked(requests=100, concurrency=8)
+    for name in ("ttft_ms", "tpot_ms", "output_tokens_per_s"):
+        assert pushed[name] == pytest.approx(closed[name], rel=0.02)
+
+
 def test_a_rate_of_no_number_names_what_works() -> None:
     with pytest.raises(BadInput, match="or inf"):
         asked(rate="fast")

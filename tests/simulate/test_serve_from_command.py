@@ -302,6 +302,12 @@ def test_a_misspelt_option_of_a_client_is_refused_and_the_right_one_named(wrong:
         client_command.read(f"vllm bench serve {wrong}")
 
 
+def test_a_client_with_a_rate_and_a_limit_sends_at_the_rate_within_the_limit() -> None:
+    load = client_command.read("vllm bench serve --num-prompts 50 --request-rate 5 --max-concurrency 4")
+    assert load.traffic.concurrency == 4 and load.traffic.closed is None and not load.notes
+    assert load.traffic.arrival_s[-1] == pytest.approx(49 / 5)
+
+
 def test_options_of_a_client_that_change_nothing_are_told() -> None:
     notes = client_command.read("vllm bench serve --save-result --top-p 0.9 --ramp-up-strategy linear").notes
     assert "without effect on times: --save-result, --top-p" in notes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,6 @@ def test_impossible_traffic_is_named(wrong: dict[str, float]) -> None:
     with pytest.raises(BadInput) as caught:
         synthetic(**{"requests": 4, "input_len": 8, "output_len": 8} | wrong)  # type: ignore[arg-type]
     assert caught.value.field == next(iter(wrong))
-    with pytest.raises(BadInput, match="not both"):
-        synthetic(4, input_len=8, output_len=8, rate=1.0, concurrency=2)
 
 
 TRACES = {
@@ -281,3 +280,23 @@ def test_impossible_setups_are_named(wrong: dict[str, float]) -> None:
     with pytest.raises(BadInput) as caught:
         Setup(**wrong)  # type: ignore[arg-type]
     assert caught.value.field == next(iter(wrong))
+
+
+def test_no_more_are_in_flight_than_may_be_and_none_is_sent_before_its_time() -> None:
+    """As `vllm bench serve` does with a rate and a concurrency: a request waits, unmeasured, until it may be sent."""
+    deployed = deploy(Stated(load("Qwen3-0.6B"), "H100", Setup()), synthetic(
+        60, input_len=500, output_len=40, rate=200.0, concurrency=3))  # fmt: skip
+    record, planned = deployed.run(), deployed.traffic.arrival_s
+    assert (record.arrival_s >= planned).all() and (record.arrival_s > planned + 1e-3).any()
+    flight = [int(((record.arrival_s <= t) & (record.done_s > t)).sum()) for t in record.arrival_s]
+    assert max(flight) == 3
+    seldom = replace(deployed, traffic=replace(deployed.traffic, arrival_s=planned * 200.0))
+    assert seldom.run().arrival_s.tolist() == seldom.traffic.arrival_s.tolist()
+
+
+def test_a_concurrency_takes_the_place_of_the_times_of_a_file_and_a_rate_keeps_them(tmp_path: Path) -> None:
+    path = tmp_path / "vidur.csv"
+    path.write_text(TRACES["vidur.csv"])
+    closed, paced = read_trace(path, concurrency=2), read_trace(path, concurrency=2, rate=0.5)
+    assert closed.closed == 2 and "its times do not count" in closed.notes[0] and str(closed).count("2 in flight")
+    assert paced.closed is None and paced.arrival_s.tolist() == [0.0, 2.0] and "at most 2 in flight" in str(paced)

@@ -83,6 +83,36 @@ def test_watts_and_joules_follow_the_corrected_rate(factor: float, joules: float
         assert after[f"{name}_low"] <= after[name] <= after[f"{name}_high"]
 
 
+def test_serve_shows_told_joules_as_python_does(tmp_path: Path) -> None:
+    """The command had gone on with the joules that were predicted."""
+    before = untold(from_dict(BASE | ASKED))
+    told = [means(load) | {ENERGY: 1.6 * before[ENERGY]} for load in LOADS]
+    file = tmp_path / "runs.json"
+    file.write_text(json.dumps(told))
+    words = (
+        "serve --model Qwen3-0.6B --gpu H100 --engine vllm:0.12.0 --isl 1000 --osl 60 --concurrency 24 --json --told"
+    )
+    shown, same = json.loads(CliRunner().invoke(build(), [*words.split(), str(file)]).output), ask(told)
+    assert shown[ENERGY] > 1.2 * before[ENERGY]
+    for name in (f"{figure}{side}" for figure in (ENERGY, "power_w") for side in ("", "_low", "_high")):
+        assert shown[name] == pytest.approx(same[name], rel=1e-3)
+
+
+def test_a_told_pace_is_the_run_s_own() -> None:
+    """Runs told at a concurrency had been simulated at the rate that was asked about."""
+    asked = BASE | {"isl": 500, "osl": 40, "rate": 2.0, "requests": 60}
+    told = [{"concurrency": 8, "tpot_ms": 6.0}, {"rate": 3.0, "tpot_ms": 6.0}, {"isl": 400, "tpot_ms": 6.0}]
+    paces = [(run.case.rate, run.case.concurrency) for run in from_dict(asked | {"told": told}).told]
+    assert paces == [(None, 8), (3.0, None), (2.0, None)]
+
+
+@pytest.mark.parametrize(("rate", "moves"), [(2.0, False), (500.0, True)])
+def test_a_told_slowness_moves_a_rate_that_the_most_in_flight_hold_back(rate: float, moves: bool) -> None:
+    load = {"rate": rate, "concurrency": 8, "requests": 80, "isl": 500, "osl": 40}
+    before, after = untold(from_dict(BASE | load)), answer(from_dict(BASE | load | {"told": [means(load, factor=1.5)]}))
+    assert (after[RATE] < 0.9 * before[RATE]) == moves
+
+
 def test_one_run_that_fits_no_other_is_named_and_left_out() -> None:
     told = [means(load) for load in LOADS]
     found = ask([*told, means(ASKED | {"concurrency": 20}, factor=3.0)])

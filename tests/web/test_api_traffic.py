@@ -162,7 +162,6 @@ def test_a_trace_is_replayed(client: Any) -> None:
 @pytest.mark.parametrize(
     ("more", "field", "says"),
     [
-        ({"rate": 1.0, "concurrency": 2}, "rate", "not both"),
         ({"trace": {"file": "a.csv", "text": "hello,world\n1,2\n"}}, "trace", "prompt length"),
         ({"trace": {"file": "a.jsonl", "text": "{not json"}}, "trace", "a.jsonl, line 1"),
         ({"concurrency": 1, "requests": 20_000, "output_len": 1000}, "requests", "engine steps"),

@@ -42,7 +42,8 @@ def write_aiperf(folder: str | Path, record: Record, traffic: Traffic, answer: M
              "output_token_throughput": ("tokens/sec", answer["output_tokens_per_s"]),
              "benchmark_duration": ("sec", seconds)}  # fmt: skip
     span, held = float(np.ptp(traffic.arrival_s)), traffic.concurrency
-    load = {"concurrency": held} if held else {"rate": (traffic.sessions - 1) / span if span else "inf"}
+    load = {} if traffic.closed else {"rate": (traffic.sessions - 1) / span if span else "inf"}
+    load |= {"concurrency": held} if held else {}
     summary = {
         "schema_version": SCHEMA,
         "input_config": {"phases": [{"name": "profiling", "requests": len(traffic), **load}]},

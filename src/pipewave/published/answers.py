@@ -141,7 +141,7 @@ def _affordable(traffic: Traffic, engines: Pools) -> tuple[Traffic, tuple[str, .
 
     Engines side by side run at least the steps of their share of the tokens.
     """
-    clients = traffic.concurrency
+    clients = traffic.closed
     if not clients or engines.workers[-1] < 2:
         return traffic, ()
     each = float(traffic.output_len.mean()) * engines.workers[-1] / clients  # steps of a request
@@ -168,7 +168,7 @@ def served(
     found = deployed.figures(record, window, limits)
     bounds: dict[str, float] = {}
     if interval:
-        scales = engines.uncertain.tried(deployed.traffic.concurrency)
+        scales = engines.uncertain.tried(deployed.traffic.closed)
         times = {name: one for name, one in found.items() if name.endswith("_ms") or name == FOUND}
         bounds = interval_ends(times, engines.uncertain, *_tried(deployed, times, scales, most_steps, steady=steady))
     bounds |= deployed.energy(record, found, window)
@@ -195,7 +195,7 @@ def answer(case: Case, front: Front | None = None, pace: Pace = AS_PREDICTED) ->
     record = deployed.run()
     window = deployed.window(record, steady=case.steady)
     seen = _batch(record, traffic) if case.mode == "estimate" else _means(deployed.figures(record, window))
-    tried = uncertain.tried(traffic.concurrency) if case.mode == "serve" else ()
+    tried = uncertain.tried(traffic.closed) if case.mode == "serve" else ()
     others = _tried(deployed, seen, tried, steady=case.steady)
     intervals = interval_ends({name: seen[name] for name in METRICS if name in seen}, uncertain, *others)
     decode, energy = deployed.engines.decode, deployed.energy(record, seen, window)

@@ -33,7 +33,8 @@ ECHOED = frozenset({"id"})
 LONG_NAMES = {"input_len": "isl", "output_len": "osl"}
 MEASURED = ("ttft_ms", "tpot_ms", "output_tokens_per_s", "energy_j_per_output_token", "e2e_ms")  # what may be told
 MOST_TOLD = 64  # runs; more say nothing new
-LOAD = ("isl", "osl", "spread", "concurrency", "requests", "rate")  # what a list of arrivals stands for
+PACE = ("concurrency", "rate")
+LOAD = (*PACE, "isl", "osl", "spread", "requests")  # what a list of arrivals stands for
 MEAN = Rule("float", low=1e-6, high=1e9)
 ARRIVAL = (Rule("float", low=0, high=1e9), Rule("int", high=LONGEST), Rule("int", high=LONGEST))
 
@@ -185,8 +186,8 @@ class Case:
             if self.rate is None:
                 self._said("requests" if self.requests else "concurrency", "requests in flight, or give a rate")
             count = self.requests or usual_count(self.concurrency)
-        if self.mode == "serve":  # a finite rate before a concurrency; with neither, as offline, all come at once
-            pace = {"concurrency": self.concurrency} if self.rate in (None, math.inf) else {"rate": self.rate}
+        if self.mode == "serve":  # with neither, as offline, all come at once
+            pace = {"concurrency": self.concurrency, "rate": None if self.rate == math.inf else self.rate}
         return synthetic(count, **sizes, **pace, spread=self.spread, seed=seed)
 
     def _said(self, name: str, what: str) -> float:
@@ -230,13 +231,14 @@ def from_dict(given: Mapping[str, Any]) -> Case:
 
 
 def _told(where: str, row: Mapping[str, Any], said: Mapping[str, Any]) -> Measured:
-    """A told run: its own fields, what it leaves out as the case says it (null: unsaid), and its means."""
+    """A told run: its own fields, what it leaves out as the case says it (null: unsaid; a pace is one), and its means."""
     means = {name: MEAN.check(f"{where}.{name}", row[name]) for name in MEASURED if row.get(name) is not None}
     if not means:
         raise MissingField(f"{where}: holds no measured mean; give one of {', '.join(MEASURED)}", field=where)
     own = {LONG_NAMES.get(name, name): value for name, value in row.items() if name not in MEASURED}
-    listed = "arrivals" not in own and any(own.get(name) is not None for name in LOAD)
-    inherited = {name: value for name, value in said.items() if name != "told" and not (listed and name == "arrivals")}
+    given = {name for name in LOAD if own.get(name) is not None}
+    left = {"told", *(("arrivals",) if given else ()), *(PACE if given & set(PACE) else ())}
+    inherited = {name: value for name, value in said.items() if name not in left}
     try:
         return Measured(from_dict(inherited | own), tuple(means.items()))
     except BadInput as wrong:

@@ -60,9 +60,6 @@ def read(command: str) -> ClientLoad:
     notes = list[str]()
     if (chosen := taken.said.get("dataset", MADE[0])) not in (*MADE, *datasets()):
         notes.append(f"dataset {chosen}: its lengths are not known here; those of the options are taken")
-    if "concurrency" in taken.said and math.isfinite(_number("rate", taken.said.get("rate", "inf"))):
-        kept = "the concurrency is kept, requests come as soon as one is done"
-        notes.append(f"request-rate beside max-concurrency: {kept}")
     return ClientLoad(_traffic(client, taken), limits_of(**goals), (*notes, *passed))
 
 
@@ -82,7 +79,7 @@ def _traffic(client: Client, taken: Words) -> Traffic:
         (mean, spread), (answer, _) = (below(size, ratio) for size in sizes)
         sizes = (mean, answer)
     rate, flight = said.get("rate", math.inf), said.get("concurrency")
-    pace: dict[str, Any] = {"concurrency": int(flight)} if flight else {"rate": rate if math.isfinite(rate) else None}
+    pace: dict[str, Any] = {"concurrency": int(flight) if flight else None, "rate": rate if rate < math.inf else None}
     seed, chosen = int(said.get("seed", 0)), taken.said.get("dataset", "random")
     if chosen in datasets():
         answers = int(said["answer"]) if "answer" in said else None

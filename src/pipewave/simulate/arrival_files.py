@@ -43,7 +43,8 @@ def read_trace(
         text: what it holds; else it is read.
         requests: only the first so many in order of arrival.
         rate: rescale its times to so many requests (or sessions) a second; inf: all arrive at once.
-        concurrency: instead of at their times, requests (or sessions) arrive when an earlier one of as many is done.
+        concurrency: most requests (or sessions) in flight; without a rate each is sent as soon as there is room, and
+            not at its time.
         block_tokens: tokens of a block of `hash_ids`.
 
     Raises:
@@ -178,9 +179,10 @@ def _traffic(
     times, unit = rows.times(clock) if clock and rate != math.inf else (np.zeros(len(prompt)), "")
     before, think = rows.waits(times, waits=concurrency is not None or clock is None)
     order, start = _in_order(times, before, requests)
-    said = f"{clock} {unit}" if clock and unit else "its times do not count"
+    timed = rate is not None or concurrency is None
+    said = f"{clock} {unit}" if clock and unit and timed else "its times do not count"
     notes = (f"read as {kind.name}: {said}", *filter(None, [kind.note]))
-    traffic = Traffic(start, prompt[order], answer[order], concurrency, notes=notes)
+    traffic = Traffic(start * timed, prompt[order], answer[order], concurrency, notes=notes)
     if (before >= 0).any():
         place = {row: at for at, row in enumerate(order.tolist())}
         after = np.array([place.get(row, -1) for row in before[order].tolist()])

@@ -169,7 +169,7 @@ def middle(record: Record, traffic: Traffic) -> Mask:
 
     Raises BadInput where no request is left.
     """
-    count, held = len(traffic), traffic.concurrency
+    count, held = len(traffic), traffic.closed
     first, last = (2 * held, count - held) if held else (int(EDGE * count), count - int(EDGE * count))
     if last <= first:
         most = f"at least {3 * (held or 1) + 1}" if held else "more"
@@ -215,7 +215,7 @@ def steadiness(record: Record, traffic: Traffic) -> Steadiness:
     if last == arrived[0]:
         return Steadiness(overloaded=False, steady=False)
     whole = len(done) / float(done[-1] - arrived[0])
-    if held := traffic.concurrency:
+    if held := traffic.closed:
         steady = len(arrived) > 2 * held
         return Steadiness(overloaded=False, steady=steady, requests=2 * held + 1, served_per_s=whole)
     come, begun, gone = (

@@ -174,10 +174,10 @@ class Simulation:
         return zip(order.tolist(), reached[order].tolist(), strict=True)
 
     def _next_arrival(self, now: float) -> None:
-        """Put the next request on the heap: at its own time, or now when another one made room for it."""
+        """Put the next request on the heap: at its own time, or now where another one only now made room for it."""
         request, time = next(self.arrivals, (-1, 0.0))
         if request >= 0:
-            self._at(now if self.traffic.concurrency else time, self._arrive, request)
+            self._at(max(now, time), self._arrive, request)
 
     def _arrive(self, now: float, request: int) -> None:
         """A client sends a request that waits for no other, or one that was sent reaches an engine."""

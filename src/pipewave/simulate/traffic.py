@@ -32,7 +32,7 @@ LENGTHS_FILE = Path(__file__).with_name("lengths.json")
 class Traffic:
     """Requests in order of arrival: seconds, prompt tokens, generated tokens.
 
-    `concurrency`: instead of at their own time, requests arrive when an earlier one of as many is done.
+    `concurrency`: most in flight; a request whose time has come waits to be sent until one of as many is done.
     `found_len`: tokens of each prompt that the engine's cache holds already; None = none. `parting`: what was found is
     a beginning that prompts share and go on from in different ways. `shared`: which tokens requests have in common, by
     which the engine finds what it holds. `after`: for each request the one whose answer its client waits for, -1 for
@@ -70,9 +70,15 @@ class Traffic:
         span, begin = float(self.arrival_s[-1] - self.arrival_s[0]), len(self) if self.after is None else self.sessions
         turns, each = ("", "") if self.after is None else (f" in {begin:,} sessions that wait for answers", " sessions")
         pace = f"over {span:,.4g} s: {(begin - 1) / span:,.4g}{each} a second" if span > 0 else "at once"
-        pace = f"{self.concurrency:,} in flight" if self.concurrency else pace
+        held = f"{self.concurrency:,} in flight" if self.concurrency else ""
+        pace = held if self.closed else f"{pace}, at most {held}" if held else pace
         mean = f"{self.input_len.mean():,.4g} + {self.output_len.mean():,.4g} tokens on average"
         return f"{len(self):,} request{'s'[: len(self) != 1]}{turns}, {pace}, {mean}"
+
+    @property
+    def closed(self) -> int | None:
+        """Clients that each send a request as soon as their last one is done; None where requests have times."""
+        return None if self.arrival_s[-1] else self.concurrency
 
     @property
     def sessions(self) -> int:
@@ -147,10 +153,9 @@ def synthetic(
     spread: float = 0.0,
     seed: int = 0,
 ) -> Traffic:
-    """Random requests: `rate` a second with gamma-distributed gaps (burstiness 1 = Poisson), or at a concurrency.
-
-    With neither, all arrive at once. Gaps are scaled to the rate, as vLLM's benchmark does: a few hundred drawn ones
-    are off by up to a tenth.
+    """Random requests: `rate` a second with gamma-distributed gaps (burstiness 1 = Poisson), at most `concurrency` of
+    them in flight. Without a rate all arrive at once, or as soon as they may be in flight. Gaps are scaled to the rate,
+    as vLLM's benchmark does: a few hundred drawn ones are off by up to a tenth.
     """
     sizes = (("requests", requests, MOST), ("input_len", input_len, LONGEST), ("output_len", output_len, LONGEST))
     for name, value, most in sizes:
@@ -160,8 +165,6 @@ def synthetic(
             raise BadInput(f"{name} = {number!r}: must be above 0 and below 1e9", field=name)
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise BadInput(f"seed = {seed!r}: must be an integer from 0", field="seed")
-    if rate is not None and concurrency is not None:
-        raise BadInput("give either a rate or a concurrency, not both", field="rate")
     rng = np.random.default_rng(seed)
     gaps = np.zeros(requests) if rate is None else rng.gamma(burstiness, 1 / (rate * burstiness), requests)
     gaps[0] = 0.0

@@ -36,6 +36,7 @@ SLOPES = (-0.5, 1.5)  # of times; queues about to build up amplify a cause many 
 SLIGHT = 1e-9  # of lengths, which stay as they are
 RATE = "output_tokens_per_s"
 NO_PART: Array = np.zeros(len(LATENTS))
+FULL = 0.8  # of the most in flight, that hold others back
 LIKELY = 0.5  # that a run is spoiled
 CLEAR = 1.645  # standard deviations that a cause is off by, to be named
 ENERGY = "energy_j_per_output_token"
@@ -84,8 +85,9 @@ def measured_by(case: Case, run: Callable[[Pace], Answer]) -> Figures:
 def figures_of(case: Case, usual: Answer, slopes: Mapping[str, Array]) -> Figures:
     """Figures of which answer and slopes are known."""
     software = (case.engine, case.version, case.gpu)
-    return Figures(usual, slopes, {name: _part(name, case, usual) for name in slopes}, place(case, usual),
-                   (software, case.model))  # fmt: skip
+    found = place(case, usual)
+    parts = {name: _part(name, case, usual, 2.0 ** float(found[0])) for name in slopes}
+    return Figures(usual, slopes, parts, found, (software, case.model))
 
 
 def place(case: Case, usual: Answer) -> Array:
@@ -97,11 +99,12 @@ def place(case: Case, usual: Answer) -> Array:
     return found
 
 
-def _part(name: str, case: Case, usual: Answer) -> Array:
-    """How far a figure is off where each latent is off by one.
+def _part(name: str, case: Case, usual: Answer, flight: float) -> Array:
+    """How far a figure of so many requests in flight is off where each latent is off by one.
 
     Requests of a closed loop, or of a batch, last `ttft + (osl - 1) tpot`, and their rate is one over it. Requests that
-    come by the clock set their rate themselves. Queued all at once, a rate is off for itself.
+    come by the clock set their rate themselves, unless most of those that may be are in flight. Queued all at once, a
+    rate is off for itself.
     """
     if name in ("ttft_ms", "tpot_ms"):
         return _alone(name)
@@ -110,7 +113,8 @@ def _part(name: str, case: Case, usual: Answer) -> Array:
     sign = 1.0 if name == "e2e_ms" else -1.0
     if case.mode == "offline":
         return -sign * _alone("rate")
-    if sign < 0 and (case.arrivals is not None or case.rate not in (None, math.inf)):
+    free = flight < FULL * (case.concurrency or math.inf)
+    if sign < 0 and (case.arrivals is not None or (case.rate not in (None, math.inf) and free)):
         return NO_PART
     first = min(usual["ttft_ms"] / usual["e2e_ms"], 1.0)
     return sign * np.array([first, 1.0 - first, 0.0, 0.0])
@@ -184,11 +188,9 @@ def answer(case: Case) -> dict[str, Any]:
 
 def corrected(asked: Figures, learned: Learned, gpu: GPU) -> dict[str, Any]:
     """An answer times what measured runs say that it is off by, with the interval that they leave."""
-    changed: dict[str, float] = {}
-    for name, (each, wide) in off_by(asked, learned).items():
-        middle = asked.answer[name] * math.exp(each)
-        sides = {"": middle, "_low": middle * math.exp(-wide), "_high": middle * math.exp(wide)}
-        changed |= {name + side: round(value, 6 if name == ENERGY else DIGITS) for side, value in sides.items()}
+    each = off_by(asked, learned)
+    changed = {name + side: round(asked.answer[name] * _factor(each, name, end), 6 if name == ENERGY else DIGITS)
+               for name in each for side, end in ENDS.items()}  # fmt: skip
     for name, as_mean in SLOWEST.items():
         if name in asked.answer and as_mean in changed:
             changed[name] = round(asked.answer[name] * changed[as_mean] / asked.answer[as_mean], DIGITS)
@@ -231,9 +233,8 @@ def corrected_estimate(found: Estimate, case: Mapping[str, Any], told: Sequence[
     times: dict[str, Any] = {name + side: getattr(found, name) * _factor(each, ours, end)
                              for name, ours in means.items() for side, end in ENDS.items()}  # fmt: skip
     times[RATE] = found.output_tokens_per_s * found.e2e_ms / times["e2e_ms"]
-    if ENERGY in each:
-        times |= {ENERGY + side: getattr(found, ENERGY) * _factor(each, ENERGY, end) for side, end in ENDS.items()}
-    drawn = drawn_at(found.to_dict(), times, limited(find(asked.gpu), asked.power_limit_w))
+    times |= _joules(each, before := found.to_dict())
+    drawn = drawn_at(before, times, limited(find(asked.gpu), asked.power_limit_w))
     return replace(found, **drawn | times, notes=(*found.notes, *notes))
 
 
@@ -244,9 +245,8 @@ def corrected_run(
 
     `case`: the deployment in the fields of a case. Raises what reading it raises.
     """
-    last_s = float(traffic.arrival_s.max())
-    rate = len(traffic) / last_s if last_s else math.inf
-    load = {"concurrency": traffic.concurrency} if traffic.concurrency else {"rate": rate, "requests": len(traffic)}
+    rate = len(traffic) / last_s if (last_s := float(traffic.arrival_s[-1])) else math.inf
+    load = {"concurrency": traffic.concurrency} | ({} if traffic.closed else {"rate": rate, "requests": len(traffic)})
     lengths = {"isl": float(traffic.input_len.mean()), "osl": float(traffic.output_len.mean())}
     asked, learned, sentences = _learned(case, lengths | load, told)
     notes = [*found["notes"], *sentences]
@@ -255,9 +255,9 @@ def corrected_run(
 
     def run(pace: Pace) -> dict[str, Any]:
         ready = deploy(replace(stated, setup=replace(stated.setup, pace=pace)), traffic)
-        summary = ready.figures(ready.run())
+        summary = ready.figures(record := ready.run())
         means = {f"{name}_ms": summary.get(f"{name}_mean_ms", 0.0) for name in ("ttft", "tpot", "e2e")}
-        return means | {RATE: summary[RATE]}
+        return means | {RATE: summary[RATE]} | ready.energy(record, summary)
 
     each = off_by(measured_by(asked, run), learned)
     out = {name: value * _factor(each, RATE) if name in RATES else value for name, value in found.items()}
@@ -266,7 +266,8 @@ def corrected_run(
             middle, side = match.group(), name[match.end() :]
             figure = f"{AS.get(match.group(1), match.group(1))}_ms"
             out[name] = found[middle] * _factor(each, figure, ENDS[side])
-    return {**out, **drawn_at(found, {RATE: out[RATE]}, find(stated.gpu)), "notes": [*notes, STEPS_AS_PREDICTED]}
+    changed = {RATE: out[RATE], **_joules(each, found)}
+    return {**out, **drawn_at(found, changed, find(stated.gpu)), **changed, "notes": [*notes, STEPS_AS_PREDICTED]}
 
 
 def _learned(
@@ -277,6 +278,11 @@ def _learned(
     asked = from_dict({**given, **load, "told": [{"mode": "serve"} | one for one in told]})
     learned, refused = learn(asked.told)
     return replace(asked, told=()), learned, (*refused, *(learned.sentences() if learned else ()))
+
+
+def _joules(each: Mapping[str, tuple[float, float]], found: Mapping[str, Any]) -> dict[str, float]:
+    """Joules of an output token with their interval, where energy is told."""
+    return {ENERGY + side: found[ENERGY] * _factor(each, ENERGY, end) for side, end in ENDS.items() if ENERGY in each}
 
 
 def _factor(each: Mapping[str, tuple[float, float]], name: str, end: float = 0.0) -> float:

@@ -64,8 +64,8 @@ def tell(files: Sequence[str | Path], *, also: Mapping[str, Any] | None = None, 
 
 def _row(run: Measured) -> dict[str, Any]:
     predicted = figures(run.case).answer
-    paced = "requests" if run.case.mode == "offline" else "rate" if run.case.rate else "concurrency"
-    load = {name: value for name in ("isl", "osl", paced) if (value := getattr(run.case, name)) is not None}
+    paced = ("requests",) if run.case.mode == "offline" else ("rate", "concurrency")
+    load = {name: value for name in ("isl", "osl", *paced) if (value := getattr(run.case, name)) is not None}
     known = ((name, value / predicted[name]) for name, value in run.means if name in predicted)
     over = {f"{name} off %": round(100 * (ratio - 1), 1) for name, ratio in known}
     return load | {name: round(value, 3) for name, value in run.means} | over

@@ -104,8 +104,6 @@ def traffic_answer(query: TrafficQuery) -> dict[str, Any]:
 
 
 def _traffic(query: TrafficQuery) -> Traffic:
-    if query.rate is not None and query.concurrency is not None:
-        raise BadInput("give either a rate or a concurrency, not both", field="rate")
     pace: dict[str, Any] = {"rate": query.rate, "concurrency": query.concurrency}
     if query.trace is not None:
         return read_trace(query.trace.file, query.trace.text, requests=query.requests, **pace)
