@@ -195,7 +195,10 @@ def plan(
 
     recorded = None if arrivals is None else read_trace(arrivals)
     usual = {} if recorded is None else {name: round(float(getattr(recorded, name).mean())) for name in LENGTHS}
-    question, demand, space = _sorted(_long_names(asked), usual, (Question, Demand, Space))
+    asked = _long_names(asked)
+    if twice := next((name for name in usual if asked.get(name) is not None), None):
+        raise BadInput(f"{twice}: the file of arrivals says how long requests are; leave it out", field=twice)
+    question, demand, space = _sorted(asked, usual, (Question, Demand, Space))
     variants = quantised(model, quantize, tuple(ignore))
     found = search(
         load_model(model, ignore=tuple(ignore)),

@@ -154,6 +154,8 @@ def test_a_file_of_arrivals_says_how_long_its_requests_are(tmp_path: Path) -> No
     words = asked.split()
     done = CliRunner().invoke(build(), [*words, "--arrivals", str(table)], catch_exceptions=False)
     assert json.loads(done.output)["asked"]["input_len"] == 500
+    twice = CliRunner().invoke(build(), [*words, "--arrivals", str(table), "--isl", "300"]).exception
+    assert isinstance(twice, BadInput) and twice.field == "input_len" and "leave it out" in str(twice)
     assert isinstance(CliRunner().invoke(build(), words).exception, MissingField)
 
 

@@ -143,6 +143,18 @@ def test_a_rate_beside_a_concurrency_is_open_arrivals_of_which_so_many_are_in_fl
         assert pushed[name] == pytest.approx(closed[name], rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [({"arrivals": [[0.0, 90, 5], [0.2, 80, 5]], "rate": 3.0, "spread": 0.5}, "a list of arrivals: rate, isl, osl, spread"),
+     ({"mode": "offline", "rate": 3.0, "requests": 4}, "mode offline: rate"), ({"mode": "estimate", "rate": 3.0}, "mode estimate: rate")],
+)  # fmt: skip
+def test_fields_of_a_load_that_change_nothing_are_named(more: dict[str, Any], named: str) -> None:
+    assert (
+        asked(**{"concurrency": 4 if more.get("mode") else ...} | more)["notes"][0] == f"without effect beside {named}"
+    )
+    assert not any("without effect" in note for note in asked(concurrency=2, requests=4)["notes"])
+
+
 def test_a_rate_of_no_number_names_what_works() -> None:
     with pytest.raises(BadInput, match="or inf"):
         asked(rate="fast")

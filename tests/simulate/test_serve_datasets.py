@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipewave.cli import build
 from pipewave.errors import BadInput
 from pipewave.published.client_command import read
 from pipewave.simulate.traffic import LENGTHS_FILE as FILE
 from pipewave.simulate.traffic import datasets as names
 from pipewave.simulate.traffic import drawn_from as drawn
 from pipewave.simulate.traffic import synthetic
+from tests.command_line import CliRunner
 
 CORPUS = Path(os.environ.get("PIPEWAVE_DATA", "/absent")) / "serving" / "rows.csv"
 
@@ -50,6 +52,12 @@ def test_clients_name_it() -> None:
     asked = read(command)
     assert len(asked.traffic) == 300 and len(set(asked.traffic.input_len.tolist())) > 100 and not asked.notes
     assert set(read(command + " --sharegpt-output-len 99").traffic.output_len.tolist()) == {99}
+
+
+def test_lengths_beside_a_dataset_are_refused() -> None:
+    words = "serve --model Qwen3-0.6B --gpu H100 --dataset sharegpt --requests 5 --rate 2 --osl 9"
+    wrong = CliRunner().invoke(build(), words.split()).exception
+    assert isinstance(wrong, BadInput) and wrong.field == "osl" and "--dataset" in str(wrong)
 
 
 def test_unknown_names_are_refused() -> None:

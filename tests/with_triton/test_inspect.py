@@ -11,7 +11,8 @@ pytest.importorskip("triton")
 
 from pipewave.cli import build
 from pipewave.errors import BadFile, BadInput, PipewaveError
-from pipewave.tune.source.inspect import arguments, load, understood
+from pipewave.tune.rank import kernel_of, rank
+from pipewave.tune.source.inspect import arguments, expression_grid, load, understood
 from tests.command_line import CliRunner
 
 FILE = """
@@ -65,12 +66,24 @@ def test_a_grid_is_arithmetic_over_arguments_and_nothing_else(grid: str, kernel:
         understood(load(kernel), grid, given, {"BLOCK": 16})
 
 
+@pytest.mark.parametrize(("grid", "n"), [("cdiv(n, BLOCK)", 0), ("cdiv(n, BLOCK)", -200), ("0", 4), ("(-2, -2)", 4)])
+def test_a_launch_of_no_block_is_refused(grid: str, n: int, kernel: str) -> None:
+    given = arguments([f"n={n}", *(f"{name}=fp32[4]" for name in ("x", "y", "out"))])
+    with pytest.raises(BadInput, match="a launch needs a block") as caught:
+        understood(load(kernel), grid, given, {"BLOCK": 16})
+    assert caught.value.field == "grid"
+    described = kernel_of(kernel)
+    if grid != "(-2, -2)":  # whose product is that of a grid
+        with pytest.raises(BadInput, match="a launch needs a block"):
+            rank(described, [(expression_grid(grid), given)], "B200")
+
+
 def test_what_a_launch_needs_is_asked_for(kernel: str) -> None:
     with pytest.raises(BadInput, match=r"x, y, out"):
         understood(load(kernel), "triton.cdiv(n, BLOCK)", {"n": 4}, {"BLOCK": 16})
 
 
-@pytest.mark.parametrize("word", ["M", "=4", "x=bf17[4]", "1=2"])
+@pytest.mark.parametrize("word", ["M", "=4", "x=bf17[4]", "1=2", "x=bf16[-1,512]", "x=bf16[0,512]", "x=bf16[4"])
 def test_bad_arguments_are_named(word: str) -> None:
     with pytest.raises(BadInput):
         arguments([word])

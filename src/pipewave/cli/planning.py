@@ -133,7 +133,7 @@ def plan_command(
 
     `pipewave plan --model Llama-3.1-70B --gpus H100,H200 --isl 2000 --osl 200 --ttft p99=2000 --tpot 40 --rate 20`
     """
-    from pipewave.face import LENGTHS, plan
+    from pipewave.face import plan
     from pipewave.files.whole import write
     from pipewave.gpus import names
     from pipewave.published.stream import executor as open_executor
@@ -141,8 +141,6 @@ def plan_command(
 
     where = names() if gpus == "all" else _words(gpus)
     given = asdict(asked) | asdict(coming) | tried.given() | bill.given(where)
-    if coming.arrivals:  # the file says how long requests are
-        given |= dict.fromkeys(LENGTHS)
     said = {name: value for name, value in given.items() if value is not None}
     with open_executor(executor or one_a_core()) as pool, bar("designs") as tell:
         found = plan(model, where, **said, ignore=ignore, executor=pool, progress=tell)

@@ -32,6 +32,7 @@ OVERLAP = ("--enable-two-batch-overlap", "--enable-dbo")
 PREFIX_CACHE = ("--enable-prefix-caching/--no-enable-prefix-caching", " /--disable-radix-cache")
 BESIDE_COMMAND = ("engine", "host", "power_limit", "steady")  # options that a pasted line leaves to us
 BESIDE_TRACE = ("trace", "rate", "concurrency", "requests", "block_tokens", "prefix_share", "steady", "seed")
+BESIDE_DATASET = (*BESIDE_TRACE, "dataset", "burstiness")
 FOUND = ("rate", "concurrency", "requests")  # what --find-rate finds, or needs itself
 NO_HOST = "none"  # nothing stands before the engine
 
@@ -107,6 +108,8 @@ class Requests:
             pace |= {"rate": None if self.rate == math.inf else self.rate, "seed": self.seed}
             pace["burstiness"] = self.burstiness
             count = usual_count(self.concurrency) if self.requests is None else self.requests
+            if self.dataset:
+                refuse_given("lengths are those of --dataset", BESIDE_DATASET, self)
             found = drawn_from(self.dataset, count, **pace) if self.dataset else synthetic(
                 count, **self._lengths(spec), **pace)  # fmt: skip
         return found.with_prefix(self.prefix_share) if self.prefix_share else found

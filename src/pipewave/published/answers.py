@@ -206,7 +206,7 @@ def answer(case: Case, front: Front | None = None, pace: Pace = AS_PREDICTED) ->
         "basis": {name: round(share, DIGITS) for name, share in decode.table.basis.items()},
         "traffic": str(traffic),
         **({"verdict": steadiness(record, traffic).verdict} if case.mode == "serve" else {}),
-        "notes": deployed.all_notes,
+        "notes": [*case.unused, *deployed.all_notes],
     }
 
 
@@ -249,7 +249,7 @@ def _static_answer(case: Case, stated: Stated, traffic: Traffic) -> dict[str, An
         "kv_tokens": int(found.memory_gib["kv_tokens"]),
         "basis": {name: round(share, DIGITS) for name, share in found.basis.items()},
         "traffic": str(traffic),
-        "notes": [*found.notes, *notes],
+        "notes": [*case.unused, *found.notes, *notes],
     }
 
 

@@ -165,6 +165,14 @@ class Case:
             self.disaggregated,
         )
 
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """A note where fields of the load change nothing beside others."""
+        idle = LOAD if self.arrivals is not None else ("rate",) if self.mode != "serve" else ()
+        names = [name for name in idle if getattr(self, name)]
+        beside = "a list of arrivals" if self.arrivals is not None else f"mode {self.mode}"
+        return (f"without effect beside {beside}: {', '.join(names)}",) if names else ()
+
     def traffic(self, seed: int = 0) -> Traffic:
         """The requests: drawn, or as listed. Raises MissingField where nothing says how many or how long they are."""
         requests = self._drawn(seed) if self.arrivals is None else self._listed(self.arrivals)
@@ -231,7 +239,7 @@ def from_dict(given: Mapping[str, Any]) -> Case:
 
 
 def _told(where: str, row: Mapping[str, Any], said: Mapping[str, Any]) -> Measured:
-    """A told run: its own fields, what it leaves out as the case says it (null: unsaid; a pace is one), and its means."""
+    """A told run: its own fields, what it leaves out as the case says it (null: unsaid; a pace is one), and means."""
     means = {name: MEAN.check(f"{where}.{name}", row[name]) for name in MEASURED if row.get(name) is not None}
     if not means:
         raise MissingField(f"{where}: holds no measured mean; give one of {', '.join(MEASURED)}", field=where)

@@ -24,7 +24,7 @@ from pipewave.gpus import find
 from pipewave.tune.law.anchors import peaks_of
 from pipewave.tune.law.model import physics_us
 from pipewave.tune.source.formula import formula, tensor_of
-from pipewave.tune.source.inspect import complete, tuned
+from pipewave.tune.source.inspect import check_blocks, complete, tuned
 from pipewave.tune.source.traced import plain
 from pipewave.tune.user_kernels.device import Built
 from pipewave.tune.user_kernels.kernel import KernelDescription, described
@@ -64,6 +64,8 @@ def rank(of: KernelDescription, launches: Sequence[tuple[Any, Mapping[str, Any]]
     every = [[formula(of.inner, grid, named, config, of.constants, of.trips, of.heuristics).traced[1]
               for config in of.configs] for grid, named in launches]  # fmt: skip
     counts = np.array([[[float(plain(value)) for value in one] for one in launch] for launch in every])
+    for (_, named), blocks in zip(launches, counts[..., 0].min(axis=1), strict=True):
+        check_blocks(blocks, named)
     capability = int(card.compute_capability)
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         reports = list(pool.map(lambda config: compiled(of, launches[0][1], config, capability), of.configs))

@@ -112,8 +112,11 @@ def _argument(name: str, text: str) -> Any:
         dtype = tensor[1]
         if dtype not in ELEMENT_BYTES:
             raise BadInput(f"{name} = {dtype}[...]: known types are {', '.join(ELEMENT_BYTES)}", field="args")
-        extents = [int(extent) for extent in tensor[2].split(",") if extent.strip()]
-        return Shaped(prod(extents), ELEMENT_BYTES[dtype], dtype)
+        elements = prod(int(extent) for extent in tensor[2].split(",") if extent.strip())
+        if elements:
+            return Shaped(elements, ELEMENT_BYTES[dtype], dtype)
+    if "[" in text:
+        raise BadInput(f"{name} = {text}: a tensor is a type and extents from 1, such as bf16[4096,4096]", field="args")
     if text.lower() in WORDS:
         return WORDS[text.lower()]
     for kind in (int, float):
@@ -156,6 +159,7 @@ def understood(kernel: Any, expression: str, given: Mapping[str, Any], config: M
     except (KeyError, TypeError, ArithmeticError) as problem:
         text = f"grid = {expression!r}: must be an expression over arguments ({problem})"
         raise BadInput(text, field="grid") from problem
+    check_blocks(min(extents), given)
     blocks, trips, longest, least, moved, flops = counts
     code, _ = source(kernel)
     over = {node.lineno: ast.unparse(node.iter if isinstance(node, ast.For) else node.test)
@@ -171,6 +175,13 @@ def understood(kernel: Any, expression: str, given: Mapping[str, Any], config: M
         "unknown": [{"line": line, "why": why} for why, line in found.unknown.items()],
         "grid": extents,
     }
+
+
+def check_blocks(fewest: float, given: Mapping[str, Any]) -> None:
+    """BadInput for a launch of no block."""
+    if fewest < 1:
+        sizes = ", ".join(f"{name} = {value}" for name, value in given.items() if type(value) is int)
+        raise BadInput(f"grid: is {fewest:g} where {sizes}; a launch needs a block, sizes from 1 up", field="grid")
 
 
 def complete(kernel: Any, known: set[str]) -> None:
