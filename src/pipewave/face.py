@@ -12,6 +12,7 @@ from pipewave.errors import BadInput, MissingField, UnknownField, meant_or_known
 from pipewave.gpus import GPU, find
 from pipewave.models import ModelSource, ModelSpec
 from pipewave.models import load as load_model
+from pipewave.models.load import quantised
 from pipewave.simulate.estimate import Estimate
 from pipewave.simulate.estimate import estimate as static_batch
 from pipewave.simulate.step_time import step_time
@@ -50,7 +51,8 @@ def serve(model: str | Path, gpu: str, **case: Any) -> ServeAnswer:
             default), tp, pp, ep, mode (`serve`, `estimate`, `offline`), input_len and output_len (mean tokens; the old
             names are isl and osl), spread, concurrency (requests in flight), requests, rate (requests a second),
             arrivals ([seconds, prompt tokens, output tokens] a request), steady (figures of the middle of the run),
-            told (measured runs of this deployment or its siblings, which correct the answer), and the engine's limits.
+            told (measured runs of this deployment or its siblings, which correct the answer), quantize (other weights:
+            `fp8`, a format or a repository, as of `plan`), and the engine's limits.
 
     Returns:
         Means over requests, each with `_low` and `_high` of its 90 % interval: `ttft_ms`, `tpot_ms`, `e2e_ms` (ms),
@@ -190,7 +192,6 @@ def plan(
     from pipewave.planning import Demand, Question, Space
     from pipewave.planning import plan as search
     from pipewave.planning.prices import Owned
-    from pipewave.planning.space import quantised
     from pipewave.simulate.arrival_files import read_trace
 
     recorded = None if arrivals is None else read_trace(arrivals)

@@ -33,7 +33,7 @@ def test_a_command_loads_only_what_it_needs(words: list[str], unwanted: set[str]
     [
         (["estimat"], BadInput, "did you mean estimate?"),
         (["estimate", "--modle", "x"], UnknownField, "did you mean --model?"),
-        (["estimate", "--quantize", "fp8"], UnknownField, "no option --quantize; see --help"),
+        (["estimate", "--users", "9"], UnknownField, "no option --users; see --help"),
         (["estimate", "--gpu", "H200"], MissingField, "missing option --model"),
         (["estimate", "--model"], MissingField, "--model needs a value"),
         (["estimate", "--batch", "many"], BadInput, "--batch = 'many': must be an integer"),

@@ -13,8 +13,9 @@ import yaml
 
 from pipewave.errors import BadInput, CannotShard
 from pipewave.models import load
+from pipewave.models.load import check_online
 from pipewave.planning import Question, Split, run
-from pipewave.planning.launch import check_blocks, check_weights, command, pools, repository
+from pipewave.planning.launch import check_blocks, command, pools, repository
 from pipewave.planning.manifests import NVIDIA, Pool, engine_words, platform_of, render
 from pipewave.planning.run import Point, command_line, side, stated
 from pipewave.simulate.pools import side_of
@@ -146,10 +147,10 @@ def test_a_block_of_scales_is_not_cut() -> None:
 
 def test_weights_that_an_engine_makes_while_it_loads() -> None:
     for engine in ("vllm", "sglang"):
-        check_weights(Split("H100", engine=engine, weights="fp8"))
-    check_weights(Split("H100", engine="trtllm", weights="o/awq"))
+        check_online("fp8", engine)
+    check_online("o/awq", "trtllm")
     with pytest.raises(BadInput, match="trtllm does not quantise") as told:
-        check_weights(Split("H100", engine="trtllm", weights="fp8"))
+        check_online("fp8", "trtllm")
     assert told.value.field == "quantize"
 
 
@@ -174,6 +175,17 @@ def test_what_docker_is_told() -> None:
     assert (
         render("shell", "vllm", "9.8", POOLS) == shell and render("shell", "vllm", "9.8", POOLS[1:]) == POOLS[1].command
     )
+
+
+@pytest.mark.parametrize("form", ["docker", "kubernetes", "dynamo"])
+def test_pools_on_different_gpus_say_which_runs_where(form: str) -> None:
+    """Kubernetes would put prompts' pods on any GPU of a cluster with both."""
+    mixed = [replace(pool, gpu=gpu) for pool, gpu in zip(POOLS, ("H200", "L40S"), strict=True)]
+    text, alike = (render(form, "vllm", "9.8", pools) for pools in (mixed, POOLS))
+    assert "# 2 × prefill, 1 H200 each\n" in text and "# 1 × decode, 4 L40S each\n" in text and "#" not in alike
+    assert ("nvidia.com/gpu.product" in text) == (form != "docker")
+    if form != "docker":
+        assert list(yaml.safe_load_all(text)) == list(yaml.safe_load_all(alike))
 
 
 def test_what_kubernetes_is_told() -> None:
@@ -279,10 +291,9 @@ def test_every_option_of_the_line_that_serves_a_design() -> None:
         assert told == replace(side(one, workers), gpu=one.gpu), "the pools of the line are those that were run"
     assert command_line("M", replace(apart, power_limit_w=400.0), QUESTION, point) == ""
     capped = replace(apart, prefill=Split("H100", engine="vllm", power_limit_w=400.0))
-    assert (
-        command_line("M", capped, QUESTION, point)
-        == ""
-        == command_line("M", replace(apart, weights="w"), QUESTION, point)
+    assert command_line("M", capped, QUESTION, point) == ""
+    assert command_line("M", replace(apart, weights="w"), QUESTION, point) == line.replace(
+        " --isl", " --quantize w --isl"
     )
     recorded = replace(QUESTION, recorded=QUESTION.traffic(3, 1.0))
     assert command_line("M", split, recorded, point) == ""

@@ -173,7 +173,7 @@ def test_the_line_that_serves_a_design(split: dict[str, Any], said: str) -> None
     assert line.startswith(
         f"pipewave serve --model m --gpu H100 --engine vllm {said} --isl 1000 --osl 200 --spread 0.5"
     )
-    assert command_line("m", Split("H100", weights="awq"), QUESTION, point(2.0)) == ""
+    assert "--quantize fp8 " in command_line("m", Split("H100", weights="fp8"), QUESTION, point(2.0))
 
 
 def test_what_a_tenth_more_of_a_gpu_and_what_was_left_out_would_change() -> None:

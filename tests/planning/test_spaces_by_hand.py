@@ -12,9 +12,9 @@ import pytest
 from pipewave.errors import BadInput, MissingField, UnknownGPU
 from pipewave.gpus import find
 from pipewave.models import load
+from pipewave.models.load import quantised
 from pipewave.planning import Demand, Limit, Meter, Owned, Price, Question, Space, Split, cost, prices
 from pipewave.planning.prices import number, table
-from pipewave.planning.space import quantised
 from pipewave.published.unstated import newest
 from pipewave.simulate.traffic import synthetic
 

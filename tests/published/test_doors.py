@@ -100,6 +100,39 @@ def test_every_door_gives_the_same_answer(seed: int) -> None:
 ASKED = {"model": "Llama-3.1-8B", "gpu": "H200", "isl": 64, "osl": 4, "requests": 4, "concurrency": 2}
 
 
+@pytest.mark.parametrize("form", ["fp8", "nvidia/Llama-3.1-8B-Instruct-FP8"])
+def test_other_weights_are_the_same_through_every_door(form: str) -> None:
+    """What `plan --quantize` tries is what the others answer, `estimate` and a pasted server among them."""
+    case = ASKED | {"quantize": form, "engine": "vllm:0.22.1"}
+    same(case)
+    served, plain = by_python(case), by_python(ASKED | {"engine": "vllm:0.22.1"})
+    assert served["tpot_ms"] < 0.9 * plain["tpot_ms"]
+    line = ["serve", "--gpu", "H200", "--engine", "vllm:0.22.1", "--isl", "64", "--osl", "4", "--requests", "4"]
+    word = "Llama-3.1-8B --quantization fp8" if form == "fp8" else form
+    check(by_words([*line, "--concurrency", "2", "--from-command", f"vllm serve {word}"]), served, case)
+    batch = pw.estimate("Llama-3.1-8B", "H200", batch=2, input_len=64, output_len=4, quantize=form)
+    words = f"estimate --model Llama-3.1-8B --gpu H200 --batch 2 --isl 64 --osl 4 --quantize {form} --json".split()
+    assert json.loads(CliRunner().invoke(build(), words).stdout)["tpot_ms"] == round(batch.tpot_ms, 4)
+    found = planned(case | {"tp": 1, "max_num_seqs": 4}, quantize=(form,))
+    winner = next(design for design in found.designs if design.split.weights == form)
+    command = shlex.split(found.serve_command(winner))
+    assert command[command.index("--quantize") + 1] == form
+    check(by_plan(found, winner), by_words(command[1:]), case)
+
+
+@pytest.mark.parametrize(
+    ("model", "form", "engine", "says"),
+    [("Llama-3.1-8B", "int3", "vllm", "names no form"), ("Qwen3-8B-FP8", "fp8", "vllm", "makes nothing else"),
+     ("Llama-3.1-8B", "fp8", "trtllm:1.2.0", "trtllm does not quantise"), ("Qwen3-32B", "published", "sglang", "give one")],
+)  # fmt: skip
+def test_weights_that_cannot_be_are_refused(model: str, form: str, engine: str, says: str) -> None:
+    asked: dict[str, Any] = {"gpu": "H200", "engine": engine, "isl": 64, "osl": 4, "quantize": form}
+    with pytest.raises(BadInput, match=says) as caught:
+        pw.estimate(model, **asked, batch=2)
+    told = by_case({**asked, "model": model, "concurrency": 2})["error"]
+    assert caught.value.field == told["field"] == "quantize" and told["message"] == caught.value.message
+
+
 def test_a_line_of_versions_is_its_newest_through_every_door() -> None:
     """`0.27.x`, as people write it: 0.27.1, in answers, in their notes and in the image that a plan starts."""
     line, newest = (by_case({**ASKED, "engine": "vllm", "version": version}) for version in ("0.27.x", "0.27.1"))
@@ -132,7 +165,7 @@ def test_a_version_that_is_none_is_refused_through_every_door(version: str) -> N
     assert looks and all(told in look.refused for look in looks)
 
 
-def planned(case: dict[str, Any]) -> Plan:
+def planned(case: dict[str, Any], **more: Any) -> Plan:
     """A search that has nothing to choose but the rate."""
     lists = {"kv_dtypes": "kv_dtype", "batches": "max_num_seqs", "budgets": "max_num_batched_tokens", "tps": "tp"}
     only: dict[str, Any] = {plural: (case.get(name),) for plural, name in lists.items()}
@@ -150,6 +183,7 @@ def planned(case: dict[str, Any]) -> Plan:
         experts=False,
         disaggregated=False,
         **only,
+        **more,
     )
 
 

@@ -34,6 +34,7 @@ class StaticBatch:
     speculative: opt.Speculation = None
     host: opt.HostWords = None
     power_limit_w: opt.PowerLimit = None
+    quantize: opt.Quantize = None
 
 
 def estimate_command(
@@ -49,11 +50,12 @@ def estimate_command(
 ) -> None:
     """Time to first token, time per token, total and memory of a static batch."""
     from pipewave.calls.dtypes import cache_type
-    from pipewave.models import load
+    from pipewave.models.load import load_as
     from pipewave.simulate import estimate
 
     asked: dict[str, Any] = asdict(batch) | asdict(split) | {"kv_dtype": cache_type(batch.kv_dtype)}
-    answer = estimate(load(model, ignore=tuple(ignore)), gpu, **asked)
+    spec = load_as(model, batch.quantize, batch.engine, tuple(ignore))
+    answer = estimate(spec, gpu, **asked | {"quantize": None})
     if told:
         from pipewave.told.answers import corrected_estimate
         from pipewave.told.tell import runs_of

@@ -18,6 +18,7 @@ DP = ("--dp", "--dp-size", "--data-parallel-size", "-dp")
 STEP_TOKENS = ("--max-num-batched-tokens", "--chunked-prefill-size")
 SEQUENCES = ("--max-num-seqs", "--max-running-requests")
 
+Quantize = Annotated[Text, Option("--quantize", help="Other weights: fp8 (while loading), awq, a repository.")]
 Model = Annotated[str, Option("--model", "-m", help="config.json, a directory with one, or a built-in name.")]
 ModelName = Annotated[Text, Option("--model", "-m", help="As of `estimate`.")]
 GpuName = Annotated[Text, Option("--gpu", help="GPU name or spec file.")]

@@ -137,6 +137,7 @@ class EngineOptions:
     max_num_seqs: Annotated[int | None, Option(*opt.SEQUENCES, help="Requests at once.")] = None
     gpu_memory_utilization: Annotated[Number, Option(*MEMORY, help="Share of memory.")] = None
     kv_dtype: opt.KvDtype = None
+    quantize: opt.Quantize = None
     moe_backend: opt.Backend = None
     speculative: opt.Speculation = None
     lora: Annotated[Text, Option("--lora", help="Adapters: rank=16,adapters=4.")] = None
@@ -155,7 +156,7 @@ class EngineOptions:
         from pipewave.models.lora_and_drafts import lora_of
         from pipewave.simulate.speculative import of as speculative_of
 
-        said = {name: value for name, value in asdict(self).items() if name != "engine"}
+        said = {name: value for name, value in asdict(self).items() if name not in ("engine", "quantize")}
         words = {"kv_dtype": cache_type, "speculative": speculative_of, "lora": lora_of, "balance": balance_of}
         return said | {name: read(said[name]) for name, read in words.items() if said[name] is not None}
 
@@ -293,7 +294,7 @@ def serve_command(
     """
     if files.cases is not None:
         return files.answer(files.cases)
-    from pipewave.models import load
+    from pipewave.models.load import load_as
     from pipewave.simulate.estimate import for_output
 
     pasted.check_alone(requests, split, engine, fleet)
@@ -302,7 +303,8 @@ def serve_command(
     if gpu is None or source is None:
         option = "model" if gpu else "gpu"
         raise MissingField(f"missing option '--{option}': name one, or give --cases FILE", field=option)
-    spec = for_output(load(source, ignore=tuple(ignore)), requests.osl)
+    named = load_as(source, engine.quantize, engine.engine, tuple(ignore))
+    spec = for_output(named, requests.osl)
     asked = server.stated(spec, gpu) if server else fleet.stated(spec, gpu, split, engine, requests.images)
     stated, goals = fleet.hosted(asked), limits.given(client)
     if find_rate:
@@ -318,8 +320,8 @@ def serve_command(
         from pipewave.told.answers import corrected_run
         from pipewave.told.tell import runs_of
 
-        case = {"model": model or str(spec.name), "gpu": gpu, "engine": engine.engine, **asdict(split)}
-        answer = corrected_run(answer, stated, found.traffic, case, runs_of(told))
+        case = {"model": model or str(spec.name), "gpu": gpu, "engine": engine.engine, "quantize": engine.quantize}
+        answer = corrected_run(answer, stated, found.traffic, case | asdict(split), runs_of(told))
     give(bill.added(answer, gpu), as_json, verbose=verbose)
     return 0
 

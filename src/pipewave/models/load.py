@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pipewave.errors import BadFile, UnknownModel, did_you_mean
+from pipewave.errors import BadFile, BadInput, UnknownModel, did_you_mean
 from pipewave.files import json_text, packaged, whole
 from pipewave.models.config import parse
 from pipewave.models.families import family_of
+from pipewave.models.quantization_config import ONLINE, ONLINE_ENGINES
 from pipewave.models.spec import ModelSpec
 
 REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -27,6 +29,7 @@ FOLDER = Path(__file__).parent.parent / "data" / "models"
 # `short`: other spellings of a built-in name; `checkpoints`: what reads as a tuned release and has other weights.
 OTHER_NAMES = FOLDER.with_name("model_names.json")
 CHECKPOINTS = FOLDER.with_name("checkpoints.yaml")  # quantised ones by built-in model, each with its format
+PUBLISHED = "published"  # every quantised form of a model that is listed
 ModelSource: TypeAlias = str | Path | Mapping[str, Any] | ModelSpec  # by name, by file, as a decoded config, as read
 
 
@@ -88,6 +91,46 @@ def load(model: ModelSource, *, ignore: tuple[str, ...] = (), online: str | None
     file = path.parent.resolve().name if path.name == "config.json" else path.stem
     name = text if "snapshots" in path.parts else config_name(raw, file)
     return parse(raw, name, ignore=ignore, hf_quant=read_json(side) if side.is_file() else None, online=online)
+
+
+def quantised(model: ModelSource, asked: Sequence[str], ignore: tuple[str, ...] = ()) -> dict[str, ModelSpec]:
+    """The forms of a model that were asked for, by name: `fp8` (made while loading), a format (`awq`), a repository,
+    or `published` for all listed ones. Raises BadInput for a word that names none.
+    """
+    spec = load(model, ignore=ignore)
+    listed: Mapping[str, str] = packaged.shared(CHECKPOINTS).get(spec.name, {})
+    out = dict[str, ModelSpec]()
+    for word in asked:
+        chosen = {word: word} if word in ONLINE else {r: f for r, f in listed.items() if word in (PUBLISHED, r, f)}
+        if not chosen and word != PUBLISHED:
+            known = ", ".join([*ONLINE, *listed]) if listed else f"{', '.join(ONLINE)} (no checkpoint is listed)"
+            raise BadInput(f"quantize = {word!r}: names no form of {spec.name}; known: {known}", field="quantize")
+        for name, form in chosen.items():
+            found = load(model, ignore=ignore, online=form)
+            if found != spec:
+                out[name] = found
+    return out
+
+
+def load_as(model: ModelSource, form: str | None, engine: str | None, ignore: tuple[str, ...] = ()) -> ModelSpec:
+    """The one form of a model that is asked for, as `quantised` makes it for an engine (None: one that can); None: the
+    model as it is. Raises BadInput for a word that names several forms, or makes nothing else of it.
+    """
+    if form is None:
+        return load(model, ignore=ignore)
+    check_online(form, (engine or ONLINE_ENGINES[0]).partition(":")[0])
+    forms = quantised(model, [form], ignore)
+    if len(forms) != 1:
+        why = f"names {', '.join(forms)}; give one of them" if forms else "makes nothing else of these weights"
+        raise BadInput(f"quantize = {form!r}: {why}", field="quantize")
+    ((name, found),) = forms.items()
+    return replace(found, name=f"{found.name} ({name})" if name in ONLINE else name)
+
+
+def check_online(form: str, engine: str) -> None:
+    """Raise BadInput where an engine does not quantise 16-bit weights while it loads them."""
+    if form in ONLINE and engine not in ONLINE_ENGINES:
+        raise BadInput(f"{engine} does not quantise weights while it loads them: name a checkpoint", field="quantize")
 
 
 def names() -> tuple[str, ...]:

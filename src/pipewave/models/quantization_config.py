@@ -61,6 +61,7 @@ _SECTIONS = packaged.document(packaged.ROOT / "data" / "quantization.json")
 # What vLLM and SGLang make of 16-bit weights while they load them, by the word of `--quantization`: one scale a matrix,
 # inputs quantised as they come (`layers/quantization/fp8.py` of both).
 ONLINE: dict[str, dict[str, Any]] = _SECTIONS["online"]
+ONLINE_ENGINES: list[str] = _SECTIONS["online_engines"]
 # What quantised checkpoints of 16-bit models state, by name of the format.
 FORMATS: dict[str, dict[str, Any]] = ONLINE | _SECTIONS["checkpoints"]
 EXPERT_DTYPES = {"fp4": MXFP4, "mxfp4": MXFP4, "fp8": FP8_BLOCK}

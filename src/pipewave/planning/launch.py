@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipewave.errors import BadInput, CannotShard
+from pipewave.errors import CannotShard
 from pipewave.files import packaged
 from pipewave.models import ModelSpec
 from pipewave.models.quantization_config import ONLINE
@@ -115,13 +115,6 @@ def check_blocks(model: ModelSpec, split: Split) -> None:
         for part in layer.ffns:
             if isinstance(part, Mlp) and part.up.precision.dtype == "fp8_block" and part.inter // split.tp % BLOCK:
                 raise CannotShard(_cut("intermediate size", part.inter, split.tp, "fewer GPUs"), field="tp")
-
-
-def check_weights(split: Split) -> None:
-    """Raise BadInput where an engine does not quantise 16-bit weights while it loads them."""
-    name = find_engine(split.engine).name
-    if split.weights in ONLINE and not any("quantization?" in line for line in engine_words(name)["command"]):
-        raise BadInput(f"{name} does not quantise weights while it loads them: name a checkpoint", field="quantize")
 
 
 def _cut(name: str, size: int, ways: int, instead: str) -> str:

@@ -21,6 +21,8 @@ from pipewave.gpus import find
 FORMS = ("shell", "docker", "kubernetes", "dynamo")
 ENGINES = Path(__file__).with_name("launch.yaml")
 PLATFORMS = ENGINES.with_name("platforms.yaml")
+# Labels are a cluster's own: they change with drivers, sharing and the plugin that sets them.
+PLACE = "# To be placed: give each pod a nodeSelector with the label of its GPU's nodes (nvidia.com/gpu.product=...).\n"
 CACHE = "/root/.cache/huggingface"
 
 
@@ -77,17 +79,19 @@ def render(form: str, engine: str, version: str, pools: Sequence[Pool], platform
     """The pools in a form. Raises BadInput for a form that is none, and for Dynamo on another maker's GPUs."""
     if form not in FORMS:
         raise BadInput(f"form = {form!r}: must be one of {', '.join(FORMS)}", field="form")
-    if form == "shell":
-        heads = [f"# {pool.engines} × {pool.role}, {pool.gpus} {pool.gpu} each\n" * (len(pools) > 1) for pool in pools]
-        return "\n".join(head + pool.command for head, pool in zip(heads, pools, strict=True))
+    kinds = len({pool.gpu for pool in pools})
+    said = kinds > 1 or (form == "shell" and len(pools) > 1)
+    heads = [f"# {pool.engines} × {pool.role}, {pool.gpus} {pool.gpu} each\n" * said for pool in pools]
     image = (platform.image or engine_words(engine)["image"]).format(version=version)
-    if form == "docker":
-        return "\n".join(_docker(image, engine_words(engine)["port"], pool, platform) for pool in pools)
+    if form in ("shell", "docker"):
+        port = engine_words(engine)["port"]
+        lines = [pool.command if form == "shell" else _docker(image, port, pool, platform) for pool in pools]
+        return "\n".join(head + line for head, line in zip(heads, lines, strict=True))
     if form == "dynamo" and platform != NVIDIA:
         raise BadInput("form = 'dynamo': its images are for NVIDIA GPUs; ask for docker or kubernetes", field="form")
     documents = [_dynamo(engine, pools)] if form == "dynamo" else [
         _deployment(engine, image, pool, platform) for pool in pools]  # fmt: skip
-    return yaml.safe_dump_all(documents, sort_keys=False).strip()
+    return "".join([*heads, PLACE * (kinds > 1)]) + yaml.safe_dump_all(documents, sort_keys=False).strip()
 
 
 def _docker(image: str, port: int, pool: Pool, platform: Platform) -> str:

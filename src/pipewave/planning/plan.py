@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from pipewave.gpus import find as find_gpu
 from pipewave.models import ModelSpec, names
 from pipewave.models.kernels import Deployment
+from pipewave.models.load import PUBLISHED, quantised
 from pipewave.models.quantization_config import ONLINE
 from pipewave.planning.fleet import MONTH_H, Demand, Fleet, curve
 from pipewave.planning.launch import pools
@@ -21,7 +22,7 @@ from pipewave.planning.manifests import platform_of, render
 from pipewave.planning.prices import AT_BOARDS, Meter, Price
 from pipewave.planning.run import command_line
 from pipewave.planning.screen import Screened, screen
-from pipewave.planning.space import PUBLISHED, Question, Space, Split, quantised
+from pipewave.planning.space import Question, Space, Split
 from pipewave.prediction.notes import by_gpu
 from pipewave.results import Shown
 from pipewave.step import Runner, find_engine

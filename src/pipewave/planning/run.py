@@ -168,7 +168,7 @@ def _next(passed: Sequence[tuple[float, float]], missed: Sequence[tuple[float, f
 def command_line(model: str, split: Split, question: Question, point: Point) -> str:
     """`pipewave serve` of a design under the same requests; empty where no command says them."""
     capped_pools = split.prefill and (split.power_limit_w or split.prefill.power_limit_w)
-    if question.recorded is not None or split.weights or capped_pools:
+    if question.recorded is not None or capped_pools:
         return ""
     words = ["pipewave", "serve", "--model", model, "--gpu", split.gpu, "--engine", split.engine]
     if split.prefill:
@@ -185,6 +185,7 @@ def command_line(model: str, split: Split, question: Question, point: Point) -> 
         limits = {"--max-num-seqs": split.max_num_seqs, "--max-num-batched-tokens": budget_of(split, question)}
         words += [word for name, value in limits.items() if value for word in (name, str(value))]
     words += ["--kv-cache-dtype", split.kv_dtype] if split.kv_dtype else []
+    words += ["--quantize", split.weights] if split.weights else []
     words += ["--power-limit", f"{split.power_limit_w:g}"] if split.power_limit_w else []
     words += ["--speculative", split.speculative] if split.speculative else []
     words += ["--prefix-share", f"{question.prefix_share:g}"] if question.prefix_share else []

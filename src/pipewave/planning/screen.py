@@ -25,8 +25,9 @@ from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
 from pipewave.kernels.collective.fabric import network_gbps
 from pipewave.models import ModelSpec
+from pipewave.models.load import check_online
 from pipewave.physics.demand import Array
-from pipewave.planning.launch import check_blocks, check_weights
+from pipewave.planning.launch import check_blocks
 from pipewave.planning.manifests import platform_of
 from pipewave.planning.run import stated
 from pipewave.planning.space import Question, Split
@@ -116,9 +117,9 @@ def screen(
 
 def _screen(model: ModelSpec, split: Split, question: Question, gpu: GPU, at_rate: float) -> Screened:
     split.parallel.check(model)
-    platform_of(split.gpu, find_engine(split.engine).name)
+    platform_of(split.gpu, engine := find_engine(split.engine).name)
     check_blocks(model, split)
-    check_weights(split)
+    check_online(split.weights, engine)
     mean = question.input_len + question.output_len
     outputs = max(question.longest - question.longest_prompt, 1)
     longest = synthetic(1, input_len=question.longest_prompt, output_len=outputs, rate=1.0)

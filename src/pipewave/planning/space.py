@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -11,13 +11,10 @@ from typing import Any
 
 from pipewave.calls.fields import check_whole, is_number
 from pipewave.errors import BadInput, PipewaveError
-from pipewave.files import packaged
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
 from pipewave.kernels.collective.fabric import joined
-from pipewave.models import ModelSource, ModelSpec, load
-from pipewave.models.load import CHECKPOINTS
-from pipewave.models.quantization_config import ONLINE
+from pipewave.models import ModelSpec
 from pipewave.models.shard import Parallel, stage_bytes
 from pipewave.physics.energy import limited
 from pipewave.planning.manifests import platform_of
@@ -28,7 +25,6 @@ from pipewave.software.engine_rules import NAMES as ENGINE_NAMES
 from pipewave.step import find_engine
 from pipewave.step.memory import GIB
 
-PUBLISHED = "published"  # every quantised form of a model that is listed
 SPREAD = 0.5  # of lengths over their mean, where no file of arrivals says them
 DEGREES = (1, 2, 4, 8)  # of a node; ranks of attention data parallelism go on while NVLink joins the GPUs
 WIDEST = 32  # GPUs of one engine that the default search tries, in an NVLink rack or where a node does not do
@@ -261,24 +257,3 @@ class Space:
 
 def _whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
-def quantised(model: ModelSource, asked: Sequence[str], ignore: tuple[str, ...] = ()) -> dict[str, ModelSpec]:
-    """The forms of a model that were asked for, by name: `fp8` (made while loading), a format (`awq`), a repository,
-    or `published` for all listed ones. Raises BadInput for a word that names none.
-    """
-    if not asked:
-        return {}
-    spec = load(model, ignore=ignore)
-    listed: Mapping[str, str] = packaged.shared(CHECKPOINTS).get(spec.name, {})
-    out = dict[str, ModelSpec]()
-    for word in asked:
-        chosen = {word: word} if word in ONLINE else {r: f for r, f in listed.items() if word in (PUBLISHED, r, f)}
-        if not chosen and word != PUBLISHED:
-            known = ", ".join([*ONLINE, *listed]) if listed else f"{', '.join(ONLINE)} (no checkpoint is listed)"
-            raise BadInput(f"quantize = {word!r}: names no form of {spec.name}; known: {known}", field="quantize")
-        for name, form in chosen.items():
-            found = load(model, ignore=ignore, online=form)
-            if found != spec:
-                out[name] = found
-    return out

@@ -13,7 +13,7 @@ from pipewave.calls.dtypes import cache_type
 from pipewave.calls.fields import Rule, check_names, of, rules
 from pipewave.errors import BadInput, MissingField
 from pipewave.gpus import find as find_gpu
-from pipewave.models import load
+from pipewave.models.load import load_as
 from pipewave.physics.demand import Array
 from pipewave.physics.energy import limited
 from pipewave.prediction.jsonl import check_id, json_object
@@ -121,6 +121,7 @@ class Case:
     max_num_batched_tokens: int | None = of("int", None, low=1, high=1 << 20)
     memory_fraction: float | None = of("float", None, low=0.01, high=1)
     kv_dtype: str | None = of("str", None)
+    quantize: str | None = of("str", None)  # other weights of the model, as `pipewave.models.load.load_as` takes them
     power_limit_w: float | None = of("float", None, low=1, high=1e5)  # of each board; None: the part's own
     prefix_share: float = of("float", 0.0, low=0, high=1)  # of a prompt, found in the cache
     arrivals: tuple[tuple[float, int, int], ...] | None = field(
@@ -138,7 +139,7 @@ class Case:
         split = (self.tp, self.pp, self.ep, self.dp, self.gpus)
         program = (self.engine, self.version, self.kv_dtype, self.max_num_batched_tokens, self.speculative)
         pools = (self.disaggregated, self.prefill, self.decode)
-        return (self.model, self.gpu, self.power_limit_w, *split, *program, *pools)
+        return (self.model, self.quantize, self.gpu, self.power_limit_w, *split, *program, *pools)
 
     def stated(self, front: Front | None = None, pace: Pace = AS_PREDICTED) -> Stated:
         """The deployment; `front`: another front end than the engine's own; `pace`: of the machine. Raises what `load`
@@ -153,7 +154,7 @@ class Case:
             pace=pace,
         )
         return Stated(
-            load(self.model),
+            load_as(self.model, self.quantize, self.engine),
             limited(find_gpu(self.gpu), self.power_limit_w) if self.power_limit_w else self.gpu,
             setup,
             self.engine,
@@ -168,10 +169,10 @@ class Case:
     @property
     def unused(self) -> tuple[str, ...]:
         """A note where fields of the load change nothing beside others."""
-        idle = LOAD if self.arrivals is not None else ("rate",) if self.mode != "serve" else ()
-        names = [name for name in idle if getattr(self, name)]
-        beside = "a list of arrivals" if self.arrivals is not None else f"mode {self.mode}"
-        return (f"without effect beside {beside}: {', '.join(names)}",) if names else ()
+        listed, queued = self.arrivals is not None, self.mode != "serve"
+        idle = [name for name in LOAD if getattr(self, name) and (listed or (queued and name == "rate"))]
+        beside = "a list of arrivals" if listed else f"mode {self.mode}"
+        return (f"without effect beside {beside}: {', '.join(idle)}",) if idle else ()
 
     def traffic(self, seed: int = 0) -> Traffic:
         """The requests: drawn, or as listed. Raises MissingField where nothing says how many or how long they are."""

@@ -211,10 +211,7 @@ def _loaded(model: str, word: str | None) -> tuple[ModelSpec, tuple[str, ...]]:
 
     A quantised checkpoint is what its config says, whatever the word.
     """
-    spec = load(model)
-    if word is None:
-        return spec, ()
-    loaded = load(model, online=word if word in ONLINE else next(iter(ONLINE)))
+    spec, loaded = load(model), load(model, online=word if word in (None, *ONLINE) else next(iter(ONLINE)))
     if loaded == spec:
         return spec, ()
     if word not in ONLINE:

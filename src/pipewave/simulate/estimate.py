@@ -15,8 +15,9 @@ from pipewave.calls.fields import check_whole
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
-from pipewave.models import ModelSource, ModelSpec, load
+from pipewave.models import ModelSource, ModelSpec
 from pipewave.models.kernels import Deployment
+from pipewave.models.load import load_as
 from pipewave.models.lora_and_drafts import notes as draft_notes
 from pipewave.physics.energy import limited
 from pipewave.physics.power import Board, board_of
@@ -109,6 +110,7 @@ def estimate(
     speculative: Any = None,
     host: str | Host | None = None,
     power_limit_w: float | None = None,
+    quantize: str | None = None,
 ) -> Estimate:
     """Time and memory of a static batch: all prompts, then all output tokens.
 
@@ -131,6 +133,7 @@ def estimate(
         speculative: how tokens are drafted, such as `method=mtp,tokens=3,acceptance=0.8`.
         host: whose cores run the engine, such as `cores=16,speed=0.8`; by default, those its times were measured on.
         power_limit_w: power limit of each board, W, as `nvidia-smi -pl` sets it; the part's own by default.
+        quantize: other weights: `fp8`, made of 16-bit ones while they are loaded, a format (`awq`) or a repository.
 
     Returns:
         Times in ms with a 90 % interval, joules, memory in GiB, time by kernel family.
@@ -149,7 +152,8 @@ def estimate(
     setup = Setup(tp, pp, ep, engine, dp=dp, kv_dtype=kv_dtype, moe_backend=moe_backend, speculative=how, images=images)
     run = StaticBatch(batch, input_len, output_len, max_num_batched_tokens)
     board = limited(find_gpu(gpu), power_limit_w)
-    return static_estimate(load(model), board, setup, run, host=host_of(host) if host else None)
+    spec = load_as(model, quantize, engine if isinstance(engine, str) else engine.name)
+    return static_estimate(spec, board, setup, run, host=host_of(host) if host else None)
 
 
 def static_estimate(

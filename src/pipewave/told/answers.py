@@ -87,7 +87,7 @@ def figures_of(case: Case, usual: Answer, slopes: Mapping[str, Array]) -> Figure
     software = (case.engine, case.version, case.gpu)
     found = place(case, usual)
     parts = {name: _part(name, case, usual, 2.0 ** float(found[0])) for name in slopes}
-    return Figures(usual, slopes, parts, found, (software, case.model))
+    return Figures(usual, slopes, parts, found, (software, (case.model, case.quantize)))
 
 
 def place(case: Case, usual: Answer) -> Array:
@@ -257,7 +257,7 @@ def corrected_run(
         ready = deploy(replace(stated, setup=replace(stated.setup, pace=pace)), traffic)
         summary = ready.figures(record := ready.run())
         means = {f"{name}_ms": summary.get(f"{name}_mean_ms", 0.0) for name in ("ttft", "tpot", "e2e")}
-        return means | {RATE: summary[RATE]} | ready.energy(record, summary)
+        return means | {RATE: summary[RATE], **ready.energy(record, summary)}
 
     each = off_by(measured_by(asked, run), learned)
     out = {name: value * _factor(each, RATE) if name in RATES else value for name, value in found.items()}
@@ -274,8 +274,7 @@ def _learned(
     case: Mapping[str, Any], load: Mapping[str, Any], told: Sequence[Run]
 ) -> tuple[Case, Learned | None, tuple[str, ...]]:
     """The case without what it is told, what that says, and sentences."""
-    given = {name: value for name, value in case.items() if value is not None}
-    asked = from_dict({**given, **load, "told": [{"mode": "serve"} | one for one in told]})
+    asked = from_dict({**case, **load, "told": [{"mode": "serve"} | one for one in told]})
     learned, refused = learn(asked.told)
     return replace(asked, told=()), learned, (*refused, *(learned.sentences() if learned else ()))
 
