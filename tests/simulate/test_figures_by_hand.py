@@ -107,7 +107,7 @@ def test_figures_of_four_requests() -> None:
 
 def test_the_middle_of_a_run() -> None:
     def run(count: int, held: int | None) -> list[int]:
-        traffic = Traffic(np.arange(float(count)), np.ones(count, int), np.ones(count, int), held)
+        traffic = Traffic(np.arange(float(count)) * (held is None), np.ones(count, int), np.ones(count, int), held)
         record = Record(np.zeros(count), np.zeros(count), np.arange(float(count))[::-1])
         return np.flatnonzero(middle(record, traffic)).tolist()
 

@@ -33,6 +33,10 @@ def test_figures_and_differences_are_those_of_both(page: Any, api: Callable[...,
         settled = a[f"{name}_high"] < b[f"{name}_low"] or b[f"{name}_high"] < a[f"{name}_low"]
         assert apart == ("apart" if settled else "overlap")
         assert left.count("–") == right.count("–") == 1  # intervals
+    shown = {row[0]: row[1:3] for row in (cells(page, at) for at in range(page.locator(ROWS).count()))}
+    for name, field in (("W of a GPU", "power_w"), ("J an output token", "energy_j_per_output_token")):
+        for text, answer in zip(shown[name], (a, b), strict=True):
+            assert float(text.split()[0]) == pytest.approx(answer[field], rel=6e-3) and "–" in text
 
 
 def test_the_same_deployment_differs_in_nothing(page: Any) -> None:

@@ -29,6 +29,14 @@ def test_front_winner_and_launch_command_are_the_librarys(page: Any, api: Callab
     assert len(rows(page)) == min(len(answer["front"]), 12)
 
 
+def test_a_search_that_takes_long_says_for_how_long(page: Any, until: Until) -> None:
+    page.route("**/api/plan", lambda route: None)  # no answer comes
+    page.goto("/plan" + QUERY)
+    counted = "Number((document.querySelector('.empty .seconds') || {innerText: ''}).innerText.replace(' s', ''))"
+    until(f"{counted} >= 2")
+    until(f"{counted} >= 3")
+
+
 def test_designs_that_may_miss_a_limit_are_marked(page: Any, api: Callable[..., Any]) -> None:
     winner = api("/api/plan", ASKED)["winner"]
     tight = {"tpot_ms": round((winner["tpot_ms"] + winner["tpot_ms_high"]) / 2, 2)}  # inside the winner's interval

@@ -47,6 +47,8 @@ def test_numbers_are_the_librarys(page: Any, api: Callable[..., Any]) -> None:
     page.goto("/serve" + QUERY)
     assert milliseconds(tile(page, "TTFT")) == pytest.approx(answer["prefill_ms"], rel=5e-3)
     assert milliseconds(tile(page, "TPOT")) == pytest.approx(answer["tpot_ms"], rel=5e-3)
+    assert float(tile(page, "Power").split("\u202f")[0].split(" ")[0]) == pytest.approx(answer["power_w"], rel=5e-3)
+    assert "J an output token" in page.locator("section[aria-label='Power'] .says").inner_text()
     families = page.locator("section[aria-label='Decode step by kernel family'] .legend-list li").count()
     assert families == sum(value > 0 for value in answer["breakdown"]["decode_step_ms"].values())
     assert "90 %" in page.locator("section[aria-label='TPOT'] .range").inner_text()

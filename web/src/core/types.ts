@@ -152,6 +152,10 @@ export interface ServeAnswer extends Answer {
   e2e_ms_low: number;
   e2e_ms_high: number;
   output_tokens_per_s: number;
+  power_w: number;
+  power_w_low: number;
+  power_w_high: number;
+  energy_j_per_output_token: number;
   memory_gib: Parts;
   breakdown: { prefill_ms: Parts; decode_step_ms: Parts };
   basis: Parts;
@@ -187,6 +191,8 @@ export interface TrafficAnswer extends Answer {
   preemptions: number;
   steps: number;
   busy_share: number;
+  power_w: number;
+  energy_j_per_output_token: number;
   where: { ttft_ms: Parts; tpot_ms?: Parts };
   timeline: RunOverTime;
   basis: Parts;

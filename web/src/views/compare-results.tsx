@@ -98,6 +98,8 @@ function rowsOf(a: Compared, b: Compared, cost: (one: Compared) => Figure | null
     plain("Output tokens/s", rate, (value) => digits(value, 4)),
     plain("Output tokens/s a GPU", (one) => over(rate(one), one.gpus), (value) => digits(value, 4)),
     plain("USD per million output tokens", cost, usd),
+    plain("W of a GPU", (one) => timed(one, "power_w"), (value) => digits(value)),
+    plain("J an output token", (one) => timed(one, "energy_j_per_output_token"), (value) => digits(value)),
     plain("Weights of a GPU", (one) => memory(one, "weights"), gib),
     plain("KV cache of a GPU", (one) => memory(one, "kv"), gib),
     plain("Tokens of KV cache", (one) => (flows(one) ? { value: one.kv_tokens } : memory(one, "kv_tokens")), whole),

@@ -109,6 +109,7 @@ function Rates({ answer }: { answer: TrafficAnswer }) {
     ["Time with a step running", percent(answer.busy_share)],
     ["Preempted", whole(answer.preemptions)],
     ["Engine steps", whole(answer.steps)],
+    ["Power", `${digits(answer.power_w)} W a GPU, ${digits(answer.energy_j_per_output_token)} J an output token`],
     ["KV cache", `${whole(answer.kv_tokens)} tokens a rank`],
   ];
   return (
