@@ -156,6 +156,8 @@ export interface ServeAnswer extends Answer {
   power_w_low: number;
   power_w_high: number;
   energy_j_per_output_token: number;
+  energy_j_per_output_token_low: number;
+  energy_j_per_output_token_high: number;
   memory_gib: Parts;
   breakdown: { prefill_ms: Parts; decode_step_ms: Parts };
   basis: Parts;

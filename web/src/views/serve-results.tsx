@@ -21,6 +21,7 @@ export function ServeResults({ answer, inputs, change }: Props) {
   return (
     <>
       <Headline answer={answer} inputs={inputs} />
+      <Power answer={answer} />
       <Memory answer={answer} />
       <div class="columns">
         <Card title="Prefill by kernel family" json={answer.breakdown.prefill_ms} command={answer.command} note={adding(answer.breakdown.prefill_ms, answer.prefill_ms, "TTFT above: all prompts")}>
@@ -66,8 +67,6 @@ function tiles(answer: ServeAnswer, batch: number): Tile[] {
   // The same tokens in the shortest and the longest time.
   const [slow, fast] = [(rate * e2e_ms) / e2e_ms_high, (rate * e2e_ms) / e2e_ms_low];
   const first = batch === 1 ? "until the first token" : `until all ${batch} requests have their first token`;
-  const { power_w, power_w_low, power_w_high, energy_j_per_output_token } = answer;
-  const watts = (value: number): string => `${digits(value)} W`;
   const perSecond = (value: number): string => `${digits(value, 4)} tok/s`;
   const times = { show: milliseconds, range: (from: number, to: number) => timeRange(from * 1e3, to * 1e3) };
   const rates = { show: perSecond, range: (from: number, to: number) => `${digits(from)} – ${digits(to)} tok/s` };
@@ -76,8 +75,16 @@ function tiles(answer: ServeAnswer, batch: number): Tile[] {
     { title: "TPOT", says: "a token, at full batch", value: tpot_ms, low: tpot_ms_low, high: tpot_ms_high, ...times, json: { tpot_ms, tpot_ms_low, tpot_ms_high } },
     { title: "End to end", says: "until the last token", value: e2e_ms, low: e2e_ms_low, high: e2e_ms_high, ...times, json: { e2e_ms, e2e_ms_low, e2e_ms_high } },
     { title: "Throughput", says: answer.gpus === 1 ? "output tokens" : `${digits(rate / answer.gpus)} a GPU`, value: rate, low: slow, high: fast, ...rates, json: { output_tokens_per_s: rate } },
-    { title: "Power", says: `a GPU, ${digits(energy_j_per_output_token)} J an output token`, value: power_w, low: power_w_low, high: power_w_high, show: watts, range: (from: number, to: number) => `${digits(from)} – ${watts(to)}`, json: { power_w, power_w_low, power_w_high, energy_j_per_output_token } },
   ];
+}
+
+function Power({ answer }: { answer: ServeAnswer }) {
+  const range = (low: number, high: number): string => `90 %: ${digits(low)} – ${digits(high)}`;
+  return (
+    <p class="summary power">
+      <b>{digits(answer.power_w)} W</b> a GPU ({range(answer.power_w_low, answer.power_w_high)}), <b>{digits(answer.energy_j_per_output_token)} J</b> an output token ({range(answer.energy_j_per_output_token_low, answer.energy_j_per_output_token_high)})
+    </p>
+  );
 }
 
 function Headline({ answer, inputs }: { answer: ServeAnswer; inputs: ServeInputs }) {
