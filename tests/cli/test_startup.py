@@ -39,6 +39,7 @@ def test_a_command_loads_only_what_it_needs(words: list[str], unwanted: set[str]
         (["estimate", "--batch", "many"], BadInput, "--batch = 'many': must be an integer"),
         (["web", "--port", "-1"], BadInput, "must be at least 0 and at most 65535"),
         (["gpus", "H200", "B200"], BadInput, "B200: a word too many"),
+        (["plan", "--launch-as", "k8s"], BadInput, "--launch-as k8s: must be one of shell, docker, kubernetes, dynamo"),
         (["estimate", "--json=1"], BadInput, "takes no value"),
     ],
 )

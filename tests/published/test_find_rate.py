@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -114,5 +115,27 @@ def test_search_ends_where_every_run_seems_to_keep_up(limits: tuple[Limit, ...])
         )
 
     answer = largest_rate(cast(Any, load), limits)
-    assert 0.9 * SURE * answer.capacity_per_s < answer.rate_per_s <= SURE * answer.capacity_per_s
+    assert 0.9 * SURE * 10.0 < answer.rate_per_s <= SURE * 10.0
+    assert answer.capacity_per_s == answer.rate_per_s, "a deployment does at most no less than it keeps up with"
     assert answer.bound_by == "capacity"
+
+
+def test_a_file_too_short_to_tell_is_refused(tmp_path: Path) -> None:
+    """Of 200 requests all seemed kept up with at rates far beyond what two hundred of them can show."""
+    file = tmp_path / "few.csv"
+    file.write_text("\n".join(["arrival_time,prompt_tokens,output_tokens", *(f"{i},300,40" for i in range(90))]))
+    words = f"serve --model Qwen3-0.6B --gpu H100 --find-rate --trace {file}".split()
+    wrong = CliRunner().invoke(build(), words).exception
+    assert isinstance(wrong, BadInput) and wrong.field == "requests" and "90 are too few" in str(wrong)
+
+
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [("--find-rate --price 2", "price"), ("--find-rate --told runs.json", "told"), ("--find-rate --aiperf out", "aiperf"),
+     ("--rate 2 --out answers.jsonl", "out"), ("--rate 2 --resume", "resume"), ("--cases - --rate 2", "rate"),
+     ("--cases - --tp 2", "tp"), ("--cases - --ttft 500", "ttft")],
+)  # fmt: skip
+def test_options_without_effect_are_refused(more: str, field: str) -> None:
+    words = ["serve", "--model", "Qwen3-0.6B", "--gpu", "H100", *more.split()]
+    wrong = CliRunner().invoke(build(), words).exception
+    assert isinstance(wrong, BadInput) and wrong.field == field

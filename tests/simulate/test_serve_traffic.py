@@ -299,4 +299,5 @@ def test_a_concurrency_takes_the_place_of_the_times_of_a_file_and_a_rate_keeps_t
     path.write_text(TRACES["vidur.csv"])
     closed, paced = read_trace(path, concurrency=2), read_trace(path, concurrency=2, rate=0.5)
     assert closed.closed == 2 and "its times do not count" in closed.notes[0] and str(closed).count("2 in flight")
+    assert "200,000 + 300 tokens" in str(synthetic(2, input_len=200_000, output_len=300))
     assert paced.closed is None and paced.arrival_s.tolist() == [0.0, 2.0] and "at most 2 in flight" in str(paced)

@@ -15,6 +15,7 @@ import pytest
 from lab.own_kernels.recording import flat
 from lab.own_kernels.shapes import draw
 from lab.own_kernels.space import space
+from pipewave.cli import build
 from pipewave.errors import BadFile, BadInput, MissingField, PipewaveError, UnknownField, UnknownKernel
 from pipewave.files import sealed
 from pipewave.tune import load_table, store
@@ -25,6 +26,7 @@ from pipewave.tune.store import TableMismatch, check_environment, locate, read_t
 from pipewave.tune.tables import KERNELS, SHAPE, description
 from pipewave.tune.user_kernels import device
 from pipewave.tune.user_kernels.offline import judge
+from tests.command_line import CliRunner
 
 
 def shapes(kernel: str, count: int = 60) -> list[dict[str, int]]:
@@ -215,6 +217,9 @@ def test_a_card_without_a_table_is_offered_the_transfer() -> None:
     shape = {"m": 300, "n": 4096, "k": 4096}
     with pytest.raises(BadFile, match="transfer=True"):
         load_table("gemm", gpu="A100", env={})
+    words = ["tune", "explain", "gemm", "m=300,n=4096,k=4096", "--gpu", "A100", "--rows", "2"]
+    assert isinstance(CliRunner().invoke(build(), words).exception, BadFile)
+    assert "NVIDIA H200 carried over to A100" in CliRunner().invoke(build(), [*words, "--transfer"]).output
     there, here = load_table("gemm", gpu="A100", env={}, transfer=True), load_table("gemm", env={})
     assert there.kinds[SHAPE].model.peaks.sms == 108
     assert there.select(**shape) in there.configs

@@ -14,6 +14,7 @@ from pipewave.cli.options import Number, Text
 from pipewave.cli.streams import bar, give
 from pipewave.errors import BadInput
 
+FORMS = ("shell", "docker", "kubernetes", "dynamo")
 APART = ("--disaggregated/--no-disaggregated",)
 LIMIT = "ms on the mean; on a percentile over requests: p99=2000 (p50, p90, p95, p99)."
 
@@ -122,7 +123,7 @@ def plan_command(
     tried: SpaceOptions,
     bill: PriceOptions,
     executor: Annotated[Text, Option(help="processes://N or dask://HOST:PORT; else one process a core.")] = None,
-    launch_as: Annotated[str, Option(help="How to print the winner: shell, docker, kubernetes or dynamo.")] = "shell",
+    launch_as: Annotated[str, Option(help=f"How to print the winner: {', '.join(FORMS)}.", choices=FORMS)] = "shell",
     rows: Annotated[int, Option("--rows", help="Designs to show.")] = 12,
     csv: Annotated[Text, Option("--csv", help="Also write every design that was served to this file.")] = None,
     ignore: opt.Ignore = [],  # noqa: B006

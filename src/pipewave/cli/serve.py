@@ -32,7 +32,6 @@ OVERLAP = ("--enable-two-batch-overlap", "--enable-dbo")
 PREFIX_CACHE = ("--enable-prefix-caching/--no-enable-prefix-caching", " /--disable-radix-cache")
 BESIDE_COMMAND = ("engine", "host", "power_limit", "steady")  # options that a pasted line leaves to us
 BESIDE_TRACE = ("trace", "rate", "concurrency", "requests", "block_tokens", "prefix_share", "steady", "seed")
-BESIDE_DATASET = (*BESIDE_TRACE, "dataset", "burstiness")
 FOUND = ("rate", "concurrency", "requests")  # what --find-rate finds, or needs itself
 NO_HOST = "none"  # nothing stands before the engine
 
@@ -109,7 +108,7 @@ class Requests:
             pace["burstiness"] = self.burstiness
             count = usual_count(self.concurrency) if self.requests is None else self.requests
             if self.dataset:
-                refuse_given("lengths are those of --dataset", BESIDE_DATASET, self)
+                refuse_given("lengths are those of --dataset", (*BESIDE_TRACE, "dataset", "burstiness"), self)
             found = drawn_from(self.dataset, count, **pace) if self.dataset else synthetic(
                 count, **self._lengths(spec), **pace)  # fmt: skip
         return found.with_prefix(self.prefix_share) if self.prefix_share else found
@@ -293,7 +292,9 @@ def serve_command(
     `pipewave serve --gpu H200 --from-command 'vllm serve Qwen/Qwen3-8B -tp 2' --client 'vllm bench serve'`
     """
     if files.cases is not None:
+        refuse_given("say it in each case", (), requests, split, engine, fleet, limits, bill, pasted)
         return files.answer(files.cases)
+    refuse_given("it is of --cases", ("trace_out", "aiperf"), files)
     from pipewave.models.load import load_as
     from pipewave.simulate.estimate import for_output
 
@@ -308,7 +309,9 @@ def serve_command(
     asked = server.stated(spec, gpu) if server else fleet.stated(spec, gpu, split, engine, requests.images)
     stated, goals = fleet.hosted(asked), limits.given(client)
     if find_rate:
-        give(_largest_rate(stated, goals, requests, client).to_dict(), as_json, verbose=verbose)
+        refuse_given("--find-rate answers without it", (), bill, files)
+        found_rate = _largest_rate(stated, goals, requests, client=client, told=told or None)
+        give(found_rate.to_dict(), as_json, verbose=verbose)
         return 0
     traffic = client.traffic if client else requests.traffic(spec)
     how = {"steady": requests.steady, "interval": interval, "keep_steps": bool(files.trace_out)}
@@ -334,12 +337,12 @@ def _served(stated: Stated, traffic: Traffic, goals: tuple[Limit, ...], how: Map
         return served(deploy(stated, traffic), goals, **how)
 
 
-def _largest_rate(stated: Stated, goals: tuple[Limit, ...], requests: Requests, client: ClientLoad | None) -> FoundRate:
+def _largest_rate(stated: Stated, goals: tuple[Limit, ...], requests: Requests, **others: Any) -> FoundRate:
     """The largest rate within the limits. Raises BadInput where a rate, or what it follows from, is given."""
     from pipewave.published.answers import deploy
     from pipewave.published.find_rate import find_rate
 
-    given = {name: getattr(requests, name) for name in FOUND} | {"client": client}
+    given = {name: getattr(requests, name) for name in FOUND} | others
     if said := next((name for name, value in given.items() if value is not None), ""):
         raise BadInput(f"--find-rate looks for a rate of --isl and --osl: leave out --{said}", field=said)
     sent = partial(replace, requests)

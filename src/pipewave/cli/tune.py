@@ -105,6 +105,7 @@ def explain(
     gpu: Gpu = "H200",
     file: File = None,
     rows: Annotated[int, Option(help="Candidates to show.")] = 8,
+    transfer: Annotated[bool, Option("--transfer", help="Without a table of the GPU: the H200's, by physics.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Rank configurations at a shape: predicted µs, waves, what the time is made of, and how sure the choice is."""
@@ -113,7 +114,7 @@ def explain(
     from pipewave.tune.law.wave import PARTS
 
     fields = ",".join(shape)
-    answer = explained(load_table(kernel, gpu=gpu, path=file, env={}), _fields_of(fields), rows)
+    answer = explained(load_table(kernel, gpu=gpu, path=file, env={}, transfer=transfer), _fields_of(fields), rows)
     if as_json:
         print_json(answer)
         return

@@ -105,10 +105,8 @@ def quantised(model: ModelSource, asked: Sequence[str], ignore: tuple[str, ...] 
         if not chosen and word != PUBLISHED:
             known = ", ".join([*ONLINE, *listed]) if listed else f"{', '.join(ONLINE)} (no checkpoint is listed)"
             raise BadInput(f"quantize = {word!r}: names no form of {spec.name}; known: {known}", field="quantize")
-        for name, form in chosen.items():
-            found = load(model, ignore=ignore, online=form)
-            if found != spec:
-                out[name] = found
+        found = {name: load(model, ignore=ignore, online=form) for name, form in chosen.items()}
+        out |= {name: one for name, one in found.items() if one != spec}
     return out
 
 

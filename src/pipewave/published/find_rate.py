@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from pipewave.errors import BadInput
 from pipewave.published.answers import Deployed
 from pipewave.results import Shown
 from pipewave.simulate.interval import interval_ends
@@ -76,7 +77,7 @@ def find_rate(load: Load, limits: tuple[Limit, ...]) -> FoundRate:
     ends = [search.largest(sign)[0] for sign in (1.0, -1.0)] if best else [best, best]
     shown = {*(share * search.capacity for share in STEPS), *filter(None, [best])}
     points = [search.at(rate, 0.0) for rate in sorted(shown)]
-    deployed = search.load(max(best, LEAST), FEWEST)
+    deployed, most = search.load(max(best, LEAST), FEWEST), max(search.capacity, best)
     names = deployed.engines.names()
     what = f"{best:.4g} requests/s within {', '.join(map(str, limits))}" if limits else f"{best:.4g} requests/s"
     met = what if best else f"no rate is within {', '.join(map(str, limits))}"
@@ -86,10 +87,10 @@ def find_rate(load: Load, limits: tuple[Limit, ...]) -> FoundRate:
         rate_per_s=best,
         rate_per_s_low=min(ends[0], best),
         rate_per_s_high=max(ends[1], best),
-        capacity_per_s=search.capacity,
+        capacity_per_s=most,
         bound_by="capacity" if above.saturated else next(iter(broken), ""),
         curve=tuple(point.row() for point in points),
-        verdict=f"{met}; saturated at {search.capacity:.4g}",
+        verdict=f"{met}; saturated at {most:.4g}",
         traffic=str(deployed.traffic),
         notes=tuple(deployed.all_notes),
     )
@@ -123,6 +124,9 @@ class _Search:
             return self.known[rate]
         turns = TURNS * self.held * min(rate / self.capacity, 1.0)  # for its middle to be steady
         deployed = self.load(rate, int(min(max(turns, FEWEST), MOST)))
+        if len(deployed.traffic) < min(turns, MOST):
+            few = f"{len(deployed.traffic):,} are too few to tell what is kept up with; {turns:,.0f} do"
+            raise BadInput(f"requests: {few}", field="requests")
         uncertain = deployed.engines.uncertain
         figures, late = deployed.steady_figures(uncertain.tried(None)[sign > 0] if sign else 1.0)
         if sign:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from pipewave.calls.fields import check_whole
 from pipewave.errors import BadFile, BadInput, MissingField, extra
 from pipewave.files import whole
 from pipewave.physics.demand import Array
@@ -165,8 +166,7 @@ def _turns(session: str, said: Any) -> Iterator[Mapping[str, Any]]:
 def _traffic(
     rows: Rows, requests: int | None, rate: float | None, concurrency: int | None, block_tokens: int
 ) -> Traffic:
-    if requests is not None and requests < 1:
-        raise BadInput(f"requests = {requests}: must be at least 1", field="requests")
+    check_whole("requests", 1 if requests is None else requests)
     if rate is not None and not 0 < rate < 1e9 and rate != math.inf:
         raise BadInput(f"rate = {rate!r}: must be above 0 and below 1e9", field="rate")
     kind, clock = rows.kind, rows.one_of(rows.kind.times)

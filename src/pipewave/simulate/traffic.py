@@ -72,7 +72,7 @@ class Traffic:
         pace = f"over {span:,.4g} s: {(begin - 1) / span:,.4g}{each} a second" if span > 0 else "at once"
         held = f"{self.concurrency:,} in flight" if self.concurrency else ""
         pace = held if self.closed else f"{pace}, at most {held}" if held else pace
-        mean = f"{self.input_len.mean():,.4g} + {self.output_len.mean():,.4g} tokens on average"
+        mean = f"{round(self.input_len.mean(), 1):,g} + {round(self.output_len.mean(), 1):,g} tokens on average"
         return f"{len(self):,} request{'s'[: len(self) != 1]}{turns}, {pace}, {mean}"
 
     @property
@@ -163,8 +163,7 @@ def synthetic(
     for name, number in (("rate", rate), ("concurrency", concurrency), ("burstiness", burstiness)):
         if number is not None and not (is_number(number) and 0 < number < 1e9):
             raise BadInput(f"{name} = {number!r}: must be above 0 and below 1e9", field=name)
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise BadInput(f"seed = {seed!r}: must be an integer from 0", field="seed")
+    check_whole("seed", seed, 0)
     rng = np.random.default_rng(seed)
     gaps = np.zeros(requests) if rate is None else rng.gamma(burstiness, 1 / (rate * burstiness), requests)
     gaps[0] = 0.0

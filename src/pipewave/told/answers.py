@@ -229,12 +229,11 @@ def corrected_estimate(found: Estimate, case: Mapping[str, Any], told: Sequence[
     if learned is None:
         return replace(found, notes=(*found.notes, *notes))
     each = off_by(figures(asked), learned)
-    means = {"prefill_ms": "ttft_ms", "tpot_ms": "tpot_ms", "e2e_ms": "e2e_ms"}
+    means = {"prefill_ms": "ttft_ms"} | {name: name for name in ("tpot_ms", "e2e_ms", ENERGY) if name in each}
     times: dict[str, Any] = {name + side: getattr(found, name) * _factor(each, ours, end)
                              for name, ours in means.items() for side, end in ENDS.items()}  # fmt: skip
     times[RATE] = found.output_tokens_per_s * found.e2e_ms / times["e2e_ms"]
-    times |= _joules(each, before := found.to_dict())
-    drawn = drawn_at(before, times, limited(find(asked.gpu), asked.power_limit_w))
+    drawn = drawn_at(found.to_dict(), times, limited(find(asked.gpu), asked.power_limit_w))
     return replace(found, **drawn | times, notes=(*found.notes, *notes))
 
 
@@ -266,7 +265,8 @@ def corrected_run(
             middle, side = match.group(), name[match.end() :]
             figure = f"{AS.get(match.group(1), match.group(1))}_ms"
             out[name] = found[middle] * _factor(each, figure, ENDS[side])
-    changed = {RATE: out[RATE], **_joules(each, found)}
+    changed = {ENERGY + end: found[ENERGY] * _factor(each, ENERGY, at) for end, at in ENDS.items() if ENERGY in each}
+    changed[RATE] = out[RATE]
     return {**out, **drawn_at(found, changed, find(stated.gpu)), **changed, "notes": [*notes, STEPS_AS_PREDICTED]}
 
 
@@ -277,11 +277,6 @@ def _learned(
     asked = from_dict({**case, **load, "told": [{"mode": "serve"} | one for one in told]})
     learned, refused = learn(asked.told)
     return replace(asked, told=()), learned, (*refused, *(learned.sentences() if learned else ()))
-
-
-def _joules(each: Mapping[str, tuple[float, float]], found: Mapping[str, Any]) -> dict[str, float]:
-    """Joules of an output token with their interval, where energy is told."""
-    return {ENERGY + side: found[ENERGY] * _factor(each, ENERGY, end) for side, end in ENDS.items() if ENERGY in each}
 
 
 def _factor(each: Mapping[str, tuple[float, float]], name: str, end: float = 0.0) -> float:

@@ -35,11 +35,12 @@ def explain(table: KernelTable, shape: dict[str, int], rows: int = 8) -> dict[st
                    **{name: round(float(share[i, list(terms)].sum()), 3) for name, terms in PARTS.items()},
                    "is": said.get(i, "")} for i in order]  # fmt: skip
     inside = "profiled domain" if chooser.listed(key) is not None else "extrapolated"
+    whose = " carried over to ".join(filter(None, (table.gpu, table.meta["env"].get("carried_over_to"))))
     # Each law off by two of its sigmas, in the unlucky direction.
     worst = us[chosen] * (1 + 2 * model.sigma[chosen]) / np.min(us * (1 - 2 * model.sigma))
     return {"kernel": table.kernel, "shape": shape, "chosen": dict(config), "candidates": candidates,
             "regret_bound": max(0.0, float(worst) - 1), "speed_up": float(us[default] / us[chosen]),
-            "provenance": f"{inside}, source {table.of.source_sha256[:12]}, {table.gpu}"}  # fmt: skip
+            "provenance": f"{inside}, source {table.of.source_sha256[:12]}, {whose}"}  # fmt: skip
 
 
 def runs(select: Callable[[int], Any], points: Sequence[int]) -> list[tuple[int, int, Any]]:

@@ -64,8 +64,7 @@ def rank(of: KernelDescription, launches: Sequence[tuple[Any, Mapping[str, Any]]
     every = [[formula(of.inner, grid, named, config, of.constants, of.trips, of.heuristics).traced[1]
               for config in of.configs] for grid, named in launches]  # fmt: skip
     counts = np.array([[[float(plain(value)) for value in one] for one in launch] for launch in every])
-    for (_, named), blocks in zip(launches, counts[..., 0].min(axis=1), strict=True):
-        check_blocks(blocks, named)
+    check_blocks(float(counts[..., 0].min()))
     capability = int(card.compute_capability)
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         reports = list(pool.map(lambda config: compiled(of, launches[0][1], config, capability), of.configs))

@@ -93,7 +93,7 @@ def locate(kernel: str, gpu: str) -> Path:
             return path
     known = ", ".join(sorted(found.name for found in PACKAGED.glob("*"))) or "none"
     raise BadFile(f"no {kernel} table for GPU {gpu!r} (shipped: {known}); carry one over: "
-                  "`load_table(..., transfer=True)`", field="gpu")  # fmt: skip
+                  "`tune explain --transfer`, `load_table(..., transfer=True)`", field="gpu")  # fmt: skip
 
 
 def append(path: Path, of: KernelDescription, env: Mapping[str, Any], one: Measured) -> None:

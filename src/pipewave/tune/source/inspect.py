@@ -159,7 +159,7 @@ def understood(kernel: Any, expression: str, given: Mapping[str, Any], config: M
     except (KeyError, TypeError, ArithmeticError) as problem:
         text = f"grid = {expression!r}: must be an expression over arguments ({problem})"
         raise BadInput(text, field="grid") from problem
-    check_blocks(min(extents), given)
+    check_blocks(min(extents))
     blocks, trips, longest, least, moved, flops = counts
     code, _ = source(kernel)
     over = {node.lineno: ast.unparse(node.iter if isinstance(node, ast.For) else node.test)
@@ -177,11 +177,10 @@ def understood(kernel: Any, expression: str, given: Mapping[str, Any], config: M
     }
 
 
-def check_blocks(fewest: float, given: Mapping[str, Any]) -> None:
+def check_blocks(fewest: float) -> None:
     """BadInput for a launch of no block."""
     if fewest < 1:
-        sizes = ", ".join(f"{name} = {value}" for name, value in given.items() if type(value) is int)
-        raise BadInput(f"grid: is {fewest:g} where {sizes}; a launch needs a block, sizes from 1 up", field="grid")
+        raise BadInput(f"grid = {fewest:g}: a launch needs a block; give sizes and a grid from 1 up", field="grid")
 
 
 def complete(kernel: Any, known: set[str]) -> None:
