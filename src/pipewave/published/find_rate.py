@@ -122,10 +122,10 @@ class _Search:
         """The run at a rate."""
         if not sign and rate in self.known:
             return self.known[rate]
-        turns = TURNS * self.held * min(rate / self.capacity, 1.0)  # for its middle to be steady
-        deployed = self.load(rate, int(min(max(turns, FEWEST), MOST)))
+        turns = int(TURNS * self.held * min(rate / self.capacity, 1.0))  # for its middle to be steady
+        deployed = self.load(rate, min(max(turns, FEWEST), MOST))
         if len(deployed.traffic) < min(turns, MOST):
-            few = f"{len(deployed.traffic):,} are too few to tell what is kept up with; {turns:,.0f} do"
+            few = f"{len(deployed.traffic):,} are too few to tell what is kept up with; {turns:,} do"
             raise BadInput(f"requests: {few}", field="requests")
         uncertain = deployed.engines.uncertain
         figures, late = deployed.steady_figures(uncertain.tried(None)[sign > 0] if sign else 1.0)
