@@ -304,14 +304,13 @@ def serve_command(
     if gpu is None or source is None:
         option = "model" if gpu else "gpu"
         raise MissingField(f"missing option '--{option}': name one, or give --cases FILE", field=option)
-    named = load_as(source, engine.quantize, engine.engine, tuple(ignore))
-    spec = for_output(named, requests.osl)
+    spec = for_output(load_as(source, engine.quantize, engine.engine, tuple(ignore)), requests.osl)
     asked = server.stated(spec, gpu) if server else fleet.stated(spec, gpu, split, engine, requests.images)
     stated, goals = fleet.hosted(asked), limits.given(client)
     if find_rate:
         refuse_given("--find-rate answers without it", (), bill, files)
-        found_rate = _largest_rate(stated, goals, requests, client=client, told=told or None)
-        give(found_rate.to_dict(), as_json, verbose=verbose)
+        most = _largest_rate(stated, goals, requests, client=client, told=told or None)
+        give(most.to_dict(), as_json, verbose=verbose)
         return 0
     traffic = client.traffic if client else requests.traffic(spec)
     how = {"steady": requests.steady, "interval": interval, "keep_steps": bool(files.trace_out)}

@@ -111,9 +111,7 @@ def quantised(model: ModelSource, asked: Sequence[str], ignore: tuple[str, ...] 
 
 
 def load_as(model: ModelSource, form: str | None, engine: str | None, ignore: tuple[str, ...] = ()) -> ModelSpec:
-    """The one form of a model that is asked for, as `quantised` makes it for an engine (None: one that can); None: the
-    model as it is. Raises BadInput for a word that names several forms, or makes nothing else of it.
-    """
+    """The one form of a model that is asked for (None: as it is), for an engine (None: one that makes it). BadInput."""
     if form is None:
         return load(model, ignore=ignore)
     check_online(form, (engine or ONLINE_ENGINES[0]).partition(":")[0])

@@ -79,9 +79,7 @@ def render(form: str, engine: str, version: str, pools: Sequence[Pool], platform
     """The pools in a form. Raises BadInput for a form that is none, and for Dynamo on another maker's GPUs."""
     if form not in FORMS:
         raise BadInput(f"form = {form!r}: must be one of {', '.join(FORMS)}", field="form")
-    kinds = len({pool.gpu for pool in pools})
-    said = kinds > 1 or (form == "shell" and len(pools) > 1)
-    heads = [f"# {pool.engines} × {pool.role}, {pool.gpus} {pool.gpu} each\n" * said for pool in pools]
+    heads = [f"# {pool.engines} × {pool.role}, {pool.gpus} {pool.gpu} each\n" * (len(pools) > 1) for pool in pools]
     image = (platform.image or engine_words(engine)["image"]).format(version=version)
     if form in ("shell", "docker"):
         port = engine_words(engine)["port"]
@@ -91,7 +89,8 @@ def render(form: str, engine: str, version: str, pools: Sequence[Pool], platform
         raise BadInput("form = 'dynamo': its images are for NVIDIA GPUs; ask for docker or kubernetes", field="form")
     documents = [_dynamo(engine, pools)] if form == "dynamo" else [
         _deployment(engine, image, pool, platform) for pool in pools]  # fmt: skip
-    return "".join([*heads, PLACE * (kinds > 1)]) + yaml.safe_dump_all(documents, sort_keys=False).strip()
+    several = len({pool.gpu for pool in pools}) > 1
+    return "".join([*heads, PLACE * several]) + yaml.safe_dump_all(documents, sort_keys=False).strip()
 
 
 def _docker(image: str, port: int, pool: Pool, platform: Platform) -> str:

@@ -171,8 +171,8 @@ class Case:
         """A note where fields of the load change nothing beside others."""
         listed, queued = self.arrivals is not None, self.mode != "serve"
         idle = [name for name in LOAD if getattr(self, name) and (listed or (queued and name == "rate"))]
-        beside = "a list of arrivals" if listed else f"mode {self.mode}"
-        return (f"without effect beside {beside}: {', '.join(idle)}",) if idle else ()
+        said = f"without effect beside {'a list of arrivals' if listed else f'mode {self.mode}'}: {', '.join(idle)}"
+        return (said,) if idle else ()
 
     def traffic(self, seed: int = 0) -> Traffic:
         """The requests: drawn, or as listed. Raises MissingField where nothing says how many or how long they are."""

@@ -12,7 +12,7 @@ Which kernels run (other software's rows, other GPUs') is part of what kernels l
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,9 +119,7 @@ def interval_ends(figures: Mapping[str, Any], uncertain: Uncertainty, *others: M
             low, high = uncertain.ends(metric, value).values()
             beside = [other[name] for other in others if name in other]
             found |= {f"{name}_low": min([low, *beside]), f"{name}_high": max([high, *beside])}
-    return found | _found_ends([one[FOUND] for one in (figures, *others) if FOUND in one])
-
-
-def _found_ends(shares: Sequence[float]) -> dict[str, float]:
-    """The same of what a cache of prefixes holds. No law tells that: it is as open as several runs differ."""
-    return {f"{FOUND}_low": min(shares), f"{FOUND}_high": min(max(shares), 1.0)} if len(shares) > 1 else {}
+    shares = [one[FOUND] for one in (figures, *others) if FOUND in one]
+    if len(shares) > 1:  # no law tells what a cache of prefixes holds: it is as open as several runs differ
+        found |= {f"{FOUND}_low": min(shares), f"{FOUND}_high": min(max(shares), 1.0)}
+    return found
