@@ -51,8 +51,8 @@ def serve(model: str | Path, gpu: str, **case: Any) -> ServeAnswer:
             default), tp, pp, ep, mode (`serve`, `estimate`, `offline`), input_len and output_len (mean tokens; the old
             names are isl and osl), spread, concurrency (requests in flight), requests, rate (requests a second),
             arrivals ([seconds, prompt tokens, output tokens] a request), steady (figures of the middle of the run),
-            told (measured runs of this deployment or its siblings, which correct the answer), quantize (other weights:
-            `fp8`, a format or a repository, as of `plan`), and the engine's limits.
+            told (measured runs of this deployment or its siblings, which correct the answer), quantize (as of `plan`,
+            one word), and the engine's limits.
 
     Returns:
         Means over requests, each with `_low` and `_high` of its 90 % interval: `ttft_ms`, `tpot_ms`, `e2e_ms` (ms),
@@ -195,8 +195,8 @@ def plan(
     from pipewave.simulate.arrival_files import read_trace
 
     recorded = None if arrivals is None else read_trace(arrivals)
-    usual = {} if recorded is None else {name: round(float(getattr(recorded, name).mean())) for name in LENGTHS}
     asked = _long_names(asked)
+    usual = {} if recorded is None else {name: round(float(getattr(recorded, name).mean())) for name in LENGTHS}
     if twice := next((name for name in usual if asked.get(name) is not None), None):
         raise BadInput(f"{twice}: the file of arrivals says how long requests are; leave it out", field=twice)
     question, demand, space = _sorted(asked, usual, (Question, Demand, Space))

@@ -126,7 +126,7 @@ def test_a_file_too_short_to_tell_is_refused(tmp_path: Path) -> None:
     file.write_text("\n".join(["arrival_time,prompt_tokens,output_tokens", *(f"{i},300,40" for i in range(90))]))
     words = f"serve --model Qwen3-0.6B --gpu H100 --find-rate --trace {file}".split()
     wrong = CliRunner().invoke(build(), words).exception
-    assert isinstance(wrong, BadInput) and wrong.field == "requests" and "90 are too few" in str(wrong)
+    assert isinstance(wrong, BadInput) and wrong.field == "requests" and "requests = 90: must be " in str(wrong)
 
 
 @pytest.mark.parametrize(

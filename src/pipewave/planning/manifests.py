@@ -21,7 +21,6 @@ from pipewave.gpus import find
 FORMS = ("shell", "docker", "kubernetes", "dynamo")
 ENGINES = Path(__file__).with_name("launch.yaml")
 PLATFORMS = ENGINES.with_name("platforms.yaml")
-# Labels are a cluster's own: they change with drivers, sharing and the plugin that sets them.
 PLACE = "# To be placed: give each pod a nodeSelector with the label of its GPU's nodes (nvidia.com/gpu.product=...).\n"
 CACHE = "/root/.cache/huggingface"
 

@@ -188,16 +188,15 @@ class Case:
     def _drawn(self, seed: int) -> Traffic:
         isl, osl = self._said("isl", "mean prompt tokens"), self._said("osl", "mean output tokens")
         sizes = {"input_len": max(round(isl), 1), "output_len": max(round(osl), 1)}
-        pace: dict[str, Any] = {}
         if self.mode == "estimate":
             count = int(self._said("concurrency", "requests of the batch"))
         else:
             if self.rate is None:
                 self._said("requests" if self.requests else "concurrency", "requests in flight, or give a rate")
             count = self.requests or usual_count(self.concurrency)
-        if self.mode == "serve":  # with neither, as offline, all come at once
-            pace = {"concurrency": self.concurrency, "rate": None if self.rate == math.inf else self.rate}
-        return synthetic(count, **sizes, **pace, spread=self.spread, seed=seed)
+        paced = self.mode == "serve"  # with neither, as offline, all come at once
+        pace: dict[str, Any] = {"concurrency": self.concurrency, "rate": None if self.rate == math.inf else self.rate}
+        return synthetic(count, **sizes, **pace if paced else {}, spread=self.spread, seed=seed)
 
     def _said(self, name: str, what: str) -> float:
         value: float | None = getattr(self, name)

@@ -125,8 +125,7 @@ class _Search:
         turns = int(TURNS * self.held * min(rate / self.capacity, 1.0))  # for its middle to be steady
         deployed = self.load(rate, min(max(turns, FEWEST), MOST))
         if len(deployed.traffic) < min(turns, MOST):
-            few = f"{len(deployed.traffic):,} are too few to tell what is kept up with; {turns:,} do"
-            raise BadInput(f"requests: {few}", field="requests")
+            raise BadInput(f"requests = {len(deployed.traffic)}: must be {turns} or more to tell", field="requests")
         uncertain = deployed.engines.uncertain
         figures, late = deployed.steady_figures(uncertain.tried(None)[sign > 0] if sign else 1.0)
         if sign:

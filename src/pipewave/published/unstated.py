@@ -79,11 +79,6 @@ class Stated:
         return name, self.version or version or known
 
     @property
-    def names_version(self) -> bool:
-        """Whether anybody said one; the newest, which stands for an engine or a line without one, is assumed."""
-        return bool(self.version or (self.engine and parts(self.engine)[1]))
-
-    @property
     def apart(self) -> bool:
         """Whether prompts have engines of their own."""
         return bool(self.pools or self.guessed_pools)
@@ -249,7 +244,8 @@ def _filled(stated: Stated, flight: int | None, prompt: int, output: int) -> Fil
     literal = said.tp * said.dp if stated.complete else stated.gpus
     degrees = degrees_of(name, said.tp, said.ep, said.dp, literal, tagged=bool(named) and not version.given)
     engine = f"{name}:{version.number}"
-    assumed = not (version.given and stated.names_version)
+    named_one = stated.version or (stated.engine and parts(stated.engine)[1])  # not the newest of an engine or a line
+    assumed = not (version.given and named_one)
     setup = replace(said, tp=degrees.tp, ep=degrees.ep, dp=degrees.dp, engine=engine, version_assumed=assumed)
     recipe = Recipe() if stated.complete else _recipe(stated, setup, version, flight, prompt, output)
     chosen = {name: value for name, value in recipe.settings.items() if name not in (DRAFTS, METHOD)}

@@ -44,8 +44,7 @@ def read_trace(
         text: what it holds; else it is read.
         requests: only the first so many in order of arrival.
         rate: rescale its times to so many requests (or sessions) a second; inf: all arrive at once.
-        concurrency: most requests (or sessions) in flight; without a rate each is sent as soon as there is room, and
-            not at its time.
+        concurrency: most requests (or sessions) in flight; without a rate each is sent as soon as there is room.
         block_tokens: tokens of a block of `hash_ids`.
 
     Raises:

@@ -103,8 +103,7 @@ def _part(name: str, case: Case, usual: Answer, flight: float) -> Array:
     """How far a figure of so many requests in flight is off where each latent is off by one.
 
     Requests of a closed loop, or of a batch, last `ttft + (osl - 1) tpot`, and their rate is one over it. Requests that
-    come by the clock set their rate themselves, unless most of those that may be are in flight. Queued all at once, a
-    rate is off for itself.
+    come by the clock set their rate themselves, unless the most in flight are. Queued at once, a rate is off itself.
     """
     if name in ("ttft_ms", "tpot_ms"):
         return _alone(name)

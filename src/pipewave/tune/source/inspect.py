@@ -23,7 +23,7 @@ from pipewave.tune.source.formula import constants_of, formula, source, unwrappe
 from pipewave.tune.source.language import Block, is_known
 from pipewave.tune.source.traced import plain
 
-TENSOR = re.compile(r"(\w+)\[([\d,\s]*)\]")
+TENSOR = re.compile(r"(\w+)\[(\s*(?:[1-9]\d*\s*(?:,\s*|(?=\])))*)\]")
 ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "int32": 4, "int64": 8, "fp64": 8, "int4": 1}
 EXTRA = ("triton", "torch")
 WORDS = {"true": True, "false": False, "none": None}
@@ -112,9 +112,8 @@ def _argument(name: str, text: str) -> Any:
         dtype = tensor[1]
         if dtype not in ELEMENT_BYTES:
             raise BadInput(f"{name} = {dtype}[...]: known types are {', '.join(ELEMENT_BYTES)}", field="args")
-        elements = prod(int(extent) for extent in tensor[2].split(",") if extent.strip())
-        if elements:
-            return Shaped(elements, ELEMENT_BYTES[dtype], dtype)
+        extents = [int(extent) for extent in tensor[2].split(",") if extent.strip()]
+        return Shaped(prod(extents), ELEMENT_BYTES[dtype], dtype)
     if "[" in text:
         raise BadInput(f"{name} = {text}: a tensor is a type and extents from 1, such as bf16[4096,4096]", field="args")
     if text.lower() in WORDS:
