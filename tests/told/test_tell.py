@@ -12,6 +12,7 @@ import pytest
 from pipewave.cli import build
 from pipewave.errors import BadFile, BadInput, MissingField, PipewaveError
 from pipewave.published.cases import from_dict
+from pipewave.told.check import check
 from pipewave.told.readers import read
 from pipewave.told.tell import stored, tell
 from tests.command_line import CliRunner
@@ -238,8 +239,10 @@ def test_what_is_no_number_is_refused_by_name(word: str, tmp_path: Path) -> None
     "result", [VLLM, SGLANG, TRTLLM, AIPERF, GUIDELLM, INFERENCEX], ids=lambda one: next(iter(one))
 )
 def test_a_value_of_any_type_is_told_or_refused(result: dict[str, Any], tmp_path: Path) -> None:
-    file = tmp_path / "result.json"
+    file, before = tmp_path / "result.json", tmp_path / "before.json"
+    before.write_text(json.dumps(result))
     for changed in replaced(result):
         file.write_text(json.dumps(changed))
-        with suppress(PipewaveError):
-            tell([file], **DEPLOYMENT)
+        for told in (lambda: tell([file], **DEPLOYMENT), lambda: check([str(file)], [str(before)])):
+            with suppress(PipewaveError):
+                told()

@@ -17,7 +17,7 @@ from typing import Any
 
 from pipewave.errors import BadFile, MissingField
 from pipewave.files import packaged, whole
-from pipewave.published.cases import MEASURED
+from pipewave.published.cases import MEAN, MEASURED
 
 FORMATS = Path(__file__).with_name("formats.yaml")
 LARGEST = 256 << 20  # bytes
@@ -41,7 +41,7 @@ def read(path: str | Path, also: Mapping[str, Any] | None = None) -> Results:
     """The runs that a result file holds; `also`: fields that it leaves out, or that are otherwise than it says.
 
     Raises BadFile where it cannot be read or no known tool wrote it, MissingField where a run lacks its lengths, its
-    load or every mean.
+    load or every mean, BadInput where one of these cannot be.
     """
     known: list[tuple[dict[str, Any], Mapping[str, Any]]] = []
     for held in _objects(whole.read(Path(path), "file", LARGEST)):
@@ -136,6 +136,8 @@ def _run(where: str, form: Mapping[str, Any], held: Mapping[str, Any], also: Map
         )
     if not any(said.get(name) for name in MEASURED):
         raise MissingField(f"{where} of {form['tool']} holds no measured mean", field="file")
+    for name in (*NEEDED, *filter(said.get, MEASURED)):
+        MEAN.check(name, said[name])
     return said
 
 
