@@ -72,7 +72,7 @@ def _class_defaults(found: Wrapped) -> dict[str, Any]:
     named, outer = str(found.text.get("model_type")), str(found.outer.get("model_type"))
     whole = families.class_defaults(outer, found.text)
     own = families.section_type(named, "text_config") or named
-    own = own if families.has_class(own) else families.section_type(outer, "text_config") or own
+    own = own if own in families.classes() else families.section_type(outer, "text_config") or own
     supplied = families.class_defaults(own, found.text)
     tied = {TIED: whole[TIED]} if TIED in whole else {}
     return tied | {name: value for name, value in supplied.items() if not synonyms_of(name) & STATED}
@@ -80,7 +80,7 @@ def _class_defaults(found: Wrapped) -> dict[str, Any]:
 
 def _model_type(text: Mapping[str, Any]) -> str:
     model_type, named = text.get("model_type"), _architecture(text)
-    if (family := families.type_of_architecture(named)) or (model_type is None and named):
+    if (family := families.other_names("architectures").get(named)) or (model_type is None and named):
         return family or named
     if model_type is None:
         Fields(text).need("model_type")

@@ -78,14 +78,16 @@ def rows() -> dict[str, dict[str, Any]]:
 
 
 @cache
-def _names(kind: str) -> dict[str, str]:
-    """Every other name of a family, by `aliases` (model types) or `architectures` (model classes)."""
+def other_names(kind: str) -> dict[str, str]:
+    """Every other name of a family, by `aliases` (model types) or `architectures` (model classes, whose model_type is
+    another model's or stands for several).
+    """
     return {other: name for name, others in packaged.shared(FAMILIES)[kind].items() for other in others}
 
 
 def family_of(model_type: str) -> Family | None:
     """The row of a model type, or None where the table has none."""
-    name = _names("aliases").get(model_type, model_type)
+    name = other_names("aliases").get(model_type, model_type)
     return _family(name) if name in rows() else None
 
 
@@ -96,24 +98,15 @@ def _family(name: str) -> Family:
     return replace(_family(row["base"]) if "base" in row else STANDARD, **changed)
 
 
-def type_of_architecture(architecture: str) -> str | None:
-    """The family of a model class whose model_type is another model's or stands for several."""
-    return _names("architectures").get(architecture)
-
-
-def _classes() -> Mapping[str, Any]:
+def classes() -> Mapping[str, Any]:
+    """What transformers' config classes say, by the types that are read here."""
     found: Mapping[str, Any] = packaged.shared(DEFAULTS)["types"]
     return found
 
 
-def has_class(model_type: str) -> bool:
-    """Whether transformers has a config class for a type that is read here."""
-    return model_type in _classes()
-
-
 def section_type(model_type: str, section: str) -> str | None:
     """Type that transformers gives a section of a multimodal config which does not state its own."""
-    found: str | None = _classes().get(model_type, {}).get("sections", {}).get(section)
+    found: str | None = classes().get(model_type, {}).get("sections", {}).get(section)
     return found
 
 
@@ -122,7 +115,7 @@ def class_defaults(model_type: str, stated: Mapping[str, Any]) -> dict[str, Any]
 
     A field counts as stated by any of its names, unless the class has fields of its own under two of them.
     """
-    row = _classes().get(model_type, {})
+    row = classes().get(model_type, {})
     own, synonyms = row.get("defaults", {}), row.get("synonyms", {})
     given = {synonyms.get(name, name) for name in stated}
     given |= {other for name in given - set(own) for other in synonyms_of(name)}
@@ -131,7 +124,7 @@ def class_defaults(model_type: str, stated: Mapping[str, Any]) -> dict[str, Any]
 
 def read_instead(model_type: str, stated: Mapping[str, Any]) -> dict[str, str]:
     """Lengths that a config leaves out and states by a name which transformers' class of its type does not know."""
-    own = _classes().get(model_type, {}).get("defaults", {})
+    own = classes().get(model_type, {}).get("defaults", {})
     missing = [name for name in LENGTHS if own.get(name) is not None and name not in stated]
     others = {name: [each for each in stated if each in synonyms_of(name) and each not in own] for name in missing}
     return {name: found[0] for name, found in others.items() if found and stated[found[0]] != own[name]}
