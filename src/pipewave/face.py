@@ -91,7 +91,7 @@ def find_rate(
         ttft_ms: limit on the time to the first token, ms: on its mean, or on a percentile over requests (`p99=1000`).
         tpot_ms: the same on the time per later token.
         e2e_ms: the same on the whole request. Without any limit the deployment has to keep up only.
-        **case: as of `serve`: engine, tp, input_len, output_len, spread and others, without rate and concurrency.
+        **case: as of `serve`: engine, tp, input_len, output_len, spread and others, without rate, concurrency and told.
 
     Returns:
         Requests a second with a 90 % interval, what the deployment does at most, and a curve of rate against times.
@@ -106,7 +106,7 @@ def find_rate(
     from pipewave.published.find_rate import find_rate as search
     from pipewave.simulate.report import limits_of
 
-    if said := {"rate", "concurrency", "arrivals", "requests"} & case.keys():
+    if said := {"rate", "concurrency", "arrivals", "requests", "told"} & case.keys():
         raise BadInput(f"find_rate looks for a rate: leave out {sorted(said)[0]}", field=sorted(said)[0])
     asked = from_dict({"model": str(model), "gpu": gpu, "rate": 1.0, "requests": 1, **case})
 

@@ -122,7 +122,7 @@ def test_other_weights_are_the_same_through_every_door(form: str) -> None:
 
 @pytest.mark.parametrize(
     ("model", "form", "engine", "says"),
-    [("Llama-3.1-8B", "int3", "vllm", "names no form"), ("Qwen3-8B-FP8", "fp8", "vllm", "makes nothing else"),
+    [("Llama-3.1-8B", "int3", "vllm", "names no form"), ("Qwen3-8B-FP8", "fp8", "vllm", "changes nothing"),
      ("Llama-3.1-8B", "fp8", "trtllm:1.2.0", "trtllm does not quantise"), ("Qwen3-32B", "published", "sglang", "give one")],
 )  # fmt: skip
 def test_weights_that_cannot_be_are_refused(model: str, form: str, engine: str, says: str) -> None:

@@ -76,6 +76,8 @@ def test_limit_that_cannot_be(given: float | str) -> None:
 
 
 def test_load_that_has_no_rate() -> None:
+    with pytest.raises(BadInput, match="leave out told"):
+        pw.find_rate("Llama-3.1-8B", "H200", **CASE, told=[{"concurrency": 4, "tpot_ms": 9.0}])
     with pytest.raises(BadInput, match="concurrency"):
         pw.find_rate("Llama-3.1-8B", "H200", **CASE, concurrency=4)
 

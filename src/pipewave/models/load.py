@@ -117,7 +117,7 @@ def load_as(model: ModelSource, form: str | None, engine: str | None, ignore: tu
     check_online(form, (engine or ONLINE_ENGINES[0]).partition(":")[0])
     forms = quantised(model, [form], ignore)
     if len(forms) != 1:
-        why = f"names {', '.join(forms)}; give one of them" if forms else "makes nothing else of these weights"
+        why = f"names {', '.join(forms)}; give one of them" if forms else "changes nothing; name a model in 16 bits"
         raise BadInput(f"quantize = {form!r}: {why}", field="quantize")
     ((name, found),) = forms.items()
     return replace(found, name=f"{found.name} ({name})" if name in ONLINE else name)
