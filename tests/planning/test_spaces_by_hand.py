@@ -174,12 +174,17 @@ def test_order_of_splits_and_what_they_carry() -> None:
     space = Space(("H100",), (1,), engines=("vllm", "sglang"), kv_dtypes=(None, "fp8"), power_limits=(None, 500.0))
     found = list(space.splits(MODEL, "H100", "w"))
     order = [
-        (engine, kind, limit) for engine in ("vllm", "sglang") for kind in (None, "fp8") for limit in (None, 500.0)
+        (f"{engine}:{newest(engine)}", kind, limit)
+        for engine in ("vllm", "sglang")
+        for kind in (None, "fp8")
+        for limit in (None, 500.0)
     ]
     assert [(s.engine, s.kv_dtype, s.power_limit_w) for s in found] == order and {s.weights for s in found} == {"w"}
     assert Space(("H100",)).drafts(MODEL) == (None,) and Space(("H100",), speculative=("x",)).drafts(MODEL) == ("x",)
     assert len(Space(("H100",)).drafts(load("DeepSeek-V3"))) == 3
     assert [name.partition(":")[0] for name in Space(("H100",)).engines_on("H100")] == ["vllm", "sglang", "trtllm"]
+    assert Space(("H100",), engines=("vLLM", "sglang:0.5.9", "vllm:0.27.x")).engines_on("H100") == (
+        f"vllm:{newest('vllm')}", "sglang:0.5.9", "vllm:0.27.x")  # fmt: skip
     assert [name.partition(":")[0] for name in Space(("H100",)).engines_on("MI300X")] == ["vllm", "sglang"]
 
 

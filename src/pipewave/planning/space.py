@@ -21,6 +21,7 @@ from pipewave.planning.manifests import platform_of
 from pipewave.published.unstated import default_engine, newest
 from pipewave.simulate.report import Limit, limits_of
 from pipewave.simulate.traffic import Traffic, check_spread, synthetic
+from pipewave.software.engine import parts
 from pipewave.software.engine_rules import NAMES as ENGINE_NAMES
 from pipewave.step import find_engine
 from pipewave.step.memory import GIB
@@ -227,9 +228,10 @@ class Space:
             yield {"max_num_batched_tokens": budget, "max_num_seqs": batch}
 
     def engines_on(self, gpu: str) -> tuple[str, ...]:
-        """The engines asked for, or the newest version of all that run on a GPU."""
+        """The engines asked for, or all that run on a GPU; the newest version, which is launched, of those without."""
         if self.engines is not None:
-            return self.engines
+            bare = {one: find_engine(one) for one in self.engines if not parts(one)[1]}
+            return tuple(f"{bare[one].name}:{bare[one].version}" if one in bare else one for one in self.engines)
         found = []
         for name in ENGINE_NAMES:
             with suppress(PipewaveError):
