@@ -40,6 +40,7 @@ from lab.any_kernel.subjects import (
     tiles,
     tutorial,
 )
+from lab.any_kernel.unmet import unmet
 
 SQUARE = tiles((16, 64, 128), (32, 64, 128, 256), (32, 64), GROUP_M=(8,))
 MATMUL = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 8, "num_stages": 3, "GROUP_M": 8}  # the default
@@ -47,7 +48,7 @@ MATMUL = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 8, "num_st
 
 def subjects() -> tuple[Subject, ...]:
     """Every kernel of the comparison."""
-    return (*_tutorials(), *_of_training(), *_of_serving(), *_of_more(), _chunk())
+    return (*_tutorials(), *_of_training(), *_of_serving(), *_of_more(), _chunk(), *unmet())
 
 
 def _tutorials() -> Iterator[Subject]:

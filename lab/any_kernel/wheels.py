@@ -40,6 +40,13 @@ class Cut:
     constants: tuple[str, ...] = ()
     stand_ins: str = ""  # functions of the language that the project renames
     helpers: tuple[str, str] = ("", "")  # another file of the wheel, and a function of it that these call
+    bare: bool = False  # functions that the project compiles without a decorator
+
+
+def _constants(**members: tuple[str, ...]) -> str:
+    """Members of enumerations as the constants that kernels read, numbered from zero."""
+    return "".join(f"{name}_{each} = tl.constexpr({number})\n"
+                   for name, those in members.items() for number, each in enumerate(those))  # fmt: skip
 
 
 CUTS = {
@@ -62,6 +69,26 @@ CUTS = {
                           ("write_zeros_to_output", "fused_moe_kernel")),
     "vllm_block_fp8": Cut("vllm==0.22.1", "vllm/model_executor/layers/quantization/utils/fp8_utils.py",
                           ("_w8a8_triton_block_scaled_mm",)),
+    "sage_attention": Cut("sageattention==1.0.6", "sageattention/attn_qk_int8_per_block.py",
+                          ("_attn_fwd_inner", "_attn_fwd")),
+    "sglang_decode": Cut("sglang==0.5.14", "sglang/srt/layers/attention/triton_ops/decode_attention.py",
+                         ("_fwd_grouped_kernel_stage1",)),
+    "sglang_mamba_scan": Cut("sglang==0.5.14", "sglang/srt/layers/attention/mamba/ops/ssd_chunk_scan.py",
+                             ("_chunk_scan_fwd_kernel",)),
+    "cut_cross_entropy": Cut("cut-cross-entropy==25.1.1", "cut_cross_entropy/cce_lse_forward.py",
+                             ("_cce_lse_forward_kernel",), (),
+                             "from triton.language.extra import libdevice as tl_libdevice\n",
+                             ("cut_cross_entropy/tl_utils.py", "tl_logaddexp"), bare=True),
+    "fla_delta_state": Cut("fla-core==0.6.0", "fla/ops/common/chunk_delta_h.py",
+                           ("chunk_gated_delta_rule_fwd_kernel_h_blockdim64",), (), "exp2 = tl.math.exp2\n"),
+    "conch_w4a16": Cut("conch-triton-kernels==1.3", "conch/kernels/quantization/gemm.py", ("_gemm_kernel",), (),
+                       _constants(_WEIGHT_GROUP_MODE=("NONE", "SHIFT", "SYMMETRIC_NO_SHIFT", "SYMMETRIC_WITH_SHIFT",
+                                                      "ASYMMETRIC"),
+                                  _LOAD_ORDER=("VERY_EARLY", "EARLY", "MID", "LATE"),
+                                  _CHANNEL_SCALE_MODE=("NONE", "WEIGHT_ONLY", "ACTIVATION_ONLY",
+                                                       "WEIGHT_AND_ACTIVATION"))),
+    "mlstm": Cut("mlstm-kernels==2.0.6", "mlstm_kernels/triton/chunkwise/xl_chunk/fw_kernel_parallel.py",
+                 ("mlstm_chunkwise__parallel_fw_Hintra_kernel",)),
 }  # fmt: skip
 
 
@@ -90,7 +117,8 @@ def module_text(cut: Cut, text: str) -> str:
     if missing:
         raise BadFile(f"{cut.requirement}: {cut.file} has no {missing[0]}", field="wheel")
     helpers = [name for name in _called(functions, cut.functions) if name not in cut.functions]
-    bodies = [_cut(text, functions[name]) for name in (*helpers, *cut.functions)]
+    bare = "@triton.jit\n" if cut.bare else ""
+    bodies = [bare * (name in cut.functions) + _cut(text, functions[name]) for name in (*helpers, *cut.functions)]
     return HEADER.format(constants="\n".join([cut.stand_ins, *constants])) + "\n\n\n".join(bodies) + "\n"
 
 
@@ -135,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name, cut in CUTS.items():
         text = module_text(cut, text_of(cut, cut.file, options.out, options.unpacked))
         if cut.helpers[0]:
-            helper = replace(cut, file=cut.helpers[0], functions=(cut.helpers[1],), constants=())
+            helper = replace(cut, file=cut.helpers[0], functions=(cut.helpers[1],), constants=(), bare=False)
             before = module_text(helper, text_of(cut, helper.file, options.out, options.unpacked))
             text = before + "\n\n" + text
         (options.out / f"{name}.py").write_text(text)
