@@ -17,11 +17,14 @@ def on_paper() -> Any:
 
         return make
 
-    names = {name: made(name) for name in ("empty", "zeros", "ones", "rand", "randint")}
-    types = {name: getattr(torch, name) for name in ("bfloat16", "float32", "int32", "int64", "int8", "float8_e4m3fn")}
+    made_of = "empty", "zeros", "ones", "full", "rand", "randint", "arange", "randperm"
+    named = "bfloat16", "float16", "float32", "int32", "int64", "int8", "float8_e4m3fn"
+    names = {name: made(name) for name in made_of}
+    types = {name: getattr(torch, name) for name in named}
     return SimpleNamespace(
         **names,
         **types,
+        empty_like=torch.empty_like,
         tensor=lambda value, dtype=None, device="": Held(value, dtype),
         from_numpy=lambda array: Held(array.tolist(), torch.int32),
         cuda=SimpleNamespace(empty_cache=lambda: None),
