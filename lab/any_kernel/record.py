@@ -63,7 +63,7 @@ def record(subject: Subject, device: Device, torch: Any, budget_s: float) -> Spa
         call = subject.launch(torch, shape)
         named = {**dict(zip(of.arg_names, call[1], strict=False)), **call[2]}
         kind = works.setdefault(of.kind(named), LaunchFormulas(of))
-        numbers = inputs_of(call[0], named, of.constants)
+        numbers = inputs_of(call[0], named, of.flags)
         kind.read(call[0], named, numbers)
         launch = Launch(of.fn, call[0], call[1], call[2], of.configs)
         reports = device.build(launch, range(len(of.configs)))
@@ -150,7 +150,7 @@ def _decision(kernel: Any, call: Call) -> tuple[float, float] | None:
     state = kernel.kinds.get(kernel.of.kind(named))
     if state is None or state.chooser is None:
         return None
-    numbers = inputs_of(grid, named, kernel.of.constants)
+    numbers = inputs_of(grid, named, kernel.of.flags)
     chooser, key = state.chooser, tuple(numbers[name] for name in state.chooser.inputs)
     return _ns(lambda: chooser.remember(key, chooser.decide(key)), 1), _ns(lambda: chooser.memo[key], 100)
 

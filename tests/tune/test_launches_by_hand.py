@@ -151,6 +151,16 @@ def test_sizes_are_what_no_product_of_others_explains() -> None:
     assert ordered.at([]).shape == (0, 2)
 
 
+def test_extents_that_are_no_product_are_a_size_and_those_of_a_padded_tensor_are_none() -> None:
+    """A cache of so many tokens is told by its extents alone; the smallest such tensor is the size, others follow."""
+    launches = [{"M": m, "numel:padded": m * 128 + pad, "numel:cache": 512 * tokens, "numel:index": tokens}
+                for m, pad, tokens in ((10, 100, 9000), (70, 0, 300), (500, 64, 70_000), (30, 8, 41))]  # fmt: skip
+    ordered = sizes(["numel:cache", "numel:padded", "numel:index", "M"], [], launches)
+    assert ordered.names == ("M", "numel:index")
+    assert ordered.follow["numel:cache"] == (("numel:index",), pytest.approx(512))
+    assert ordered.follow["numel:padded"][0] == ("M",)
+
+
 def test_launches_are_drawn_around_those_seen() -> None:
     found = drawn(np.array([[2.0, 100.0], [64.0, 100.0]]), 4000)
     assert found.shape == (4000, 2) and (found == drawn(np.array([[2.0, 100.0], [64.0, 100.0]]), 4000)).all()

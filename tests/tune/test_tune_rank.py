@@ -79,7 +79,7 @@ def test_candidates_come_by_physics_and_those_that_cannot_run_last(monkeypatch: 
     reports = {1: (Built(1 << 15, 64), 0), 2: (Built(1 << 15, 64), 40), 3: (Built(1 << 20, 64), 0),
                4: (Built(error="does not compile"), 0)}  # fmt: skip
     configs: Any = [{"BM": at, "num_warps": 8} for at in (2, 4, 1, 3)]
-    of: Any = SimpleNamespace(inner=None, configs=configs, heuristics={}, constants=(), trips=())
+    of: Any = SimpleNamespace(inner=None, configs=configs, heuristics={}, flags=(), trips=())
     monkeypatch.setattr(ranking, "complete", lambda *_: None)
     monkeypatch.setattr(ranking, "compiled", lambda of, named, config, capability: reports[config["BM"]])
     monkeypatch.setattr(ranking, "formula", lambda inner, grid, *_: SimpleNamespace(traced=(0, grid)))

@@ -228,15 +228,17 @@ def test_hooks_hear_of_a_configuration_that_has_no_binary() -> None:
 
 @triton.jit
 def rows(x, out, stride, N: tl.constexpr, BLOCK: tl.constexpr, FLAG: tl.constexpr, SMS: tl.constexpr,
-         WIDE: tl.constexpr):  # fmt: skip
-    at = tl.arange(0, BLOCK) * FLAG
+         HEADS: tl.constexpr, SCALE: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
+    at = tl.arange(0, BLOCK) * HEADS
+    if FLAG == 2:
+        at = at * FLAG
     for start in range(0, N * SMS, WIDE * 132):
-        tl.store(out + start + at, tl.load(x + start + at, mask=at < N), mask=at < N)
+        tl.store(out + start + at, tl.load(x + start + at, mask=at < N) * SCALE, mask=at < N)
 
 
 def row_launch(kernel: Any, count: int, n: int, flag: int) -> int:
     x = torch.empty(count, n)
-    given = {"N": n, "BLOCK": triton.next_power_of_2(n), "FLAG": flag, "SMS": 132}
+    given = {"N": n, "BLOCK": triton.next_power_of_2(n), "FLAG": flag, "SMS": 132, "HEADS": n % 7 + 1, "SCALE": 1 / n}
     found = kernel.choose((x, x, n), given, (count,))
     assert found is not None
     return int(found)

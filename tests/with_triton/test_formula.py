@@ -16,6 +16,7 @@ from lab.own_kernels.kernels import gemm, prefill  # noqa: E402
 from pipewave.tune.shipped_kernels import stated  # noqa: E402
 from pipewave.tune.source.formula import Formula, constants_of, follows, formula, inputs_of, values_of  # noqa: E402
 from pipewave.tune.source.inspect import Shaped  # noqa: E402
+from pipewave.tune.user_kernels.kernel import described  # noqa: E402
 from tests.with_triton.block_by_block import count  # noqa: E402
 from tests.with_triton.launches import CDIV, dense, two_ways  # noqa: E402
 
@@ -40,6 +41,26 @@ def counted_down(x, n, BLOCK: tl.constexpr):
 def by_data(x, ends, BLOCK: tl.constexpr):
     for _ in range(tl.load(ends)):
         tl.load(x + tl.arange(0, BLOCK))
+
+
+@triton.jit
+def over_a_cache(keys, lengths, BLOCK: tl.constexpr):
+    for start in tl.range(0, tl.load(lengths + tl.program_id(0)), BLOCK):
+        tl.load(keys + start + tl.arange(0, BLOCK))
+
+
+@triton.jit
+def asked(x, RATIO: tl.constexpr, WAY: tl.constexpr):
+    if WAY > 1:
+        tl.store(x, RATIO)
+
+
+@triton.jit
+def asking(x, out, N: tl.constexpr, WAY: tl.constexpr, TAIL: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr):
+    left = N % BLOCK + TAIL
+    for head in range(HEADS):
+        asked(x + head * N, HEADS, WAY)
+    tl.store(out, 1 if left else 0)
 
 
 def worked_out(of: Formula, grid: Any, named: dict[str, Any], kernel: Any) -> tuple[Any, ...] | None:
@@ -148,3 +169,23 @@ def test_arrays_in_arrays_out() -> None:
         one = worked_out(made, grid, named, gemm.gemm)
         assert one is not None
         assert [float(values[i]) for values in made.many(*columns)] == pytest.approx(one)
+
+
+def test_a_loop_over_data_turns_until_all_blocks_have_read_its_tensor_once() -> None:
+    """4 requests of 1,000 keys in blocks of 64: 16 turns each, whatever their lengths on the device are."""
+    keys, lengths = Shaped(4 * 1000, 2, "bf16"), Shaped(4, 4, "int32")
+    made = formula(over_a_cache, (4,), {"keys": keys, "lengths": lengths}, {"BLOCK": 64}, ("BLOCK",))
+    for requests, each, turns in ((4, 1000, 16), (32, 64, 1), (7, 10, 1), (2, 6400, 100)):
+        numbers = {"numel:keys": requests * each, "numel:lengths": requests, "grid:0": requests}
+        blocks, trips, longest, _, moved, _ = made.one(*values_of(made.inputs, numbers))
+        assert (blocks, trips, longest, moved) == (requests, turns, turns, requests * (turns * 64 * 2 + 4))
+    assert any("lengths" in why for why in made.unknown), "and still says that the source does not tell"
+
+
+def test_a_constant_is_a_flag_where_a_branch_asks_for_it_or_for_what_it_makes() -> None:
+    """`WAY` is asked in a function that it is handed to, N and TAIL as what is left of a row; no one asks for HEADS."""
+    of = described(asking, [{"BLOCK": 64}], ())
+    assert of.flags == {"N", "WAY", "TAIL", "BLOCK"}
+    small = {"N": 3, "WAY": 1, "TAIL": 0, "HEADS": 5}
+    assert of.kind(small) == (("N", "3"), ("WAY", "1"), ("TAIL", "0")) == of.kind({**small, "HEADS": 0.5})
+    assert of.kind({**small, "N": 4096}) == of.kind({**small, "N": 512})

@@ -61,7 +61,7 @@ def rank(of: KernelDescription, launches: Sequence[tuple[Any, Mapping[str, Any]]
     peaks = peaks_of(card.name)
     for _, named in launches:
         complete(of.inner, {*named, *of.configs[0], *of.heuristics})
-    every = [[formula(of.inner, grid, named, config, of.constants, of.trips, of.heuristics).traced[1]
+    every = [[formula(of.inner, grid, named, config, of.flags, of.trips, of.heuristics).traced[1]
               for config in of.configs] for grid, named in launches]  # fmt: skip
     counts = np.array([[[float(plain(value)) for value in one] for one in launch] for launch in every])
     check_blocks(float(counts[..., 0].min()))

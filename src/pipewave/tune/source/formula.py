@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import CellType, FunctionType, MappingProxyType, ModuleType, SimpleNamespace
@@ -18,7 +18,7 @@ from typing import Any
 from pipewave.errors import BadInput
 from pipewave.tune.source.emitted import compiled
 from pipewave.tune.source.grid_dependence import SHARES, GridDependence
-from pipewave.tune.source.interpreter import Reader, bound
+from pipewave.tune.source.interpreter import BOUNDS, Reader, bound
 from pipewave.tune.source.language import Address, Block, Counts, Tensor, Unknown
 from pipewave.tune.source.traced import Trace, Traced, cdiv, greatest, least, plain
 
@@ -28,6 +28,9 @@ TRIP_BYTES = 8192  # that a block without a loop moves: counted as a trip, so th
 SMALLEST_SIZE = 16  # of a constant of the binary: what is less may be a flag or one of a few ways to work
 OUTPUTS = ("blocks", "trips", "longest", "least_bytes", "moved_bytes", "flops")  # of a launch; trips of a block
 Inputs = Mapping[str, Any]
+Work = dict[
+    tuple[str, Any], Any
+]  # of a block: turns by ("loop", line), bytes by ("read" or "written", argument), totals
 Heuristics = Mapping[str, Callable[[Mapping[str, Any]], Any]]
 
 
@@ -58,15 +61,15 @@ def source(kernel: Any) -> tuple[ast.FunctionDef, Mapping[str, Any]]:
 
 def reading_of(
     code: ast.FunctionDef, constants: Mapping[str, Any], names: Mapping[str, Any],
-    tensors: Mapping[str, Tensor], ids: tuple[Any, ...], grid: tuple[Any, ...],
+    tensors: Mapping[str, Tensor], ids: tuple[Any, ...], grid: tuple[Any, ...], unknown_turns: int = 1,
 ) -> Counts:  # fmt: skip
-    """Counts of the block at one place of the grid."""
+    """Counts of the block at one place of the grid; `unknown_turns`: of loops whose bounds are not known."""
 
     def functions(name: str) -> tuple[ast.FunctionDef, Mapping[str, Any]] | None:
         found = kernel_function(name, block.constants)
         return None if found is None else source(found)
 
-    block = Block(ids, grid, tensors, functions, constants)
+    block = Block(ids, grid, tensors, functions, constants, unknown_turns=unknown_turns)
     Reader(block, dict(names)).run(code.body)
     return block.counts
 
@@ -113,12 +116,12 @@ class Formula:
     loops: Mapping[int, float] = field(default_factory=dict)  # mean turns by line, at the launch that was read
 
 
-def is_size(name: str, value: Any, constants: Sequence[str]) -> bool:
+def is_size(name: str, value: Any, constants: Collection[str]) -> bool:
     """Whether an argument is a size: an integer; among constants of a binary one that is too large for a flag."""
     return type(value) is int and (name not in constants or value >= SMALLEST_SIZE)
 
 
-def inputs_of(grid: Any, named: Mapping[str, Any], constants: Sequence[str]) -> dict[str, Any]:
+def inputs_of(grid: Any, named: Mapping[str, Any], constants: Collection[str]) -> dict[str, Any]:
     """The numbers of a launch by name: its integers, the elements of its tensors, what its grid encloses."""
     found: dict[str, Any] = {}
     for name, value in named.items():
@@ -185,7 +188,7 @@ class _Extents:
 
 
 def formula(
-    kernel: Any, grid: Any, named: Mapping[str, Any], config: Mapping[str, Any], constants: Sequence[str] = (),
+    kernel: Any, grid: Any, named: Mapping[str, Any], config: Mapping[str, Any], constants: Collection[str] = (),
     trips: Any = None, heuristics: Heuristics = MappingProxyType({}),
 ) -> Formula:  # fmt: skip
     """Read a launch of `kernel` with its arguments by name under one configuration.
@@ -250,44 +253,69 @@ def _read(
     blocks: Any = 1
     for extent in size:
         blocks = blocks * extent
-    read, places = _standing_for_all(kernel, given, tensors, size, trace)
-    lines = list(dict.fromkeys(line for each in read for line in each.loops))
-    touched = sorted({(into, name) for each in read for into in ("read", "written") for name in getattr(each, into)})
-    every = [[*(each.loops.get(line, 0) for line in lines), each.trips, each.flops,
-              *(getattr(each, into).get(name, 0) for into, name in touched)] for each in read]  # fmt: skip
+    work, unknown = _mean_block(kernel, given, tensors, size, trace)
+    whole = {name: each.elements * each.element_bytes for name, each in tensors.items() if each.elements is not None}
+    if any(why.startswith(BOUNDS) for why in unknown):
+        twice, _ = _mean_block(kernel, given, tensors, size, trace, 2)
+        more = _turns_over_extents(work, twice, whole, blocks)
+        work = {of: value + more * (twice[of] - value) for of, value in work.items()}
+    asked = [(name, blocks * value) for (into, name), value in work.items() if into in ("read", "written")]
+    moved = sum(value for _, value in asked)
+    least_bytes = sum(least(value, whole[name]) if name in whole else value for name, value in asked)
+    outputs = [blocks, work["all", "trips"], work["all", "longest"], least_bytes, moved, blocks * work["all", "flops"]]
+    return outputs, {line: turns for (into, line), turns in work.items() if into == "loop"}, unknown
+
+
+def _turns_over_extents(once: Work, twice: Work, whole: Mapping[str, Any], blocks: Any) -> Any:
+    """Turns beyond the first of loops whose bounds are not known: until all blocks together have read the largest
+    tensor that is read there once, as kernels do that walk a cache by lengths on the device.
+    """
+    turned = {name: twice["read", name] - value for (into, name), value in once.items()
+              if into == "read" and name in whole and plain(twice["read", name] - value) > 0}  # fmt: skip
+    if not turned:
+        return 0
+    name = max(turned, key=lambda one: float(plain(whole[one])))
+    return greatest(-(-(whole[name] / blocks - once["read", name]) // turned[name]), 0)
+
+
+def _mean_block(
+    kernel: Any, given: Mapping[str, Any], tensors: Mapping[str, Tensor], size: tuple[Any, ...], trace: Trace,
+    unknown_turns: int = 1,
+) -> tuple[Work, dict[str, int]]:  # fmt: skip
+    """What a block does in the mean, and what is unknown."""
+    read, places = _standing_for_all(kernel, given, tensors, size, trace, unknown_turns)
+    every = [{("loop", line): turns for line, turns in each.loops.items()}
+             | {("all", "trips"): each.trips, ("all", "flops"): each.flops}
+             | {(into, name): size for into in ("read", "written") for name, size in getattr(each, into).items()}
+             for each in read]  # fmt: skip
+    names = list(dict.fromkeys(name for each in every for name in each))
+    values = [[each.get(name, 0) for name in names] for each in every]
     if len(read) == 1:
-        mean, most = places.averaged(every[0])
-        longest = most[len(lines)]
+        mean, most = places.averaged(values[0])
+        longest = most[names.index(("all", "trips"))]
     else:
-        mean = [sum(share * value for share, value in zip(SHARES, values, strict=True))
-                for values in zip(*every, strict=True)]  # fmt: skip
+        mean = [sum(share * value for share, value in zip(SHARES, those, strict=True))
+                for those in zip(*values, strict=True)]  # fmt: skip
         longest = greatest(*(each.trips for each in read))
-    trips, flops, *asked = mean[len(lines) :]
-    least_bytes: Any = 0
-    for (_, name), bytes_asked in zip(touched, asked, strict=True):
-        whole, tensor = blocks * bytes_asked, tensors.get(name)
-        if tensor is not None and tensor.elements is not None:
-            whole = least(whole, tensor.elements * tensor.element_bytes)
-        least_bytes = least_bytes + whole
-    outputs = [blocks, trips, longest, least_bytes, blocks * sum(asked), blocks * flops]
     unknown = {why: line for each in read for why, line in each.unknown.items()}
-    return outputs, dict(zip(lines, mean, strict=False)), unknown
+    return {**dict(zip(names, mean, strict=True)), ("all", "longest"): longest}, unknown
 
 
 def _standing_for_all(
-    kernel: Any, given: Mapping[str, Any], tensors: Mapping[str, Tensor], size: tuple[Any, ...], trace: Trace
-) -> tuple[list[Counts], GridDependence]:
+    kernel: Any, given: Mapping[str, Any], tensors: Mapping[str, Tensor], size: tuple[Any, ...], trace: Trace,
+    unknown_turns: int,
+) -> tuple[list[Counts], GridDependence]:  # fmt: skip
     """Counts of a block in the middle of the grid, of its first, middle and last ones where they take other turns; and
     how counts depend on a block's place.
     """
     code, names = source(kernel)
     start = bound(code, (), {name: seen(name, value) for name, value in given.items()})
     ids = [trace.symbol(f"{PLACE}{axis}", plain(extent) // 2) for axis, extent in enumerate(size)]
-    read = [reading_of(code, names, start, tensors, tuple(ids), size)]
+    read = [reading_of(code, names, start, tensors, tuple(ids), size, unknown_turns)]
     places = GridDependence(trace, {one.terms[0][0]: extent for one, extent in zip(ids, size, strict=True)})
     if any(places.depends(node) for node, _ in trace.guards):
         corners = [tuple((0, extent // 2, extent - 1)[which] for extent in size) for which in range(3)]
-        read = [reading_of(code, names, start, tensors, corner, size) for corner in corners]
+        read = [reading_of(code, names, start, tensors, corner, size, unknown_turns) for corner in corners]
         trace.guards = {guard: None for guard in trace.guards if not places.depends(guard[0])}
     return read, places
 

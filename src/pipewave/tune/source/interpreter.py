@@ -19,6 +19,7 @@ from pipewave.tune.source.traced import Traced, greatest, same
 
 DEEPEST = 24  # calls of one kernel function by another
 SIXTH = Fraction(1, 6)
+BOUNDS = "bounds of the loop"  # of what is not known
 MOST_TURNS = 100_000  # of a while loop whose counter is followed
 
 
@@ -101,8 +102,8 @@ class Reader(Expressions):
     def _for(self, node: ast.For) -> None:
         turns = self._turns(node.iter)
         if turns is None:
-            self.block.tell(f"bounds of the loop: {ast.unparse(node.iter)}", node.lineno)
-            turns = Turns(0, 1, 1)
+            self.block.tell(f"{BOUNDS}: {ast.unparse(node.iter)}", node.lineno)
+            turns = Turns(0, self.block.unknown_turns, 1)
         before, count = self.block.counts.trips, turns.count
         self.block.looped(node.lineno, count)
         for turn, share in turns.sampled():

@@ -135,6 +135,7 @@ class Block:
     counts: Counts = field(default_factory=Counts)
     weight: Any = 1
     depth: int = 0
+    unknown_turns: int = 1  # of a loop whose bounds are not known
 
     def moved(self, into: dict[str, float], address: Address) -> None:
         """Count the bytes of a tile of addresses that is read or written."""

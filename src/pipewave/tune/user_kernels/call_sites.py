@@ -11,7 +11,7 @@ from typing import Any
 
 from pipewave.tune.chooser import Chooser, Memo
 from pipewave.tune.source.formula import GRID, NUMEL, SMALLEST_SIZE, is_size, tensor_of
-from pipewave.tune.user_kernels.kernel import KernelDescription
+from pipewave.tune.user_kernels.kernel import NUMBERS, KernelDescription
 
 
 class Place:
@@ -104,7 +104,9 @@ def _kind_parts(of: KernelDescription, args: Sequence[Any], kwargs: Any) -> list
         where = _where(of, args, name)
         if name in of.unused:
             continue
-        if name in of.constants and is_size(name, value, of.constants):  # the same place may pass a flag
+        if of.is_number(name, value):  # the same place may pass something else
+            parts.append(f"None if type({where}) in numbers else {where}")
+        elif name in of.flags and is_size(name, value, of.flags):  # the same place may pass a flag
             parts.append(f"None if type({where}) is int and {where} >= {SMALLEST_SIZE} else {where}")
         elif name in of.constants or isinstance(value, bool | str):
             parts.append(where)
@@ -151,6 +153,7 @@ def _picker(parts: Sequence[str], args: Sequence[Any], kwargs: Any, grid: Any) -
         "numel": lambda value: getattr(tensor_of(value), "elements", None) or 0,
         "int": int,
         "type": type,
+        "numbers": NUMBERS,
         "dtype": getattr,
     }
     space |= {"len": len, "names": tuple(kwargs), "grid": getattr(grid, "__code__", type(grid))}

@@ -26,6 +26,7 @@ OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override")  # t
 
 Numbers = Mapping[str, Any]
 EXACT = 1e-6  # of a logarithm: a product is exact or it is none
+UNLIKE = 0.25  # the same: extents of a tensor this far from any product of sizes tell one more, a padded one does not
 MOST_FACTORS = 4
 WIDER = 4.0  # times as large, and as small, as the launches seen: where others are expected
 
@@ -53,7 +54,7 @@ class LaunchFormulas:
                 config, hook = self.of.configs[first], self._hooks[first] if self._hooks else None
                 if hook is not None and any(hasattr(value, "block_shape") for value in named.values()):
                     hook({**named, **config})  # it sets the blocks of host descriptors: they are what is read
-                made.append(formula(self.of.inner, grid, named, config, self.of.constants, self.of.trips,
+                made.append(formula(self.of.inner, grid, named, config, self.of.flags, self.of.trips,
                                     self.of.heuristics))  # fmt: skip
 
     def state(self, counts: Callable[[Mapping[str, Any], Mapping[str, Any]], Sequence[Any]],
@@ -136,19 +137,20 @@ class Sizes:
 
 def sizes(inputs: Sequence[str], key: Sequence[str], launches: Sequence[Numbers]) -> Sizes:
     """Tell sizes from what follows: the key's own arguments first, then whatever no product of these explains."""
-    ordered = [*(name for name in key if name in launches[0]), *(n for n in inputs if not n.startswith(NUMEL)),
-               *(n for n in inputs if n.startswith(NUMEL))]  # fmt: skip
+    extents = sorted((n for n in inputs if n.startswith(NUMEL)), key=lambda name: float(launches[0][name]))
+    ordered = [*(name for name in key if name in launches[0]), *(n for n in inputs if n not in extents), *extents]
     names: list[str] = []
     follow: dict[str, tuple[tuple[str, ...], float]] = {}
     rounded: dict[str, str] = {}
     for name in dict.fromkeys(ordered):
-        found, exact = _product(name, names, launches)
+        found, off = _product(name, names, launches)
+        exact = off < EXACT and bool(found[0] or len(launches) > 1)
         # the size that it is, rounded up to a power of two, at launches of more than one such size
         of = next((one for one in names if not exact and len({launch[one] for launch in launches}) > 1
                    and all(power_of_2(launch[one]) == launch[name] for launch in launches)), None)  # fmt: skip
         if of is not None:
             rounded[name] = of
-        elif not names or (not exact and not name.startswith(NUMEL)) or name in key:
+        elif not names or (not exact and not name.startswith(NUMEL)) or off > UNLIKE or name in key:
             names.append(name)
         else:
             follow[name] = found
@@ -157,8 +159,8 @@ def sizes(inputs: Sequence[str], key: Sequence[str], launches: Sequence[Numbers]
 
 def _product(
     name: str, names: Sequence[str], launches: Sequence[Numbers]
-) -> tuple[tuple[tuple[str, ...], float], bool]:
-    """The product of some sizes that a number is nearest to, and whether it is that at every launch."""
+) -> tuple[tuple[tuple[str, ...], float], float]:
+    """The product of some sizes that a number is nearest to, and how far off it is (standard deviation of logs)."""
     logs = {one: np.log([max(float(launch[one]), 1.0) for launch in launches]) for one in {*names, name}}
     best: tuple[tuple[float, float, int], tuple[str, ...], float] | None = None
     for count in range(min(len(names), MOST_FACTORS) + 1):
@@ -168,7 +170,7 @@ def _product(
             if best is None or score < best[0]:
                 best = score, some, float(np.exp(np.median(ratio)))
     assert best is not None
-    return (best[1], best[2]), best[0][0] < EXACT and (len(best[1]) > 0 or len(launches) > 1)
+    return (best[1], best[2]), best[0][0]
 
 
 def drawn(at: Floats, count: int, seed: int = 0, wider: float = WIDER) -> Floats:

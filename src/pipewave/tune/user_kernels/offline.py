@@ -107,7 +107,7 @@ def measure_all(
         if clock() >= end:
             break
         named, numbers = _made(kernel, one, make)
-        state = kernel.state(kernel.of.kind(named), one.grid, named, inputs_of(one.grid, named, kernel.of.constants))
+        state = kernel.state(kernel.of.kind(named), one.grid, named, inputs_of(one.grid, named, kernel.of.flags))
         if all(dict(known) != numbers for known in state.numbers):
             counts = np.array(one.record["counts"]) if "counts" in one.record else state.formulas.counts(numbers)
             launch = launch_of(kernel, (), named, one.grid)
@@ -119,7 +119,7 @@ def _made(kernel: TunedKernel, one: Noted, make: TensorFactory) -> tuple[dict[st
     """Arguments by name with tensors like those noted, and the numbers of the launch."""
     named = {name: make(value) if (isinstance(value, dict) and "tensor" in value) or hasattr(value, "element_size")
              else value for name, value in one.args.items()}  # fmt: skip
-    return named, dict(one.record.get("numbers") or inputs_of(one.grid, named, kernel.of.constants))
+    return named, dict(one.record.get("numbers") or inputs_of(one.grid, named, kernel.of.flags))
 
 
 def write_table(kernel: TunedKernel, device: Device) -> Path | None:

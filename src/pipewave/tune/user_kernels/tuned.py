@@ -187,7 +187,7 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
     def _chosen(self, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Any) -> int:
         """Read a launch, then measure it or choose for it."""
         by_name = named(self.of, args, kwargs)
-        numbers = inputs_of(grid, by_name, self.of.constants)
+        numbers = inputs_of(grid, by_name, self.of.flags)
         kind = self.of.kind(by_name)
         known = self._unfollowed.get((kind, *numbers.items())) if self._unfollowed else None
         if known is not None:
