@@ -144,7 +144,8 @@ LAUNCHES = [{"M": m, "N": n, "numel:x": m * n, "K2": 2 * m, "BLOCK": block}
 def test_sizes_are_what_no_product_of_others_explains() -> None:
     ordered = sizes(["N", "BLOCK", "numel:x", "K2", "M"], ["M", "absent"], LAUNCHES)
     assert ordered.names == ("M", "N") and ordered.rounded == {"BLOCK": "N"}
-    assert ordered.follow["numel:x"] == (("M", "N"), pytest.approx(1)) and ordered.follow["K2"][0] == ("M",)
+    assert ordered.follow["numel:x"] == ({"M": 1, "N": 1}, pytest.approx(1))
+    assert ordered.follow["K2"] == ({"M": 1, "N": 0}, pytest.approx(2))
     assert ordered.at(LAUNCHES).tolist() == [[10, 100], [70, 30], [500, 900]]
     found = {name: column.tolist() for name, column in ordered.numbers(np.array([[3.0, 5.0], [8.0, 64.0]])).items()}
     assert found == {"M": [3, 8], "N": [5, 64], "BLOCK": [8, 64], "numel:x": [15, 512], "K2": [6, 16]}
@@ -157,8 +158,20 @@ def test_extents_that_are_no_product_are_a_size_and_those_of_a_padded_tensor_are
                 for m, pad, tokens in ((10, 100, 9000), (70, 0, 300), (500, 64, 70_000), (30, 8, 41))]  # fmt: skip
     ordered = sizes(["numel:cache", "numel:padded", "numel:index", "M"], [], launches)
     assert ordered.names == ("M", "numel:index")
-    assert ordered.follow["numel:cache"] == (("numel:index",), pytest.approx(512))
-    assert ordered.follow["numel:padded"][0] == ("M",)
+    assert ordered.follow["numel:cache"] == ({"M": 0, "numel:index": 1}, pytest.approx(512))
+    assert ordered.follow["numel:padded"][0] == {"M": 1}
+
+
+def test_a_quotient_of_sizes_is_none_of_its_own() -> None:
+    """Chunks of a sequence follow from it and a chunk's length, over eight launches; two may agree by chance."""
+    launches = [{"S": chunk * chunks, "L": chunk, "NC": chunks, "numel:square": chunk * chunk * 3}
+                for chunk in (64, 128, 256) for chunks in (1, 3, 10)]  # fmt: skip
+    ordered = sizes(["S", "L", "NC", "numel:square"], [], launches)
+    assert ordered.names == ("S", "L")
+    assert ordered.follow["NC"] == ({"S": 1, "L": -1}, pytest.approx(1))
+    columns = ordered.numbers(np.array([[1000.0, 10.0]]))
+    assert (columns["NC"].tolist(), columns["numel:square"].tolist()) == ([100.0], [300.0])
+    assert sizes(["S", "L", "NC"], [], launches[:7]).names == ("S", "L", "NC")
 
 
 def test_launches_are_drawn_around_those_seen() -> None:

@@ -7,6 +7,7 @@ import random
 import shutil
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -61,7 +62,7 @@ needs_compiler = pytest.mark.skipif(not (shutil.which("gcc") or shutil.which("cl
 
 def chooser(every: Sequence[Candidate], by: Sequence[float]) -> tuple[tuple[str, ...], Any]:
     """The inputs of a key, and a function of keys: all launches lie in one cell, whose list has all candidates."""
-    inputs = tuple(dict.fromkeys(name for one in every for name in one.counted.inputs))
+    inputs = tuple(dict.fromkeys(name for one in every for way in one.counted for name in way.inputs))
     lists = {0: short(np.arange(len(every)), np.array([by]))}
     return inputs, compiled_chooser(every, inputs, (), {1: lists}, SMS)
 
@@ -76,13 +77,13 @@ def test_a_written_short_list_chooses_as_its_laws_do_one_by_one(draw: Any, block
     for index in range(4):
         config = {f"BLOCK_{name}": pick.choice((16, 32, 64, 128)) for name in blocks}
         made = formula(kernel, grid, named, config, constants_of(kernel))
-        every.append(Candidate(index, made, drawn_law(pick), pick.choice((1, 2, 3, 8))))
+        every.append(Candidate(index, [made], drawn_law(pick), pick.choice((1, 2, 3, 8))))
     by = [pick.uniform(0.8, 1.2) for _ in every]
     inputs, choose = chooser(every, by)
     for _ in range(40):
         _, grid, named = draw(pick)
         numbers = inputs_of(grid, named, constants_of(kernel))
-        works = [one.counted.one(*values_of(one.counted.inputs, numbers)) for one in every]
+        works = [one.counted[0].one(*values_of(one.counted[0].inputs, numbers)) for one in every]
         found = choose(tuple(values_of(inputs, numbers)))
         if any(work is None for work in works):
             assert found is None
@@ -95,20 +96,26 @@ def test_a_written_short_list_chooses_as_its_laws_do_one_by_one(draw: Any, block
 @needs_compiler
 def test_a_launch_that_takes_another_turn_has_no_answer() -> None:
     named = {"x": Shaped(4096, 2), "n": 4096}
-    every = [Candidate(i, formula(two_ways, lambda c: (1,), named, {"BLOCK": block}, ()), np.ones(len(wave.TERMS)), 1)
+    every = [Candidate(i, [formula(two_ways, lambda c: (1,), named, {"BLOCK": block}, ())], np.ones(len(wave.TERMS)), 1)
              for i, block in enumerate((64, 128))]  # fmt: skip
     inputs, choose = chooser(every, (1.0, 1.0))
     assert choose(tuple(values_of(inputs, {"n": 200, "numel:x": 4096}))) == 1
     assert choose(tuple(values_of(inputs, {"n": 50, "numel:x": 4096}))) is None
     assert choose(("no number",) * len(inputs)) is None
     assert choose(()) is None
+    both = [replace(one, counted=[*one.counted, formula(two_ways, lambda c: (1,), {**named, "n": 50}, {"BLOCK": block}, ())])
+            for one, block in zip(every, (64, 128), strict=True)]  # fmt: skip
+    inputs, choose = chooser(both, (1.0, 1.5))
+    ways = [one.counted[1].one(*values_of(one.counted[1].inputs, {"n": 50, "numel:x": 4096})) for one in both]
+    assert all(ways) and choose(tuple(values_of(inputs, {"n": 50, "numel:x": 4096}))) == 0, "read that way, too"
+    assert choose(tuple(values_of(inputs, {"n": 200, "numel:x": 4096}))) == 1
 
 
 @needs_compiler
 def test_the_narrowest_cell_that_has_a_list_answers() -> None:
-    every = [Candidate(i, formula(gemm.gemm, *dense(64, 64, 64), {f"BLOCK_{name}": 16 for name in "MNK"},
-                                  constants_of(gemm.gemm)), np.ones(len(wave.TERMS)), 1) for i in range(3)]  # fmt: skip
-    inputs = every[0].counted.inputs
+    every = [Candidate(i, [formula(gemm.gemm, *dense(64, 64, 64), {f"BLOCK_{name}": 16 for name in "MNK"},
+                                   constants_of(gemm.gemm))], np.ones(len(wave.TERMS)), 1) for i in range(3)]  # fmt: skip
+    inputs = every[0].counted[0].inputs
     at = [inputs.index(name) for name in ("grid:m", "K")]
     cells: tuple[dict[int, bytes], ...] = ({}, {}, {})
     choose = compiled_chooser(every, inputs, at, dict(zip((1, 2, 4), cells, strict=True)), SMS)
@@ -129,9 +136,9 @@ def test_the_narrowest_cell_that_has_a_list_answers() -> None:
 @needs_compiler
 def test_factors_are_those_of_the_nearest_launches_in_c_as_in_python() -> None:
     pick = random.Random(3)
-    every = [Candidate(i, formula(gemm.gemm, *dense(64, 64, 64), {f"BLOCK_{name}": 16 for name in "MNK"},
-                                  constants_of(gemm.gemm)), np.ones(len(wave.TERMS)), 1) for i in range(3)]  # fmt: skip
-    inputs = every[0].counted.inputs
+    every = [Candidate(i, [formula(gemm.gemm, *dense(64, 64, 64), {f"BLOCK_{name}": 16 for name in "MNK"},
+                                   constants_of(gemm.gemm))], np.ones(len(wave.TERMS)), 1) for i in range(3)]  # fmt: skip
+    inputs = every[0].counted[0].inputs
     at = [inputs.index(name) for name in ("grid:m", "K")]
     logs = np.log([[pick.randint(65, 128), pick.randint(513, 1024)] for _ in range(9)])
     listed = short(np.arange(3), np.array([[pick.uniform(0.5, 2.0) for _ in range(3)] for _ in logs]), logs)
@@ -153,8 +160,8 @@ def test_where_nothing_compiles_there_is_no_function(missing: Exception, monkeyp
 
     monkeypatch.setattr("triton.runtime.build.compile_module_from_src", fails)
     monkeypatch.setattr(deciding, "module", deciding.module.__wrapped__)
-    every = [Candidate(0, formula(gemm.gemm, *dense(64, 64, 64), {f"BLOCK_{name}": 16 for name in "MNK"},
-                                  constants_of(gemm.gemm)), np.ones(len(wave.TERMS)), 1)]  # fmt: skip
+    every = [Candidate(0, [formula(gemm.gemm, *dense(64, 64, 64), {f"BLOCK_{name}": 16 for name in "MNK"},
+                                   constants_of(gemm.gemm))], np.ones(len(wave.TERMS)), 1)]  # fmt: skip
     assert chooser(every, (1.0,))[1] is None
 
 

@@ -27,7 +27,6 @@ from pipewave.tune.compiled_chooser import (
 from pipewave.tune.law.anchors import Floats, Ints
 from pipewave.tune.law.model import Model
 from pipewave.tune.law.wave import law_us
-from pipewave.tune.source.formula import values_of
 from pipewave.tune.user_kernels.aside import ASIDE
 from pipewave.tune.user_kernels.launch_formulas import LaunchFormulas, Sizes, drawn
 
@@ -133,7 +132,7 @@ class Chooser:
             finally:
                 self.is_ready = True
         if self._compiled is None and "triton" in sys.modules:
-            formulas = [self.formulas.formulas[int(group)][0] for group in self.formulas.group]
+            formulas = [self.formulas.formulas[int(group)] for group in self.formulas.group]
             every = [Candidate(i, formulas[i], self.model.law[i], int(self.model.resident[i]))
                      for i in self.usable.tolist()]  # fmt: skip
             cells = dict(zip(WIDTHS, self.lists, strict=True))
@@ -154,18 +153,13 @@ class Chooser:
             return int(index[0])
         numbers = dict(zip(self.inputs, key, strict=True))
         groups = self.formulas.group[index].tolist()  # configurations that count alike
-        counted = {group: self._counted(group, numbers) for group in set(groups)}
+        counted = {group: self.formulas.one(group, numbers) for group in set(groups)}
         if None in counted.values():
             return self.best_of(key, self.usable)
         sms, laws, places = self.model.peaks.sms, self.model.law[index].tolist(), self.model.resident[index].tolist()
         found = zip(map(counted.get, groups), places, laws, strict=True)
         us = [law_us(counts, sms, resident, law) for counts, resident, law in found if counts]
         return int(index[(factors * us).argmin()])
-
-    def _counted(self, group: int, numbers: Mapping[str, Any]) -> tuple[Any, ...] | None:
-        """Counts of a launch under the configurations of a group; None where its turns were not read."""
-        formula = self.formulas.formulas[group][0]
-        return formula.one(*values_of(formula.inputs, numbers))
 
     def best_of(self, key: Key, some: Ints) -> int:
         """The best of some configurations by the whole model, as for a launch that nobody foresaw."""
@@ -174,7 +168,7 @@ class Chooser:
 
     def blocks(self, key: Key, index: int) -> float:
         """Thread blocks of a launch under one configuration."""
-        found = self._counted(int(self.formulas.group[index]), dict(zip(self.inputs, key, strict=True)))
+        found = self.formulas.one(int(self.formulas.group[index]), dict(zip(self.inputs, key, strict=True)))
         return float(found[0] if found else self.counts(key)[index, 0])
 
     def counts(self, key: Key) -> Floats:

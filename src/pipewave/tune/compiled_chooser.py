@@ -38,10 +38,12 @@ NUMBERS = Path(__file__).parent / "source" / "numbers.h"
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Number of a configuration, its counts, its law [terms] and how many of its blocks an SM holds."""
+    """Number of a configuration, its counts (one formula for each way that launches turn), its law [terms] and how many
+    of its blocks an SM holds.
+    """
 
     index: int
-    counted: Formula
+    counted: Sequence[Formula]
     law: Floats
     resident: int
 
@@ -49,14 +51,18 @@ class Candidate:
         """Lines of a C function over variables named as `identifier` names inputs, and the known numbers in them: `w`
         gets the `LaunchCounts`; it leaves with 0 where a launch takes other turns, with 1 else.
         """
-        trace, outputs = self.counted.traced
-        wanted = [*outputs[:5], outputs[wave.COUNTS] if len(outputs) > wave.COUNTS else 0.0]
-        text = Native(trace, with_guards(trace, wanted), known)
-        checks = [f"{'!' if turned else ''}({guard})" for guard, turned in text.checks()]
-        results = [f"w[{at}] = {text.number(value)};" for at, value in enumerate(wanted)]
-        lines = ["int bad = 0;", *(f"const double {line};" for line in text.lines), *results,
-                 f"return !({' || '.join(['bad', *checks])});"]  # fmt: skip
-        return lines, text.values
+        lines, values = list[str](), list[float]()
+        for each in self.counted:
+            trace, outputs = each.traced
+            wanted = [*outputs[:5], outputs[wave.COUNTS] if len(outputs) > wave.COUNTS else 0.0]
+            start = len(values)
+            text = Native(trace, with_guards(trace, wanted), lambda at, number, start=start: known(start + at, number))  # type: ignore[misc]
+            checks = [f"{'!' if turned else ''}({guard})" for guard, turned in text.checks()]
+            results = [f"w[{at}] = {text.number(value)};" for at, value in enumerate(wanted)]
+            lines += ["{ int bad = 0;", *(f"const double {line};" for line in text.lines), *results,
+                      f"if (!({' || '.join(['bad', *checks])})) return 1; }}"]  # fmt: skip
+            values += text.values
+        return [*lines, "return 0;"], values
 
 
 def compiled_chooser(

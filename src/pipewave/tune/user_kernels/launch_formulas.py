@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from functools import lru_cache
+from itertools import combinations, combinations_with_replacement
 from typing import Any
 
 import numpy as np
 
-from pipewave.tune.law.anchors import Floats
+from pipewave.tune.law.anchors import Floats, Ints
 from pipewave.tune.source.emitted import compiled
 from pipewave.tune.source.formula import NUMEL, Formula, follows, formula, values_of
 from pipewave.tune.source.traced import Trace, power_of_2
@@ -27,7 +28,9 @@ OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override")  # t
 Numbers = Mapping[str, Any]
 EXACT = 1e-6  # of a logarithm: a product is exact or it is none
 UNLIKE = 0.25  # the same: extents of a tensor this far from any product of sizes tell one more, a padded one does not
-MOST_FACTORS = 4
+MOST_FACTORS, MOST_POWERS = 5, 8  # of a product; sizes of which each may come twice
+ENOUGH = 8  # launches that a quotient is found over
+Product = tuple[Mapping[str, int], float]  # powers of sizes, times how much
 WIDER = 4.0  # times as large, and as small, as the launches seen: where others are expected
 
 
@@ -50,7 +53,7 @@ class LaunchFormulas:
         if not self.is_followed:
             self.formulas = [[] for _ in self._distinct]
         for made, first in zip(self.formulas, self._first, strict=True):
-            if self._one(made, numbers) is None and len(made) < MOST_TURNS:
+            if _one(made, numbers) is None and len(made) < MOST_TURNS:
                 config, hook = self.of.configs[first], self._hooks[first] if self._hooks else None
                 if hook is not None and any(hasattr(value, "block_shape") for value in named.values()):
                     hook({**named, **config})  # it sets the blocks of host descriptors: they are what is read
@@ -66,17 +69,13 @@ class LaunchFormulas:
             outputs = tuple(counts(symbols, self.of.configs[first]))
             made.append(Formula(*compiled(trace, outputs), {}, (trace, outputs)))
 
-    @staticmethod
-    def _one(made: Sequence[Formula], numbers: Mapping[str, Any]) -> tuple[Any, ...] | None:
-        for each in made:
-            found = each.one(*values_of(each.inputs, numbers))
-            if found is not None:
-                return found
-        return None
+    def one(self, group: int, numbers: Numbers) -> tuple[Any, ...] | None:
+        """Counts of a launch under the configurations of a group; None where its turns were not read."""
+        return _one(self.formulas[group], numbers)
 
     def counts(self, numbers: Mapping[str, Any]) -> Floats:
         """Counts [c, 6] of a launch that was read."""
-        rows = [self._one(made, numbers) or _loose(made[0], numbers) for made in self.formulas]
+        rows = [_one(made, numbers) or _loose(made[0], numbers) for made in self.formulas]
         return np.asarray(np.array([[float(value) for value in row] for row in rows])[self.group])
 
     def many(self, numbers: Mapping[str, Floats]) -> Floats:
@@ -104,6 +103,10 @@ class LaunchFormulas:
         return {why: line for made in self.formulas for each in made for why, line in each.unknown.items()}
 
 
+def _one(made: Sequence[Formula], numbers: Numbers) -> tuple[Any, ...] | None:
+    return next((found for each in made if (found := each.one(*values_of(each.inputs, numbers))) is not None), None)
+
+
 def _loose(made: Formula, numbers: Mapping[str, Any]) -> tuple[Any, ...]:
     """The counts of a launch that takes turns nobody read."""
     columns = [np.array([value]) for value in values_of(made.inputs, numbers)]
@@ -112,12 +115,12 @@ def _loose(made: Formula, numbers: Mapping[str, Any]) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`names`: numbers of their own; `follow`: number → (the names it is a product of, times how much); `rounded`:
-    number → the name that it is, rounded up to a power of two, as blocks that hold a whole row are.
+    """`names`: numbers of their own; `follow`: number → (powers of the names it is a product of, times how much);
+    `rounded`: number → the name that it is, rounded up to a power of two, as blocks that hold a whole row are.
     """
 
     names: tuple[str, ...]
-    follow: Mapping[str, tuple[tuple[str, ...], float]]
+    follow: Mapping[str, Product]
     rounded: Mapping[str, str] = field(default_factory=dict)
 
     def at(self, launches: Sequence[Numbers]) -> Floats:
@@ -131,7 +134,7 @@ class Sizes:
         own = {name: at[:, i] for i, name in enumerate(self.names)}
         own |= {name: 2.0 ** np.ceil(np.log2(np.maximum(own[of], 1.0))) for name, of in self.rounded.items()}
         alone = np.ones(len(at))  # a number that no size moves is a column too
-        return own | {name: np.rint(by * np.prod([alone, *(own[one] for one in of)], axis=0))
+        return own | {name: np.rint(by * np.prod([alone, *(own[one] ** float(power) for one, power in of.items())], 0))
                       for name, (of, by) in self.follow.items()}  # fmt: skip
 
 
@@ -140,11 +143,11 @@ def sizes(inputs: Sequence[str], key: Sequence[str], launches: Sequence[Numbers]
     extents = sorted((n for n in inputs if n.startswith(NUMEL)), key=lambda name: float(launches[0][name]))
     ordered = [*(name for name in key if name in launches[0]), *(n for n in inputs if n not in extents), *extents]
     names: list[str] = []
-    follow: dict[str, tuple[tuple[str, ...], float]] = {}
+    follow: dict[str, Product] = {}
     rounded: dict[str, str] = {}
     for name in dict.fromkeys(ordered):
         found, off = _product(name, names, launches)
-        exact = off < EXACT and bool(found[0] or len(launches) > 1)
+        exact = off < EXACT and (any(found[0].values()) or len(launches) > 1)
         # the size that it is, rounded up to a power of two, at launches of more than one such size
         of = next((one for one in names if not exact and len({launch[one] for launch in launches}) > 1
                    and all(power_of_2(launch[one]) == launch[name] for launch in launches)), None)  # fmt: skip
@@ -157,20 +160,26 @@ def sizes(inputs: Sequence[str], key: Sequence[str], launches: Sequence[Numbers]
     return Sizes(tuple(names), follow, rounded)
 
 
-def _product(
-    name: str, names: Sequence[str], launches: Sequence[Numbers]
-) -> tuple[tuple[tuple[str, ...], float], float]:
-    """The product of some sizes that a number is nearest to, and how far off it is (standard deviation of logs)."""
-    logs = {one: np.log([max(float(launch[one]), 1.0) for launch in launches]) for one in {*names, name}}
-    best: tuple[tuple[float, float, int], tuple[str, ...], float] | None = None
-    for count in range(min(len(names), MOST_FACTORS) + 1):
-        for some in combinations(names, count):
-            ratio = logs[name] - sum((logs[one] for one in some), np.zeros(len(launches)))
-            score = round(float(ratio.std()), 6), round(abs(float(np.median(ratio))), 6), count
-            if best is None or score < best[0]:
-                best = score, some, float(np.exp(np.median(ratio)))
-    assert best is not None
-    return (best[1], best[2]), best[0][0]
+def _product(name: str, names: Sequence[str], launches: Sequence[Numbers]) -> tuple[Product, float]:
+    """The product of some sizes, over one of them, that a number is nearest to, and how far off it is (standard
+    deviation of logs). Few launches agree by chance with some quotient or square: of them no size is asked twice.
+    """
+    logs = np.log([[max(float(launch[one]), 1.0) for launch in launches] for one in (name, *names)])
+    powers = _powers(len(names), len(launches) >= ENOUGH)
+    ratio = logs[0] - powers @ logs[1:]
+    middle, off = np.median(ratio, axis=1), ratio.std(axis=1)
+    best = np.lexsort((np.abs(powers).sum(axis=1), np.round(np.abs(middle), 6), np.round(off, 6)))[0]
+    return (dict(zip(names, powers[best].tolist(), strict=True)), float(np.exp(middle[best]))), float(off[best])
+
+
+@lru_cache(maxsize=64)
+def _powers(count: int, any_power: bool) -> Ints:
+    """Powers [p, count] of so many sizes in a product."""
+    some = combinations_with_replacement if any_power and count <= MOST_POWERS else combinations
+    rows = [np.bincount(np.array(each, np.int64), minlength=count) for factors in range(MOST_FACTORS + 1)
+            for each in some(range(count), factors)]  # fmt: skip
+    over = [row - one for row in rows for one in np.eye(count, dtype=np.int64) if any_power and not (row & one).any()]
+    return np.array([*rows, *over], np.int64).reshape(len(rows) + len(over), count)
 
 
 def drawn(at: Floats, count: int, seed: int = 0, wider: float = WIDER) -> Floats:
