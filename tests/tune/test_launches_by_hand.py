@@ -18,7 +18,7 @@ from pipewave.tune.chooser import Held, Memo, _cells, _grouped, shortlist
 from pipewave.tune.decorate import KernelReport
 from pipewave.tune.engine.lookups import Lookup
 from pipewave.tune.engine.profiling import ANCHORS, Profiled, candidates, counts
-from pipewave.tune.explain import explain, runs, smallest_set, trade_off
+from pipewave.tune.explain import explain, runs
 from pipewave.tune.export import entries, steady, tokens
 from pipewave.tune.law.anchors import Peaks
 from pipewave.tune.shipped_kernels import stated
@@ -253,11 +253,7 @@ def test_cells_are_bit_lengths_of_sizes_less_one() -> None:
     assert memo.keep("a", 3) == 3 and memo["a"] == 3
 
 
-def test_few_configurations_and_what_they_cost() -> None:
-    us = np.array([[1.0, 1.5, 2.0], [1.5, 1.0, 2.0], [1.04, 1.2, 1.0]])
-    assert smallest_set(us, 0.5) == ([0], 0.5) and smallest_set(us, 0.1) == ([0, 1], pytest.approx(0.04))
-    assert [row["configurations"] for row in trade_off(us)] == [3, 2, 2, 2]
-    assert smallest_set(np.array([[1.0, np.nan], [np.nan, 1.0]]), 0.1)[0] == [0, 1]
+def test_ranges_that_share_a_choice() -> None:
     assert runs(lambda point: point // 3, [1, 2, 3, 5, 6]) == [(1, 2, 0), (3, 5, 1), (6, 6, 2)]
 
 

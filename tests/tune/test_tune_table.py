@@ -19,7 +19,7 @@ from pipewave.cli import build
 from pipewave.errors import BadFile, BadInput, MissingField, PipewaveError, UnknownField, UnknownKernel
 from pipewave.files import sealed
 from pipewave.tune import load_table, store
-from pipewave.tune.explain import explain, reachable, smallest_set
+from pipewave.tune.explain import explain, reachable
 from pipewave.tune.export import NAMES, SLACK, Layer, both, entries, sglang, steady, vllm
 from pipewave.tune.shipped_kernels import SHAPE_FIELDS, defaults, family
 from pipewave.tune.store import TableMismatch, check_environment, locate, read_table, write_table
@@ -257,14 +257,6 @@ def test_reachable_configurations_cover_exactly_the_range() -> None:
     )
 
 
-def test_the_smallest_set_keeps_its_bound() -> None:
-    us = np.random.default_rng(1).uniform(1, 2, (50, 12))
-    chosen, worst = smallest_set(us, 0.3)
-    assert (us[:, chosen].min(axis=1) / us.min(axis=1) - 1).max() == pytest.approx(worst)
-    assert worst <= 0.3
-    assert len(chosen) < 12
-
-
 LAYER = Layer(e=64, top_k=6, hidden=2048, inter=1408)
 
 
@@ -320,17 +312,6 @@ def test_an_exported_file_is_right_at_every_number_of_tokens(layer: tuple[int, i
         nearest = body[str(min(keys, key=lambda key: abs(key - tokens)))]
         us = (first + second)[np.searchsorted(m, tokens)]
         assert us[number[tuple(nearest[name] for name in names)]] <= (1 + SLACK) * us.min() * (1 + 1e-9)
-
-
-def test_few_configurations_do_for_a_layer_within_a_stated_regret() -> None:
-    table = load_table("moe_w13")
-    m = np.unique(np.geomspace(1, 4096, 60).astype(int))
-    fixed = {"e": 64, "top_k": 6, "hidden": 2048, "inter": 1408}
-    us = table.us({"m": m, **{name: np.full(len(m), value) for name, value in fixed.items()}})
-    few, regret = smallest_set(us, 0.05)
-    assert 1 <= len(few) <= 8
-    assert (us[:, few].min(axis=1) / us.min(axis=1) - 1).max() == pytest.approx(regret)
-    assert regret <= 0.05
 
 
 def test_a_kernel_is_known_by_its_source() -> None:

@@ -210,26 +210,19 @@ def reachable(
     file: File = None,
     as_json: AsJson = False,
 ) -> None:
-    """List every configuration a range of shapes can reach, to compile ahead; and how few would do."""
-    import numpy as np
-
+    """List every configuration a range of shapes can reach, to compile ahead."""
     from pipewave.tune import load_table
     from pipewave.tune.explain import reachable as reach
-    from pipewave.tune.explain import trade_off
 
     loaded = load_table(kernel, gpu=gpu, path=file, env={})
     vary, points, fixed = _range_of(shape)
     rows = [{**dict(config), vary: " ".join(f"{a}-{b}" if a < b else str(a) for a, b in intervals)}
             for config, intervals in reach(loaded, vary, points, **fixed).items()]  # fmt: skip
-    some = np.unique(np.geomspace(points.start, points[-1], 200).astype(int))
-    columns = {vary: some[:, None], **{name: np.full((len(some), 1), value) for name, value in fixed.items()}}
-    few = trade_off(loaded.us(columns))
     if as_json:
-        print_json({"configurations": rows, "fewer": few})
+        print_json({"configurations": rows})
         return
     names = tuple(dict(loaded.configs[0]))
     show([_compact(row, names) for row in rows], "table", title=f"{len(rows)} configurations: {' · '.join(names)}")
-    show(few, "table", title="fewer, with their predicted worst regret over the range")
 
 
 def _fields_of(text: str) -> dict[str, int]:

@@ -1,5 +1,5 @@
 """What a shipped table can choose, and why: ranked candidates with what each one's time is made of and how sure the
-choice is; every configuration that a range of shapes can reach, to compile ahead; and how few would do.
+choice is; and every configuration that a range of shapes can reach, to compile ahead.
 """
 
 from __future__ import annotations
@@ -9,12 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.tune.law.anchors import Floats
 from pipewave.tune.law.wave import PARTS, design
 from pipewave.tune.shipped_kernels import defaults
 from pipewave.tune.tables import KernelTable
-
-BOUNDS = 0.02, 0.05, 0.1, 0.2  # worst regrets that few configurations are looked for at
 
 
 def explain(table: KernelTable, shape: dict[str, int], rows: int = 8) -> dict[str, Any]:
@@ -68,25 +65,3 @@ def reachable(
     for first, last, config in runs(lambda value: table.select(**fixed, **{vary: value}), list(points)):
         out.setdefault(tuple(config.items()), []).append((first, last))
     return out
-
-
-def smallest_set(us: Floats, worst: float) -> tuple[list[int], float]:
-    """Few configurations of which the best is never more than `worst` over the optimum of `us` [s, c], and the regret
-    reached. Greedy: each step takes the one that leaves the least total excess over the bound.
-    """
-    lost = us / np.nanmin(us, axis=1, keepdims=True) - 1
-    lost = np.where(np.isfinite(lost), lost, np.inf)
-    chosen: list[int] = []
-    left = np.full(len(lost), np.inf)
-    while left.max() > worst and len(chosen) < lost.shape[1]:
-        excess = np.minimum(np.minimum(left[:, None], lost), 10.0)
-        score = np.maximum(excess - worst, 0).sum(axis=0) + 1e-6 * excess.sum(axis=0)
-        chosen.append(int(score.argmin()))
-        left = np.minimum(left, lost[:, chosen[-1]])
-    return chosen, float(left.max())
-
-
-def trade_off(us: Floats) -> list[dict[str, float]]:
-    """How many configurations each worst-case regret needs."""
-    made = [(bound, *smallest_set(us, bound)) for bound in BOUNDS]
-    return [{"bound": bound, "configurations": len(chosen), "worst_regret": reached} for bound, chosen, reached in made]
