@@ -39,5 +39,5 @@ def tune_table(path: Path) -> Path:
     """A table as `lab.own_kernels` writes it."""
     of = description("gemm")
     meta, kinds = read_table(ROOT / "data" / "tables" / "h200" / "gemm.safetensors", of)
-    write_table(path, of, meta["env"], kinds, meta["canary"])
+    write_table(path, of, meta["env"], kinds)
     return path

@@ -38,7 +38,7 @@ from pipewave.tune.user_kernels.measuring import (
     staged,
     undisturbed,
 )
-from pipewave.tune.user_kernels.offline import from_shapes, judge
+from pipewave.tune.user_kernels.offline import from_shapes
 from pipewave.tune.user_kernels.offline import noted as noted_again
 
 SMALL = Peaks("small", sms=10, sm_flops_us=100.0, sm_bytes_us=50.0, bytes_us=200.0, l2_bytes=500.0)
@@ -327,15 +327,6 @@ def test_launches_of_a_run_are_noted_and_made_again(tmp_path: Path) -> None:
         written.write_text(json.dumps({"grid": "1", "launches": launches}))
         with pytest.raises(BadFile, match="must be"):
             from_shapes(written)
-
-
-def test_two_timings_of_the_same_launches_are_compared() -> None:
-    assert judge([1.0, 2.0, 4.0], [1.04, 2.08, 4.16]).answer == "valid"
-    for factor in (0.94, 1.06):
-        assert judge([1.0, 2.0], [factor, 2 * factor]).answer == "rescale"
-    found = judge([1.0, 1.0, 1.0], [1.0, math.exp(0.1), math.exp(0.3)])
-    assert (found.answer, found.factor) == ("re-profile", pytest.approx(math.exp(0.1)))
-    assert found.spread == pytest.approx(0.14826) and found.ratios == pytest.approx((1, math.exp(0.1), math.exp(0.3)))
 
 
 def test_measured_launches_come_back_from_the_store(tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ from pipewave.tune.shipped_kernels import SHAPE_FIELDS, defaults, family
 from pipewave.tune.store import TableMismatch, check_environment, locate, read_table, write_table
 from pipewave.tune.tables import KERNELS, SHAPE, description
 from pipewave.tune.user_kernels import device
-from pipewave.tune.user_kernels.offline import judge
 from tests.command_line import CliRunner
 
 
@@ -109,9 +108,9 @@ def test_bad_shapes_are_refused() -> None:
 def test_a_file_survives_a_round_trip_and_a_flipped_byte_is_found(tmp_path: Path) -> None:
     of = description("decode_64")
     meta, kinds = read_table(locate("decode_64", "H200"), of)
-    path = write_table(tmp_path / "t", of, meta["env"], kinds, meta["canary"])
+    path = write_table(tmp_path / "t", of, meta["env"], kinds)
     (said, arrays), (again, same) = (sealed.read(one, "table") for one in (locate("decode_64", "H200"), path))
-    assert said == again
+    assert {name: said[name] for name in again} == again  # shipped files say more: launches that were timed again
     assert all(np.array_equal(arrays[name], same[name]) for name in arrays | same)
     body = bytearray(path.read_bytes())
     body[-1000] ^= 1
@@ -228,14 +227,6 @@ def test_a_card_without_a_table_is_offered_the_transfer() -> None:
     assert load_table("gemm", gpu="H200", env={}, transfer=True).meta == here.meta
     with pytest.raises(PipewaveError, match="no such card"):
         load_table("gemm", gpu="no such card", env={}, transfer=True)
-
-
-def test_the_canary_tells_a_common_factor_from_a_changed_ranking() -> None:
-    old = [row["us"] for row in load_table("gemm", gpu="H200", env={}).meta["canary"]]
-    assert len(old) == 10
-    assert judge(old, old).answer == "valid"
-    assert judge(old, [1.2 * us for us in old]).answer == "rescale"
-    assert judge([1.0] * 10, [0.8, 1.3, 1.0, 1.2, 0.7, 1.0, 1.4, 0.9, 1.1, 0.75]).answer == "re-profile"
 
 
 def test_explained_candidates_are_ranked_and_the_default_is_among_them() -> None:

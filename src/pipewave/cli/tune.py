@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -188,21 +187,6 @@ def engine(
     show([{key: value for key, value in row.items() if not isinstance(value, list)} for row in rows], "table")
 
 
-def check(kernel: OwnKernel, file: File = None, log: Log = None, as_json: AsJson = False) -> None:
-    """Time a few launches of a table again on this GPU: valid, rescale or re-profile."""
-    from pipewave.tune.user_kernels import offline
-
-    device = _device()
-    found = offline.kernel_of(kernel, device)
-    beside = found.path()
-    where = file or (beside.with_suffix(".safetensors") if beside else Path())
-    verdict = offline.check(found, where, _launches(found, None, log), device, offline.on_cuda)
-    if as_json:
-        print_json(asdict(verdict))
-    else:
-        print(f"{verdict.answer}: new times are {verdict.factor:.3f} of the old, spread {verdict.spread:.1%}")
-
-
 def reachable(
     kernel: Kernel,
     shape: Annotated[str, Argument(help="Fixed fields and one range: m=1:8192,n=4096,k=4096 (LOW:HIGH[:STEP]).")],
@@ -281,5 +265,5 @@ def _launches(kernel: Any, shapes: Path | None, log: Path | None) -> list[Any]:
 
 GROUP = Group(
     "Choose Triton configurations: explain, inspect, rank, profile, export, …",
-    {one.__name__: one for one in (inspect, rank, profile, explain, export, engine, check, reachable)},
+    {one.__name__: one for one in (inspect, rank, profile, explain, export, engine, reachable)},
 )

@@ -126,13 +126,12 @@ def launches(path: Path, of: KernelDescription, env: Mapping[str, Any]) -> list[
     return found
 
 
-def write_table(path: Path, of: KernelDescription, env: Mapping[str, Any], kinds: Kinds,
-                canary: Sequence[Any] = ()) -> Path:  # fmt: skip
+def write_table(path: Path, of: KernelDescription, env: Mapping[str, Any], kinds: Kinds) -> Path:
     """Write fitted kinds of a kernel as one sealed file, whole or not at all; returns its path."""
     card: dict[str, Any] = {"schema": TABLE, "kernel": {"name": of.name, "source_sha256": of.source_sha256,
                             "configs_sha256": config_hash(of.configs), "key": list(of.key),
                             "configs": [_plain(config) for config in of.configs]},
-                            "env": dict(env), "kinds": [], "canary": list(canary)}  # fmt: skip
+                            "env": dict(env), "kinds": []}  # fmt: skip
     arrays: Arrays = {}
     for i, (kind, one) in enumerate(kinds.items()):
         for level, lists in enumerate(one.lists or ()):

@@ -1,16 +1,14 @@
 """Measure a kernel of the user's own ahead of time: at launches seen in a real run, or at sizes written down.
 
 Every launch measured is appended to the store at once, so that a killed run goes on where it was, and several may share
-the work. Then one sealed table is written, to ship with the kernel and to pin (`autotune(table=…)`). A table carries a
-few of its launches with their fastest times: `check` times them again.
+the work. Then one sealed table is written, to ship with the kernel and to pin (`autotune(table=…)`).
 """
 
 from __future__ import annotations
 
 import json
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,8 +25,6 @@ from pipewave.tune.user_kernels.hooks import launch_of, read_log
 from pipewave.tune.user_kernels.kernel import Kind
 from pipewave.tune.user_kernels.tuned import TunedKernel
 
-SAME, MOST_SPREAD = 0.05, 0.06  # of the common factor; of the spread around it. Launch noise is 1 to 2 %.
-CANARY, AGAIN = 10, 7  # launches that a table carries, and times that each is timed again
 TORCH = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "float8_e4m3fn",
          "int4": "int8"}  # fmt: skip
 TensorFactory = Callable[[Mapping[str, Any]], Any]  # a tensor as it was noted → one like it
@@ -41,16 +37,6 @@ class Noted:
     args: Mapping[str, Any]
     grid: Any
     record: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """`answer`: valid, rescale or re-profile; `factor`: new µs over old; `spread`: of the factors; `ratios` each."""
-
-    answer: str
-    factor: float
-    spread: float
-    ratios: tuple[float, ...]
 
 
 def kernel_of(named: str, device: Device, cache: str | Path | bool = True) -> TunedKernel:
@@ -132,42 +118,7 @@ def write_table(kernel: TunedKernel, device: Device) -> Path | None:
             kinds[kind] = KindTable(model, state.numbers, of.names)
     if path is None or not kinds:
         return None
-    return store.write_table(path, kernel.of, device.env, kinds, list(_canary(kernel)))
-
-
-def _canary(kernel: TunedKernel) -> Iterator[dict[str, Any]]:
-    """A few launches, spread over all, with the fastest configuration and its time."""
-    every = [(kind, one) for kind, state in kernel.kinds.items() for one in state.measured]
-    for kind, one in every[:: max(1, -(-len(every) // CANARY))]:
-        best = int(np.nanargmin(one.timed.us))
-        yield {"kind": [list(pair) for pair in kind], "numbers": dict(one.numbers), "config": best,
-               "us": float(one.timed.us[best])}  # fmt: skip
-
-
-def check(kernel: TunedKernel, table: Path, launches: Sequence[Noted], device: Device, make: TensorFactory) -> Verdict:
-    """Time a table's canary again, at launches that it names. Raises as `read_table`; BadInput where none is."""
-    meta, _ = store.read_table(table, kernel.of)
-    old, new = list[float](), list[float]()
-    for one in launches:
-        named, numbers = _made(kernel, one, make)
-        row = next((row for row in meta["canary"] if row["numbers"] == numbers), None)
-        if row is not None:
-            launch = launch_of(kernel, (), named, one.grid)
-            device.build(launch, [row["config"]])
-            old.append(row["us"])
-            new.append(float(np.median(device.time(launch, [row["config"]] * (AGAIN + 2))[2:])))
-    if not old:
-        raise BadInput("none of these launches is among those that the table carries", field="from_log")
-    return judge(old, new)
-
-
-def judge(old: Sequence[float], new: Sequence[float]) -> Verdict:
-    """Compare two timings of the same launches."""
-    logs = np.log(np.asarray(new, float) / np.asarray(old, float))
-    middle = float(np.median(logs))
-    spread = 1.4826 * float(np.median(np.abs(logs - middle)))
-    answer = "re-profile" if spread > MOST_SPREAD else "valid" if abs(middle) <= SAME else "rescale"
-    return Verdict(answer, math.exp(middle), spread, tuple(np.exp(logs).tolist()))
+    return store.write_table(path, kernel.of, device.env, kinds)
 
 
 def on_cuda(value: Any) -> Any:
