@@ -24,6 +24,8 @@ def test_front_winner_and_launch_command_are_the_librarys(page: Any, api: Callab
     page.wait_for_selector(".front-point")
     assert page.locator(".front-point").count() == len(answer["front"])
     assert page.locator(".launch code").inner_text() == answer["launch"]
+    style = "getComputedStyle(document.querySelector('.launch code')).whiteSpace"
+    assert page.evaluate(style) == "pre-wrap", "a pool has a line of its own"
     winner = answer["winner"]
     assert f"{winner['gpus']} × {winner['gpu']}" in page.locator(".chosen .facts").inner_text()
     assert len(rows(page)) == min(len(answer["front"]), 12)
