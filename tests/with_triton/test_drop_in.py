@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -24,6 +25,7 @@ from triton.runtime.errors import OutOfResources  # noqa: E402
 
 from pipewave.tune import autotune, patch  # noqa: E402
 from pipewave.tune.decorate import Patch  # noqa: E402
+from pipewave.tune.law.margin import one_for_all  # noqa: E402
 from pipewave.tune.user_kernels.aside import ASIDE  # noqa: E402
 from pipewave.tune.user_kernels.device import Built  # noqa: E402
 from pipewave.tune.user_kernels.kind_state import REPEATS  # noqa: E402
@@ -250,8 +252,9 @@ def test_sizes_that_are_constants_are_sizes_and_flags_are_not(monkeypatch: pytes
     read: list[Any] = []
     formula = launch_formulas.formula
     monkeypatch.setattr(launch_formulas, "formula", lambda *given: (read.append(given), formula(*given))[1])
-    configs = [triton.Config({"WIDE": wide}) for wide in (64, 256)]
-    kernel = autotune(configs, key=["stride"], device=Device(), cache=False, budget_s=1e9)(rows)
+    configs, device = [triton.Config({"WIDE": wide}) for wide in (64, 256)], Device()
+    device.us = lambda launch, index: 6.0 - index  # type: ignore[method-assign]
+    kernel = autotune(configs, key=["stride"], device=device, cache=False, budget_s=1e9)(rows)
     for count, n in ((32, 100), (500, 3000), (64, 700), (9000, 128), (100, 5000), (77, 999), (12, 400), (300, 80)):
         row_launch(kernel, count, n, 1)
     assert len(read) == len(configs), "read once, not for each shape"
@@ -264,7 +267,8 @@ def test_sizes_that_are_constants_are_sizes_and_flags_are_not(monkeypatch: pytes
     assert state.chooser is not None
     assert any(state.chooser.lists)
     assert kernel.provenance["model"] == 1
-    row_launch(kernel, 40, 2000, 2)
+    every = np.array([one.timed.us for one in state.measured])
+    assert row_launch(kernel, 40, 2000, 2) == one_for_all(every) == 1, "nothing was measured of it: the best of others"
     assert len(kernel.kinds) == 2
 
 

@@ -45,15 +45,24 @@ class Base:
         return np.asarray(self.best[np.abs(logs[:, None] - self.at[None]).sum(axis=2).argmin(axis=1)])
 
 
-def bases(logs: Floats, us: Floats) -> tuple[Base, Base]:
-    """One configuration for all launches [s, c], and the best of the nearest: over all launches of the same sizes."""
+def one_for_all(us: Floats) -> int:
+    """The configuration that loses least over launches [s, c]."""
+    return int(_lost(us).mean(axis=0).argmin())
+
+
+def _lost(us: Floats) -> Floats:
     lost = np.log(us / np.nanmin(us, axis=1, keepdims=True))
     worst = np.nanmax(lost, axis=1, keepdims=True)
-    lost = np.where(np.isfinite(lost), lost, np.maximum(worst, NOT_TIMED))
+    return np.asarray(np.where(np.isfinite(lost), lost, np.maximum(worst, NOT_TIMED)))
+
+
+def bases(logs: Floats, us: Floats) -> tuple[Base, Base]:
+    """One configuration for all launches [s, c], and the best of the nearest: over all launches of the same sizes."""
+    lost = _lost(us)
     at, which = np.unique(logs, axis=0, return_inverse=True)
     same = np.zeros((len(at), us.shape[1]))
     np.add.at(same, which.reshape(-1), lost)
-    return Base(logs[:1], np.array([lost.mean(axis=0).argmin()])), Base(at, same.argmin(axis=1))
+    return Base(logs[:1], np.array([one_for_all(us)])), Base(at, same.argmin(axis=1))
 
 
 def decided(us: Floats, predicted: Floats, bases_at: Sequence[Ints]) -> tuple[int, float]:

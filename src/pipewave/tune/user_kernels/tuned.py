@@ -23,6 +23,8 @@ from pipewave.errors import BadInput
 from pipewave.tune import store
 from pipewave.tune.chooser import Chooser, Memo
 from pipewave.tune.law.anchors import Floats, Peaks
+from pipewave.tune.law.margin import one_for_all
+from pipewave.tune.law.model import JUDGED
 from pipewave.tune.source.formula import GRID, inputs_of
 from pipewave.tune.store import Measured
 from pipewave.tune.user_kernels import hooks, measuring
@@ -287,7 +289,9 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
         self.provenance["default"] += 1
         if not self.reason and self.tuned_on is None:
             self.reason = "no GPU to measure on: the first configuration runs"
-        return allowed[0]
+        others = [] if state.refused else [one for each in self.kinds.values() for one in each.measured]
+        known = [one.timed.us[allowed] for one in others if np.isfinite(one.timed.us[allowed]).any()]
+        return allowed[one_for_all(np.array(known))] if len(known) >= JUDGED else allowed[0]
 
     def timed(self, state: KindState, device: Device, launch: Launch, numbers: Mapping[str, Any], counts: Floats,
               allowed: Sequence[int]) -> measuring.Timed:  # fmt: skip
