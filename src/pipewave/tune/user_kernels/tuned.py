@@ -290,8 +290,8 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
         if not self.reason and self.tuned_on is None:
             self.reason = "no GPU to measure on: the first configuration runs"
         others = [] if state.refused else [one for each in self.kinds.values() for one in each.measured]
-        known = [one.timed.us[allowed] for one in others if np.isfinite(one.timed.us[allowed]).any()]
-        return allowed[one_for_all(np.array(known))] if len(known) >= JUDGED else allowed[0]
+        runs = [one.timed.us[allowed] for one in others if np.isfinite(one.timed.us[allowed]).any()]
+        return allowed[one_for_all(np.array(runs))] if len(runs) >= JUDGED else allowed[0]
 
     def timed(self, state: KindState, device: Device, launch: Launch, numbers: Mapping[str, Any], counts: Floats,
               allowed: Sequence[int]) -> measuring.Timed:  # fmt: skip
