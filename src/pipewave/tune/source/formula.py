@@ -28,9 +28,8 @@ TRIP_BYTES = 8192  # that a block without a loop moves: counted as a trip, so th
 SMALLEST_SIZE = 16  # of a constant of the binary: what is less may be a flag or one of a few ways to work
 OUTPUTS = ("blocks", "trips", "longest", "least_bytes", "moved_bytes", "flops")  # of a launch; trips of a block
 Inputs = Mapping[str, Any]
-Work = dict[
-    tuple[str, Any], Any
-]  # of a block: turns by ("loop", line), bytes by ("read" or "written", argument), totals
+# Of a block: turns by ("loop", line), bytes by ("read" or "written", argument), and ("all", what is added up).
+Work = dict[tuple[str, Any], Any]
 Heuristics = Mapping[str, Callable[[Mapping[str, Any]], Any]]
 
 
