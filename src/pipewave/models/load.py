@@ -80,11 +80,10 @@ def load(model: ModelSource, *, ignore: tuple[str, ...] = (), online: str | None
         return parse(model, str(model.get("_name_or_path") or model.get("model_type")), ignore=ignore, online=online)
     text = str(model)
     path, stem = _path(text), _stem(text)
-    if path is None and stem is None:
-        path = cached(text)
-    spelled = [key for each in (text, RELEASE.sub("", text)) if (key := key_of(each)) in _checkpoints()]
-    if path is None and stem is None and spelled:
-        return _built_in_file(*_checkpoints()[spelled[0]])
+    if path is None and stem is None and (path := cached(text)) is None:  # the list of checkpoints takes 25 ms to read
+        spelled = [key for each in (text, RELEASE.sub("", text)) if (key := key_of(each)) in _checkpoints()]
+        if spelled:
+            return _built_in_file(*_checkpoints()[spelled[0]])
     if path is None:
         return _built_in_file(stem or _tuned(text), online)
     raw, side = read_json(path, constants=True), path.with_name("hf_quant_config.json")
