@@ -55,9 +55,14 @@ def asked(x, RATIO: tl.constexpr, WAY: tl.constexpr):
         tl.store(x, RATIO)
 
 
+@triton.constexpr_function
+def halved(TAIL):
+    return TAIL // 2 if TAIL > 4 else TAIL
+
+
 @triton.jit
 def asking(x, out, N: tl.constexpr, WAY: tl.constexpr, TAIL: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr):
-    left = N % BLOCK + TAIL
+    left = N % BLOCK + halved(TAIL)
     for head in range(HEADS):
         asked(x + head * N, HEADS, WAY)
     tl.store(out, 1 if left else 0)

@@ -81,8 +81,8 @@ def deciding(kernel: Any) -> frozenset[str]:
     for node in nodes:
         called = kernel_function(name_of(node.func), names) if isinstance(node, ast.Call) else None
         if isinstance(node, ast.Call) and called is not None and called is not kernel:
-            asks, given = deciding(called), dict(zip(called.arg_names, node.args, strict=False))
-            given |= {each.arg: each.value for each in node.keywords if each.arg}
+            asks, parameters = deciding(called), [each.arg for each in source(called)[0].args.args]
+            given = dict(zip(parameters, node.args, strict=False)) | {each.arg: each.value for each in node.keywords}
             asked |= {name for of, value in given.items() if of in asks for name in _names(value)}
     made = [(_names(target), _names(value)) for target, value in _worked_out(nodes)]
     while more := {name for into, of in made if into & asked for name in of} - asked:
