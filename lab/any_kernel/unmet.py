@@ -1,5 +1,6 @@
-"""Kernels that were recorded after the method stood: nothing of how configurations are chosen was decided with them.
+"""Kernels that were recorded after the method stood, to see how those fare that nothing had been decided with.
 
+What they showed was mended since, so that they are no longer blind (docs/studies/tune-user-kernels.md).
 Sizes that are constants, loops over data, locks, packed weights: kinds of kernels that the others of the comparison do
 not have. No `trips=` is given, as a newcomer gives none.
 """

@@ -80,7 +80,7 @@ def load(model: ModelSource, *, ignore: tuple[str, ...] = (), online: str | None
         return parse(model, str(model.get("_name_or_path") or model.get("model_type")), ignore=ignore, online=online)
     text = str(model)
     path, stem = _path(text), _stem(text)
-    if path is None and stem is None and (path := cached(text)) is None:  # the list of checkpoints takes 25 ms to read
+    if path is None and stem is None and (path := cached(text)) is None:  # lists are read only where they are needed
         spelled = [key for each in (text, RELEASE.sub("", text)) if (key := key_of(each)) in _checkpoints()]
         if spelled:
             return _built_in_file(*_checkpoints()[spelled[0]])

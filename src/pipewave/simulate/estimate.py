@@ -193,7 +193,7 @@ def static_estimate(
 def _host_notes(setup: Setup, breakdown: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Whose host it is, and how much of the time to first tokens is its own where that is much."""
     prompts, pace = breakdown["prefill_ms"], 1.0 / setup.front_end.launch
-    share = prompts.get("launch", 0.0) / max(sum(prompts.values()), 1e-9)
+    share = prompts.get("launch", 0.0) / sum(prompts.values())
     if share < HOST_BOUND or pace == 1.0:
         return [INSIDE_NOTE]
     waits = f"{100 * share:.0f} % of the time to first tokens waits for that host to launch kernels one by one"

@@ -285,7 +285,7 @@ def _mean_block(
     read, places = _standing_for_all(kernel, given, tensors, size, trace, unknown_turns)
     every = [{("loop", line): turns for line, turns in each.loops.items()}
              | {("all", "trips"): each.trips, ("all", "flops"): each.flops}
-             | {(into, name): size for into in ("read", "written") for name, size in getattr(each, into).items()}
+             | {(into, name): moved for into in ("read", "written") for name, moved in getattr(each, into).items()}
              for each in read]  # fmt: skip
     names = list(dict.fromkeys(name for each in every for name in each))
     values = [[each.get(name, 0) for name in names] for each in every]

@@ -104,7 +104,7 @@ def _kind_parts(of: KernelDescription, args: Sequence[Any], kwargs: Any) -> list
         where = _where(of, args, name)
         if name in of.unused:
             continue
-        if of.is_number(name, value):  # the same place may pass something else
+        if of.is_free(name, value):  # the same place may pass something else
             parts.append(f"None if type({where}) in numbers else {where}")
         elif name in of.flags and is_size(name, value, of.flags):  # the same place may pass a flag
             parts.append(f"None if type({where}) is int and {where} >= {SMALLEST_SIZE} else {where}")

@@ -40,15 +40,15 @@ class KernelDescription:
         """The `triton.jit` function itself."""
         return unwrapped(self.fn)[0]
 
-    def is_number(self, name: str, value: Any) -> bool:
-        """Whether an argument is a number that no branch of the source asks for, whatever it is."""
+    def is_free(self, name: str, value: Any) -> bool:
+        """Whether an argument is a constant that may be any number: no branch of the source asks for it."""
         return type(value) in NUMBERS and name in self.constants and name not in self.flags
 
     def kind(self, named: Mapping[str, Any]) -> Kind:
         """The kind of a launch, by its arguments by name: binaries and laws of one kind do not serve another."""
         found = []
         for name, value in named.items():
-            if name in self.unused or is_size(name, value, self.flags) or self.is_number(name, value):
+            if name in self.unused or is_size(name, value, self.flags) or self.is_free(name, value):
                 continue
             if name in self.constants or isinstance(value, bool | str) or value is None:
                 found.append((name, repr(value)))

@@ -28,7 +28,7 @@ OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override")  # t
 Numbers = Mapping[str, Any]
 EXACT = 1e-6  # of a logarithm: a product is exact or it is none
 UNLIKE = 0.25  # the same: extents of a tensor this far from any product of sizes tell one more, a padded one does not
-MOST_FACTORS, MOST_POWERS = 5, 8  # of a product; sizes of which each may come twice
+MOST_FACTORS, MOST_POWERS = 5, 5  # of a product; sizes of which each may come twice or divide: 0.2 s a fit at eight
 ENOUGH = 8  # launches that a quotient is found over
 Product = tuple[Mapping[str, int], float]  # powers of sizes, times how much
 WIDER = 4.0  # times as large, and as small, as the launches seen: where others are expected
@@ -175,7 +175,8 @@ def _product(name: str, names: Sequence[str], launches: Sequence[Numbers]) -> tu
 @lru_cache(maxsize=64)
 def _powers(count: int, any_power: bool) -> Ints:
     """Powers [p, count] of so many sizes in a product."""
-    some = combinations_with_replacement if any_power and count <= MOST_POWERS else combinations
+    any_power = any_power and count <= MOST_POWERS
+    some = combinations_with_replacement if any_power else combinations
     rows = [np.bincount(np.array(each, np.int64), minlength=count) for factors in range(MOST_FACTORS + 1)
             for each in some(range(count), factors)]  # fmt: skip
     over = [row - one for row in rows for one in np.eye(count, dtype=np.int64) if any_power and not (row & one).any()]
