@@ -27,7 +27,7 @@ from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.step_grids import Axes, Sizes
 from pipewave.simulate.step_table import StepTable
-from pipewave.simulate.traffic import SPREAD, synthetic
+from pipewave.simulate.traffic import SPREAD, synthetic, usual_count
 from pipewave.step import Runner, find_engine
 from tests.simulate.serving import serve
 
@@ -301,3 +301,9 @@ def test_a_concurrency_takes_the_place_of_the_times_of_a_file_and_a_rate_keeps_t
     assert closed.closed == 2 and "its times do not count" in closed.notes[0] and str(closed).count("2 in flight")
     assert "200,000 + 300 tokens" in str(synthetic(2, input_len=200_000, output_len=300))
     assert paced.closed is None and paced.arrival_s.tolist() == [0.0, 2.0] and "at most 2 in flight" in str(paced)
+
+
+def test_a_concurrency_of_none_is_named_as_that_and_not_as_the_requests_that_follow_from_it() -> None:
+    with pytest.raises(BadInput) as found:
+        synthetic(usual_count(0), input_len=8, output_len=8, rate=10.0, concurrency=0)
+    assert found.value.field == "concurrency"

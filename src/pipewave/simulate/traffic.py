@@ -157,12 +157,12 @@ def synthetic(
     them in flight. Without a rate all arrive at once, or as soon as they may be in flight. Gaps are scaled to the rate,
     as vLLM's benchmark does: a few hundred drawn ones are off by up to a tenth.
     """
-    sizes = (("requests", requests, MOST), ("input_len", input_len, LONGEST), ("output_len", output_len, LONGEST))
-    for name, value, most in sizes:
-        check_whole(name, value, high=most)
     for name, number in (("rate", rate), ("concurrency", concurrency), ("burstiness", burstiness)):
         if number is not None and not (is_number(number) and 0 < number < 1e9):
             raise BadInput(f"{name} = {number!r}: must be above 0 and below 1e9", field=name)
+    sizes = (("requests", requests, MOST), ("input_len", input_len, LONGEST), ("output_len", output_len, LONGEST))
+    for name, value, most in sizes:
+        check_whole(name, value, high=most)
     check_whole("seed", seed, 0)
     rng = np.random.default_rng(seed)
     gaps = np.zeros(requests) if rate is None else rng.gamma(burstiness, 1 / (rate * burstiness), requests)
