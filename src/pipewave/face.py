@@ -8,6 +8,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipewave.calls.fields import by_own_names, own_name
 from pipewave.errors import BadInput, MissingField, UnknownField, meant_or_known
 from pipewave.gpus import GPU, find
 from pipewave.models import ModelSource, ModelSpec
@@ -31,12 +32,13 @@ __all__ = ["Model", "estimate", "find_rate", "load_model", "plan", "serve", "ste
 
 Model = ModelSpec
 LENGTHS = ("input_len", "output_len")
+FOUND = ("rate", "concurrency", "arrivals", "requests", "told", "mode")  # fields that find_rate finds, or says itself
 
 
 @wraps(static_batch)
 def estimate(*args: Any, **given: Any) -> Estimate:
-    """As `pipewave.simulate.estimate.estimate`; the old names `isl` and `osl` of the lengths are taken, too."""
-    return static_batch(*args, **_long_names(given))
+    """As `pipewave.simulate.estimate.estimate`; names that others have for its arguments (`isl`) are taken, too."""
+    return static_batch(*args, **by_own_names(given, static_batch.__annotations__))
 
 
 def serve(model: str | Path, gpu: str, **case: Any) -> ServeAnswer:
@@ -106,8 +108,8 @@ def find_rate(
     from pipewave.published.find_rate import find_rate as search
     from pipewave.simulate.report import limits_of
 
-    if said := {"rate", "concurrency", "arrivals", "requests", "told"} & case.keys():
-        raise BadInput(f"find_rate looks for a rate: leave out {sorted(said)[0]}", field=sorted(said)[0])
+    if said := next((name for name in case if own_name(name, FOUND) in FOUND), ""):
+        raise BadInput(f"find_rate looks for a rate: leave out {said}", field=said)
     asked = from_dict({"model": str(model), "gpu": gpu, "rate": 1.0, "requests": 1, **case})
 
     def load(rate: float, count: int) -> Deployed:
@@ -195,10 +197,7 @@ def plan(
     from pipewave.simulate.arrival_files import read_trace
 
     recorded = None if arrivals is None else read_trace(arrivals)
-    asked = _long_names(asked)
     usual = {} if recorded is None else {name: round(float(getattr(recorded, name).mean())) for name in LENGTHS}
-    if twice := next((name for name in usual if asked.get(name) is not None), None):
-        raise BadInput(f"{twice}: the file of arrivals says how long requests are; leave it out", field=twice)
     question, demand, space = _sorted(asked, usual, (Question, Demand, Space))
     variants = quantised(model, quantize, tuple(ignore))
     found = search(
@@ -218,27 +217,20 @@ def plan(
 
 
 def _sorted(given: dict[str, Any], usual: Mapping[str, int], kinds: Sequence[Any]) -> list[dict[str, Any]]:
-    """The arguments that are fields of each dataclass. Raises UnknownField where one is of none, and MissingField where
-    a length is neither given nor usual.
+    """The arguments that are fields of each dataclass; `usual`: lengths of recorded requests. Raises UnknownField where
+    one is of none, MissingField where a length is not known, and BadInput where it is twice.
     """
     known = [one.name for kind in kinds for one in fields(kind)]
+    given = by_own_names(given, known)
     if unknown := next((name for name in given if name not in known), None):
         raise UnknownField(f"plan has no argument {unknown!r};{meant_or_known(unknown, known)}", field=unknown)
-    given = {**usual, **given}
     for name in LENGTHS:
-        if given.get(name) is None:
+        if name in usual and given.get(name) is not None:
+            raise BadInput(f"{name}: the file of arrivals says how long requests are; leave it out", field=name)
+        if name not in usual and given.get(name) is None:
             raise MissingField(f"missing argument {name!r}: mean tokens of a request", field=name)
+    given |= usual
     return [{one.name: given[one.name] for one in fields(kind) if one.name in given} for kind in kinds]
-
-
-def _long_names(given: dict[str, Any]) -> dict[str, Any]:
-    """Arguments with lengths by their own names. Raises BadInput where one is given by both."""
-    for name, old in zip(LENGTHS, ("isl", "osl"), strict=True):
-        if given.get(old) is not None:
-            if given.get(name) is not None:
-                raise BadInput(f"{name} and {old} are one argument: give one of them", field=name)
-            given = given | {name: given[old]}
-    return {name: value for name, value in given.items() if name not in ("isl", "osl")}
 
 
 def trace(file: str | Path, *, gpu: str | GPU | None = None, protocol: str | None = None, **known: Any) -> Report:

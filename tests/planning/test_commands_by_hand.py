@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from dataclasses import replace
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from pipewave.models import load
 from pipewave.models.load import check_online
 from pipewave.planning import Question, Split, run
 from pipewave.planning.launch import check_blocks, command, pools, repository
-from pipewave.planning.manifests import NVIDIA, Pool, engine_words, platform_of, render
+from pipewave.planning.manifests import NVIDIA, Pool, engine_words, platform_of, product, render
 from pipewave.planning.run import Point, command_line, side, stated
 from pipewave.simulate.pools import side_of
 from pipewave.step import find_engine
@@ -185,7 +186,18 @@ def test_pools_on_different_gpus_say_which_runs_where(form: str) -> None:
     assert "# 2 × prefill, 1 H200 each\n" in text and "# 1 × decode, 4 L40S each\n" in text
     assert ("nvidia.com/gpu.product" in text) == (form != "docker") and "gpu.product" not in alike
     if form != "docker":
-        assert list(yaml.safe_load_all(text)) == list(yaml.safe_load_all(alike))
+        label = "        nvidia.com/gpu.product: NVIDIA-"
+        assert [line.partition(label)[2] for line in text.splitlines() if label in line] == ["H200", "L40S"]
+        without = re.sub(r"\n *nodeSelector:\n *nvidia.com/gpu.product: \S+", "", text)
+        assert list(yaml.safe_load_all(without)) == list(yaml.safe_load_all(alike))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "label"),
+    [("H100", "NVIDIA-H100-80GB-HBM3"), ("A100", "NVIDIA-A100-SXM4-80GB"), ("T4", "Tesla-T4"), ("L4", "NVIDIA-L4")],
+)
+def test_labels_of_nodes_are_names_of_boards(gpu: str, label: str) -> None:
+    assert product(gpu) == label
 
 
 def test_what_kubernetes_is_told() -> None:

@@ -272,3 +272,20 @@ def test_the_default_search_holds_engines_ranks_drafts_and_pools() -> None:
     usual = {name: getattr(space, name) for name in ("tps", "pps", "dps", "engines", "power_limits")}
     assert all(asked[name] is None for name in usual), "the command tries what Python tries by default"
     assert asked["disaggregated"] and not asked["speculative"]
+
+
+def test_a_budget_alone_says_how_many() -> None:
+    """Of designs at 40 ms a token, as many replicas as 20,000 USD a month pay; the most requests come first."""
+    asked = {"isl": 500, "osl": 40, "tpot_ms": 40, "tp": [1, 2], "engine": ["vllm"], "disaggregated": False}
+    free = pw.plan("Llama-3.1-8B", "H100", **asked)
+    found = pw.plan("Llama-3.1-8B", "H100", **asked, budget=20_000)
+    assert free.winner is not None and found.winner is not None
+    fleet, one = found.fleet(found.winner), free.fleet(free.winner)
+    assert fleet["replicas"] == int(20_000 / (one["usd_per_hour"] * 730)) == fleet["budget"]["replicas"] > 1
+    assert fleet["budget"]["enough"] and fleet["usd_per_month"] <= 20_000
+    assert fleet["requests_per_s"] == pytest.approx(fleet["replicas"] * one["requests_per_s"], rel=1e-3)
+    sure = [design.fleet.peak for design in found.designs if design.sure and design.fleet.utilisation > 0.9]
+    assert fleet["requests_per_s"] == pytest.approx(max(sure), rel=1e-3)
+    poor = pw.plan("Llama-3.1-8B", "H100", **asked, budget=100)
+    assert poor.winner is not None and poor.fleet(poor.winner)["budget"]["replicas"] == 0
+    assert not poor.fleet(poor.winner)["budget"]["enough"] and poor.winner.fleet.replicas == 1

@@ -55,6 +55,14 @@ def test_what_a_design_costs_by_a_look() -> None:
     unpriced = searched()
     unpriced.known = {}
     assert unpriced.costs(two, 4.0, 2.0) == 2e6 / 4.0
+    month = 730.0
+    some = searched(demand=Demand(budget=11.0 * month))
+    assert some.costs(two, 4.0, 2.0) == pytest.approx(4.0 / 4.0 * 11.0 / 8.0), "it pays two: what is left is lost"
+    dear = searched(demand=Demand(budget=3.9 * month))
+    assert dear.costs(two, 4.0, 2.0) > 1e3 * dear.costs(seen("H200").split, 1.0, 2.0), "it pays none"
+    assert searched(demand=Demand(rate=10.0, budget=month)).costs(two, 4.0, 2.0) == searched(
+        demand=Demand(rate=10.0)
+    ).costs(two, 4.0, 2.0)
     assert searched().seems(seen(rate=4.0, sure=2.0), sure=True) == 2 * searched().seems(seen(), sure=False)
     assert searched().seems(seen(sure=0.0), sure=True) == math.inf
 

@@ -80,6 +80,9 @@ def test_load_that_has_no_rate() -> None:
         pw.find_rate("Llama-3.1-8B", "H200", **CASE, told=[{"concurrency": 4, "tpot_ms": 9.0}])
     with pytest.raises(BadInput, match="concurrency"):
         pw.find_rate("Llama-3.1-8B", "H200", **CASE, concurrency=4)
+    for mode in ("offline", "estimate"):  # where all requests come at once, whatever the rate
+        with pytest.raises(BadInput, match="leave out mode"):
+            pw.find_rate("Llama-3.1-8B", "H200", **CASE, mode=mode)
 
 
 @pytest.mark.slow
@@ -134,7 +137,7 @@ def test_a_file_too_short_to_tell_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "field"),
     [("--find-rate --price 2", "price"), ("--find-rate --told runs.json", "told"), ("--find-rate --aiperf out", "aiperf"),
-     ("--rate 2 --out answers.jsonl", "out"), ("--rate 2 --resume", "resume"), ("--cases - --rate 2", "rate"),
+     ("--find-rate --no-interval", "interval"), ("--cases -", "model"), ("--rate 2 --out answers.jsonl", "out"), ("--rate 2 --resume", "resume"), ("--cases - --rate 2", "rate"),
      ("--cases - --tp 2", "tp"), ("--cases - --ttft 500", "ttft")],
 )  # fmt: skip
 def test_options_without_effect_are_refused(more: str, field: str) -> None:

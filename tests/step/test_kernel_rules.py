@@ -11,7 +11,7 @@ import pytest
 
 from pipewave.calls.families import FusedMoe, Gemm, Mla
 from pipewave.calls.operators import AttentionModule
-from pipewave.errors import BadInput
+from pipewave.errors import BadInput, UnsupportedDtype
 from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Batch, Deployment
@@ -23,6 +23,7 @@ from pipewave.step.kernel_latency import (
     every_block,
     every_block_us,
     kernel_latencies,
+    kernels_of,
     launches_of,
     masked_us,
     slow_us,
@@ -314,3 +315,34 @@ def test_latent_prompts_run_at_the_rate_of_the_older_kernel() -> None:
     assert kernel_latencies([step], gpu, runner.engine).found.latency_us == pytest.approx(
         kernel_latencies([step], gpu, plain).found.latency_us
     )
+
+
+@pytest.mark.parametrize(("engine", "version"), [("vllm", "0.22.1"), ("sglang", "0.5.14")])
+def test_fp8_weights_on_ampere_are_read_as_bytes_and_multiplied_in_16_bits(engine: str, version: str) -> None:
+    """Marlin: few rows wait for a byte a weight, many for products at the 16-bit rate; nothing is quantised."""
+    gpu, profile = find("A100"), find_engine(f"{engine}:{version}")
+    sizes, kind = {"n": 8192, "k": 8192}, {"dtype": "fp8_block", "quantize": True}
+    few, many = (Gemm(m, **sizes, **kind) for m in (16, 2048))
+    runner = Runner.of(Deployment(load("Qwen3-32B-FP8")), gpu, profile)
+    kernels = kernels_of((few, many), gpu, runner.engine)
+    assert [(one.call.dtype, one.call.quantize) for one in kernels] == [("int8", False), ("bf16", False)]
+    found = kernel_latencies((few, many), gpu, runner.engine).found.latency_us
+    bytes_us, flops_us = 8192**2 / gpu.dram_gbps * 1e-3, 2 * 2048 * 8192**2 / gpu.peak_flops("bf16") * 1e6
+    assert bytes_us < found[0] < 2.0 * bytes_us and flops_us < found[1] < 2.0 * flops_us
+    wide = kernel_latencies((Gemm(16, **sizes), Gemm(2048, **sizes)), gpu, runner.engine).found.latency_us
+    assert found[0] < 0.8 * wide[0] and found[1] == pytest.approx(wide[1])
+    assert any("without FP8 tensor cores" in note for _, note in kernels[0].own)
+
+
+def test_fp8_weights_on_ampere_of_engines_without_marlin() -> None:
+    deployment = Deployment(load("Qwen3-32B-FP8"))
+    for gpu, engine in (("A100", "trtllm:1.2.0"), ("T4", "vllm:0.22.1")):
+        runner = Runner.of(deployment, find(gpu), find_engine(engine))
+        with pytest.raises(UnsupportedDtype, match="fp8_block"):
+            runner.steps([runner.batch([1], [100])])
+    experts = FusedMoe(64, 64, 8, 2048, 1024, dtype="fp8")
+    runner = Runner.of(Deployment(load("Qwen3-30B-A3B-FP8")), find("A100"), find_engine("vllm:0.22.1"))
+    calls = [
+        kernel.call.dtype for kernel in kernels_of((experts, experts.changed(tokens=768)), find("A100"), runner.engine)
+    ]
+    assert calls == ["int8", "bf16"], "8 rows of an expert, and 96"

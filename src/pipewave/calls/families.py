@@ -26,6 +26,7 @@ from pipewave.calls.collective import (
 from pipewave.calls.fields import DTYPES, KV_DTYPES, Call, check_lengths, check_names
 from pipewave.calls.gemm import Gemm, gemm
 from pipewave.calls.operators import (
+    OPERATORS,
     AttentionModule,
     BatchedGemm,
     CausalConv1d,
@@ -50,24 +51,8 @@ __all__ = [
     "from_dict", "fused_moe", "gemm", "mla", "reduce_scatter", "rmsnorm", "send_recv", "silu_and_mul",
 ]  # fmt: skip
 
-BUILT_IN: tuple[type[Call], ...] = (
-    Gemm,
-    Attention,
-    Mla,
-    FusedMoe,
-    RmsNorm,
-    SiluAndMul,
-    Elementwise,
-    *COLLECTIVES,
-    DeltaNet,
-    CausalConv1d,
-    Mamba2,
-    AttentionModule,
-    HyperConnection,
-    MoeAllToAll,
-    MegaMoe,
-    BatchedGemm,
-)
+Classes = tuple[type[Call], ...]
+BUILT_IN: Classes = (Gemm, Attention, Mla, FusedMoe, RmsNorm, SiluAndMul, Elementwise, *COLLECTIVES, *OPERATORS)
 # Call classes by family: the contract's own, and those of every family that is registered later.
 CLASSES: dict[str, type[Call]] = {cls.kernel: cls for cls in BUILT_IN}
 

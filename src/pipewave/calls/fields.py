@@ -7,18 +7,21 @@ files and the command line.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, field, fields
 from functools import cache
 from inspect import cleandoc
 from numbers import Real
 from operator import gt
+from pathlib import Path
 from typing import Any, ClassVar, Self, TypeGuard, TypeVar
 
 from pipewave.calls.dtypes import SPELLINGS
 from pipewave.errors import BadInput, MissingField, UnknownField, did_you_mean, meant_or_known
+from pipewave.files import packaged
 
 SHARED = ("dtype", "stack", "impl")  # fields of every call, listed after its own
+OTHER_NAMES = Path(__file__).with_name("other_names.json")
 LARGEST_SIZE = 2**31 - 1
 LARGEST_LIST = 65_536
 # Values of a kind that need no further look, as a condition on `value`.
@@ -248,6 +251,21 @@ def check_names(cls: type, given: Sequence[str] | frozenset[str], extra: frozens
     missing = [name for name in rules(cls) if name in required(cls) and name not in given]
     if missing:
         raise MissingField(f"missing field {missing[0]!r}: it has no default", field=missing[0])
+
+
+def own_name(name: str, known: Collection[str]) -> str:
+    """The name among the known ones of what somebody calls otherwise; the same where nobody is known to."""
+    rows = () if name in known else packaged.shared(OTHER_NAMES)["rows"]
+    return next((one for row in rows if name in row for one in row if one in known), name)
+
+
+def by_own_names(given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """Arguments by their own names. Raises BadInput where one is given by two names, neither of them None."""
+    said = {name: own_name(name, known) for name, value in given.items() if value is not None}
+    first = {own: name for name, own in reversed(said.items())}
+    if twice := next((name for name, own in said.items() if first[own] != name), ""):
+        raise BadInput(f"{first[said[twice]]} and {twice} are one: give one of them", field=twice)
+    return {**{name: None for name in given if name in known}, **{own: given[name] for name, own in said.items()}}
 
 
 def integers(text: str, field: str) -> tuple[int, ...]:

@@ -263,3 +263,6 @@ def check_topk(topk: int, experts: int) -> None:
     """Raise BadInput where a token would go to more experts than there are."""
     if topk > experts:
         raise BadInput(f"topk = {topk}: must be at most experts = {experts}", field="topk")
+
+
+OPERATORS = (DeltaNet, CausalConv1d, Mamba2, AttentionModule, HyperConnection, MoeAllToAll, MegaMoe, BatchedGemm)

@@ -51,9 +51,7 @@ def list_(format: Format = "table") -> None:
     show(found, format, title="Calibrations", schema="calibrations")
 
 
-def remove(
-    gpu: Annotated[str, Argument(help="The GPU whose calibration goes, or its file.")],
-) -> None:
+def remove(gpu: Annotated[str, Argument(help="The GPU whose calibration goes, or its file.")]) -> None:
     """Delete the calibration of a GPU: its predictions are the shipped model's again."""
     from pipewave.gpus import find
     from pipewave.nets.calibration import corrections

@@ -22,8 +22,7 @@ TITLES = {"own": "Our H200 rows, shapes never trained on", "public": "Public cor
 
 
 def gpus(
-    name: Annotated[str | None, Argument(help="GPU name, alias or spec file.")] = None,
-    format: Format = "table",
+    name: Annotated[str | None, Argument(help="GPU name, alias or spec file.")] = None, format: Format = "table"
 ) -> None:
     """List the GPUs, or show one with the source of every field (`pipewave gpus H200`)."""
     from pipewave.gpus import find
@@ -82,7 +81,7 @@ def model_command(
     pp: Pp = 1,
     ep: Ep = 1,
     matrices: Annotated[bool, Option("--matrices", help="Every matrix instead of blocks.")] = False,
-    ignore: Ignore = [],  # noqa: B006
+    ignore: Ignore = (),
     as_json: AsJson = False,
 ) -> None:
     """Blocks, parameters, work and memory of a model; without a name, the built-in ones."""

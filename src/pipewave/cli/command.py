@@ -241,11 +241,16 @@ def _parsed(words: list[str], params: Sequence[Parameter]) -> tuple[dict[str, An
     on, off = {name: one for one in params for name in one.opts}, {name: one for one in params for name in one.off}
     named: dict[str, Any] = {}
     placed: list[str] = []
+    known = {name[2:].replace("-", "_"): name for name in (*off, *on) if name[:2] == "--"}
     while words:
         word = words.pop(0)
         if word == "--":
             return named, placed + words
         spelling, equals, value = word.partition("=") if word[:2] == "--" else (word, "", "")
+        if spelling[:2] == "--" and spelling not in on and spelling not in off:
+            from pipewave.calls.fields import own_name
+
+            spelling = known.get(own_name(spelling[2:].replace("-", "_"), known), spelling)
         if word[:1] != "-" or word == "-" or word[1:2].isdigit():
             placed.append(word)
         elif spelling not in on and spelling not in off:

@@ -11,9 +11,7 @@ from pipewave.cli.command import Argument, Option
 from pipewave.cli.streams import give, put, say
 from pipewave.files.json_text import dumps
 
-# What a case of told runs calls an argument of `estimate`, and those that it does not know.
-IN_CASES = {"batch": "concurrency", "input_len": "isl", "output_len": "osl"}
-UNTOLD = ("moe_backend", "images", "host")
+UNTOLD = ("batch", "moe_backend", "images", "host")  # arguments that cases of told runs do not know
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +41,8 @@ def estimate_command(
     batch: StaticBatch,
     split: opt.Split,
     bill: opt.Bill,
-    ignore: opt.Ignore = [],  # noqa: B006
-    told: opt.ToldRuns = [],  # noqa: B006
+    ignore: opt.Ignore = (),
+    told: opt.ToldRuns = (),
     as_json: opt.AsJson = False,
     verbose: opt.Verbose = False,
 ) -> None:
@@ -60,7 +58,7 @@ def estimate_command(
         from pipewave.told.answers import corrected_estimate
         from pipewave.told.tell import runs_of
 
-        case = {IN_CASES.get(name, name): value for name, value in asked.items() if name not in UNTOLD}
+        case = {name: value for name, value in asked.items() if name not in UNTOLD} | {"concurrency": batch.batch}
         answer = corrected_estimate(answer, case | {"model": model, "gpu": gpu}, runs_of(told))
     give(bill.added(answer.to_dict(), gpu), as_json, verbose=verbose)
 
@@ -74,7 +72,7 @@ def step_command(
     engine: opt.EngineName = "vllm",
     kv_cache_dtype: opt.KvDtype = None,
     host: opt.HostWords = None,
-    ignore: opt.Ignore = [],  # noqa: B006
+    ignore: opt.Ignore = (),
     as_json: opt.AsJson = False,
     verbose: opt.Verbose = False,
 ) -> None:

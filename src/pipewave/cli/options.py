@@ -45,9 +45,9 @@ OwnedWords = Annotated[Text, Option("--owned", help=OWNED_HELP)]
 Grid = Annotated[Number, Option("--grid", help="Grams of CO2 that the grid emits for a kWh.")]
 QLens = Annotated[str, Option("--q-lens", help="New tokens of each request; 1*64,2048 repeats.")]
 KvLens = Annotated[str, Option("--kv-lens", help="Cache lengths, new tokens included.")]
-Ignore = Annotated[list[str], Option("--ignore-field", help="Config field known to change nothing; repeatable.")]
+Ignore = Annotated[tuple[str, ...], Option("--ignore-field", help="Config field known to change nothing; repeatable.")]
 ToldRuns = Annotated[
-    list[str], Option("--told", help="Measured runs that correct the answer: a result file or a name of `tell`.")
+    tuple[str, ...], Option("--told", help="Measured runs that correct the answer: a result file or a name of `tell`.")
 ]
 VERBOSE = Option("--verbose", "-v", help="Every note and detail below the answer.")
 Verbose = Annotated[bool, VERBOSE]

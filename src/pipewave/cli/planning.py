@@ -126,7 +126,7 @@ def plan_command(
     launch_as: Annotated[str, Option(help=f"How to print the winner: {', '.join(FORMS)}.", choices=FORMS)] = "shell",
     rows: Annotated[int, Option("--rows", help="Designs to show.")] = 12,
     csv: Annotated[Text, Option("--csv", help="Also write every design that was served to this file.")] = None,
-    ignore: opt.Ignore = [],  # noqa: B006
+    ignore: opt.Ignore = (),
     as_json: opt.AsJson = False,
     verbose: opt.Verbose = False,
 ) -> None:

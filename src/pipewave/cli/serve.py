@@ -38,9 +38,14 @@ NO_HOST = "none"  # nothing stands before the engine
 
 def refuse_given(why: str, but: Collection[str], *groups: Any) -> None:
     """Raises BadInput where one of these groups' options is given that would change nothing."""
-    given = (one.name for group in groups for one in fields(group) if getattr(group, one.name) != one.default)
-    if name := next((name for name in given if name not in but), ""):
-        raise BadInput(f"--{name.replace('_', '-')}: {why}", field=name)
+    given = ((one.name, getattr(group, one.name) != one.default) for group in groups for one in fields(group))
+    refuse_said(why, {name.replace("_", "-"): said for name, said in given if name not in but})
+
+
+def refuse_said(why: str, said: Mapping[str, Any]) -> None:
+    """Raises BadInput where one of these options, by their names, is given that would change nothing."""
+    if name := next((name for name, value in said.items() if value), ""):
+        raise BadInput(f"--{name}: {why}", field=name.removeprefix("no-").replace("-", "_"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,8 +279,8 @@ def serve_command(
     find_rate: Annotated[
         bool, Option("--find-rate", help="The largest rate within --ttft, --tpot and --request-latency instead.")
     ] = False,
-    ignore: opt.Ignore = [],  # noqa: B006
-    told: opt.ToldRuns = [],  # noqa: B006
+    ignore: opt.Ignore = (),
+    told: opt.ToldRuns = (),
     as_json: opt.AsJson = False,
     verbose: opt.Verbose = False,
 ) -> int:
@@ -293,6 +298,8 @@ def serve_command(
     """
     if files.cases is not None:
         refuse_given("say it in each case", (), requests, split, engine, fleet, limits, bill, pasted)
+        said = {"model": model, "gpu": gpu, "told": told, "find-rate": find_rate, "no-interval": not interval}
+        refuse_said("say it in each case", said | {"ignore-field": ignore})
         return files.answer(files.cases)
     refuse_given("it is of --cases", ("trace_out", "aiperf"), files)
     from pipewave.models.load import load_as
@@ -309,7 +316,8 @@ def serve_command(
     stated, goals = fleet.hosted(asked), limits.given(client)
     if find_rate:
         refuse_given("--find-rate answers without it", (), bill, files)
-        most = _largest_rate(stated, goals, requests, client=client, told=told or None)
+        refuse_said("--find-rate answers without it", {"told": told, "no-interval": not interval})
+        most = _largest_rate(stated, goals, requests, client=client)
         give(most.to_dict(), as_json, verbose=verbose)
         return 0
     traffic = client.traffic if client else requests.traffic(spec)

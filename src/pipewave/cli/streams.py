@@ -26,12 +26,7 @@ WIDTH = 30  # of a bar
 
 
 def answer_cases(
-    cases: str,
-    out: str,
-    answers: Callable[[Iterable[str], TextIO], Counts],
-    *,
-    resume: bool,
-    asked: Sequence[str],
+    cases: str, out: str, answers: Callable[[Iterable[str], TextIO], Counts], *, resume: bool, asked: Sequence[str]
 ) -> int:
     """Answer every line of a file (- is a standard stream) into another, which is whole or not there; 1 where some are
     in error. Raises BadInput where the two are one or a stream is to be resumed, BadFile where one cannot be read.

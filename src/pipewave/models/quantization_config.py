@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from pipewave.errors import BadInput, UnsupportedModel
@@ -31,8 +32,6 @@ WIDENED = "8-bit weights of 16-bit products: answered as int8 products, which lo
 # AutoRound's `data_type` with its bits; plain integers are the rest.
 FLOATS = {("nv_fp", 4): NVFP4, ("mx_fp", 4): MXFP4, ("mx_fp", 8): MXFP8, ("fp", 8): FP8}
 BLOCK, SUPER = 64, 256  # bitsandbytes: weights a scale, scales a second scale
-QUARK = {"fp8": FP8, "fp4": MXFP4, "int8": INT8, "bf": BF16, "fl": BF16}
-FP_QUANT = {"mxfp4": MXFP4, "nvfp4": NVFP4}
 QUARK_INTEGERS = {"int4": False, "uint4": True}  # whether groups have zero points
 TORCHAO: Mapping[str, Callable[[Mapping[str, Any]], Precision]] = {
     "Int4WeightOnly": lambda config: integers(4, _group(config, 128)),
@@ -45,17 +44,6 @@ TORCHAO: Mapping[str, Callable[[Mapping[str, Any]], Precision]] = {
     "MX": lambda config: MXFP4 if "4" in str(config.get("elem_dtype", "")) else MXFP8,
 }
 Made = TypeVar("Made")
-# ModelOpt's `quant_algo`.
-ALGORITHMS: dict[str, Precision] = {
-    **dict.fromkeys(("FP8", "FP8_PER_CHANNEL_PER_TOKEN"), FP8),
-    **dict.fromkeys(("FP8_PB_WO", "FP8_PB_REAL", "FP8_BLOCK_SCALES"), FP8_BLOCK),
-    **dict.fromkeys(("NVFP4", "W4A16_NVFP4", "NVFP4_AWQ"), NVFP4),
-    **dict.fromkeys(("MXFP4", "W4A8_MXFP4_FP8", "W4A16_MXFP4"), MXFP4),
-    "MXFP8": MXFP8,
-    **dict.fromkeys(("INT8_SQ", "W8A8_SQ_PER_CHANNEL"), INT8),
-    **dict.fromkeys(("W4A16_AWQ", "INT4_AWQ", "W4A8_AWQ"), integers(4, 128, zeros=False)),
-    "W8A16": integers(8, -1, zeros=False),
-}
 KEPT = ("ignored_layers", "modules_to_not_convert", "ignore")  # lists of modules in 16 bits
 _SECTIONS = packaged.document(packaged.ROOT / "data" / "quantization.json")
 # What vLLM and SGLang make of 16-bit weights while they load them, by the word of `--quantization`: one scale a matrix,
@@ -64,7 +52,12 @@ ONLINE: dict[str, dict[str, Any]] = _SECTIONS["online"]
 ONLINE_ENGINES: list[str] = _SECTIONS["online_engines"]
 # What quantised checkpoints of 16-bit models state, by name of the format.
 FORMATS: dict[str, dict[str, Any]] = ONLINE | _SECTIONS["checkpoints"]
-EXPERT_DTYPES = {"fp4": MXFP4, "mxfp4": MXFP4, "fp8": FP8_BLOCK}
+KINDS = {"bf16": BF16, "fp8": FP8, "fp8_block": FP8_BLOCK, "int8": INT8, "nvfp4": NVFP4, "mxfp4": MXFP4, "mxfp8": MXFP8,
+         "int4 in 128": integers(4, 128, zeros=False), "int8 in rows": integers(8, -1, zeros=False)}  # fmt: skip
+# Words of tools for types; those of ModelOpt are its `quant_algo`.
+EXPERT_DTYPES, FP_QUANT, QUARK, ALGORITHMS = (
+    {word: KINDS[kind] for word, kind in words.items()} for words in _SECTIONS["words"].values()
+)
 
 
 def _known(what: str, word: object, table: Mapping[str, Made], field: str = FIELD) -> Made:
@@ -237,6 +230,9 @@ def _blocks(block: Any) -> Precision:
     return MXFP8 if list(block) == [1, 32] else Precision("fp8_block", 1.0 + 4 / (block[0] * block[1]), quantize=True)
 
 
+_algorithm = partial(_known, "quant_algo =", table=ALGORITHMS, field="quant_algo")
+
+
 def _modelopt(section: Mapping[str, Any]) -> Quantisation:
     if isinstance(section.get("quantization"), Mapping):  # the side file's object inside the section, as vLLM takes it
         return _modelopt(section["quantization"])
@@ -249,10 +245,6 @@ def _modelopt(section: Mapping[str, Any]) -> Quantisation:
     ignore = ignored(section, "exclude_modules", "ignore")
     named = section.get("kv_cache_quant_algo") or ("FP8" if section.get("kv_cache_scheme") else None)
     return Quantisation(precision, ignore, kv_dtype=kv_type(named))
-
-
-def _algorithm(name: Any) -> Precision:
-    return _known("quant_algo =", name, ALGORITHMS, field="quant_algo")
 
 
 def _mixed(section: Mapping[str, Any]) -> Quantisation:

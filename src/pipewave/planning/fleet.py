@@ -53,6 +53,13 @@ class Demand:
         """Whether something says how much comes."""
         return any(one is not None for one in (self.rate, self.tokens_per_s, self.users, self.arrivals))
 
+    def bought(self, usd_per_hour: float | None) -> tuple[int, float]:
+        """Replicas that a budget pays at a price, and their share of it (1 and 0 for none); 1 and 1 beside a demand."""
+        if self.budget is None or self.given or not usd_per_hour:
+            return 1, 1.0
+        most = self.budget / (usd_per_hour * MONTH_H)
+        return max(int(most), 1), int(most) / most
+
     def peak(self, question: Question, e2e_s: float) -> float:
         """Requests a second at the peak, where a request takes `e2e_s` (users wait for it)."""
         if self.arrivals is not None:

@@ -7,8 +7,8 @@ cluster decides itself (storage, secrets, network) is left out.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,10 @@ from pipewave.gpus import find
 FORMS = ("shell", "docker", "kubernetes", "dynamo")
 ENGINES = Path(__file__).with_name("launch.yaml")
 PLATFORMS = ENGINES.with_name("platforms.yaml")
-PLACE = "# To be placed: give each pod a nodeSelector with the label of its GPU's nodes (nvidia.com/gpu.product=...).\n"
+PRODUCT, MAKERS = "nvidia.com/gpu.product", ("NVIDIA ", "Tesla ")  # a node's label; how names of boards begin
+PLACE = (
+    "# To be placed: give each pod a nodeSelector with the label of its GPU's nodes (amd.com/gpu.product-name=...).\n"
+)
 CACHE = "/root/.cache/huggingface"
 
 
@@ -72,6 +75,7 @@ class Pool:
     gpus: int
     command: str
     gpu: str = "GPUs"  # which
+    place: Mapping[str, Any] = field(default_factory=dict)  # of a pod, where GPUs are of several kinds
 
 
 def render(form: str, engine: str, version: str, pools: Sequence[Pool], platform: Platform = NVIDIA) -> str:
@@ -86,10 +90,21 @@ def render(form: str, engine: str, version: str, pools: Sequence[Pool], platform
         return "\n".join(head + line for head, line in zip(heads, lines, strict=True))
     if form == "dynamo" and platform != NVIDIA:
         raise BadInput("form = 'dynamo': its images are for NVIDIA GPUs; ask for docker or kubernetes", field="form")
+    several = len({pool.gpu for pool in pools}) > 1
+    if several and platform == NVIDIA:
+        pools = [replace(pool, place={"nodeSelector": {PRODUCT: product(pool.gpu)}}) for pool in pools]
     documents = [_dynamo(engine, pools)] if form == "dynamo" else [
         _deployment(engine, image, pool, platform) for pool in pools]  # fmt: skip
-    several = len({pool.gpu for pool in pools}) > 1
-    return "".join([*heads, PLACE * several]) + yaml.safe_dump_all(documents, sort_keys=False).strip()
+    return (
+        "".join([*heads, PLACE * (several and platform != NVIDIA)])
+        + yaml.safe_dump_all(documents, sort_keys=False).strip()
+    )
+
+
+def product(gpu: str) -> str:
+    """What NVIDIA's feature discovery labels nodes with a GPU: the board's name, with dashes."""
+    card = find(gpu)
+    return next((one for one in card.aliases if one.startswith(MAKERS)), f"NVIDIA {card.name}").replace(" ", "-")
 
 
 def _docker(image: str, port: int, pool: Pool, platform: Platform) -> str:
@@ -109,7 +124,7 @@ def _deployment(engine: str, image: str, pool: Pool, platform: Platform) -> dict
         "resources": {"limits": {platform.resource: pool.gpus}},
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }
-    pod = {"containers": [container], "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}]}
+    pod = {**pool.place, "containers": [container], "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}]}
     template = {"metadata": {"labels": dict(labels)}, "spec": pod}  # no anchor: people read it
     return {
         "apiVersion": "apps/v1",
@@ -133,7 +148,7 @@ def _dynamo(engine: str, pools: Sequence[Pool]) -> dict[str, Any]:
             **({"subComponentType": pool.role} if pool.role in ("prefill", "decode") else {}),
             "replicas": pool.engines,
             "resources": {"limits": {"gpu": str(pool.gpus)}},
-            "extraPodSpec": {"mainContainer": {**image, "command": ["bash", "-c"], "args": [line]}},
+            "extraPodSpec": {**pool.place, "mainContainer": {**image, "command": ["bash", "-c"], "args": [line]}},
         }
     meta = {"name": f"{engine}-plan"}
     kind = {"apiVersion": "nvidia.com/v1alpha1", "kind": "DynamoGraphDeployment"}

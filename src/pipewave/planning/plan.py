@@ -9,8 +9,10 @@ import operator
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar
 
+from pipewave.files import packaged
 from pipewave.gpus import find as find_gpu
 from pipewave.models import ModelSpec, names
 from pipewave.models.kernels import Deployment
@@ -29,23 +31,12 @@ from pipewave.step import Runner, find_engine
 
 TIMES, ENDS = ("ttft_ms", "tpot_ms"), ("", "_low", "_high")
 MARGIN = 64  # tokens that a launched server takes beyond the question: what a chat template adds
-ELASTIC = {
-    "DRAM bandwidth": "dram_gbps",
-    "clock": "boost_clock_mhz",  # peaks and L2 follow it
-    "L2 bandwidth": "l2_gbps",
-    "link bandwidth": "link_gbps",
-    "power": "tdp_w",
-    "memory size": "dram_gib",
-}
 # Of TTFT and TPOT at the same rate, and of the largest rate.
 CHANGES = ("ttft_ms_change_percent", "tpot_ms_change_percent", "tokens_per_s_per_gpu_change_percent")
 PERHAPS, STRADDLES = "perhaps", "the 90 % interval of a limited time straddles its limit"  # of a design's `sure`
-LEFT_OUT: dict[str, dict[str, Any]] = {  # what the default search does not try, and how to ask for it
-    "--kv-cache-dtype fp8": {"kv_dtype": "fp8"},
-    "--max-num-batched-tokens 2048": {"max_num_batched_tokens": 2048},
-    "--max-num-batched-tokens 16384": {"max_num_batched_tokens": 16384},
-    "--pp 2": {"pp": 2},
-}
+TRIED = packaged.shared(Path(__file__).with_name("tables.json"))
+ELASTIC: dict[str, str] = TRIED["elastic"]  # properties of a GPU
+LEFT_OUT: dict[str, dict[str, Any]] = TRIED["left_out"]  # what the default search does not try, and how to ask for it
 
 
 @dataclass(frozen=True, slots=True, eq=False)

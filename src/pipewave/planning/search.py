@@ -35,6 +35,7 @@ NEAR = (0.03, 0.08)
 # at an end looks like overload: how much slower they are, and how that grows.
 ADDED, BACK, FARTHER = 5, 0.04, 1.25
 UNPRICED = 1e6  # stands for USD of a GPU without a price: more than any price
+TOO_DEAR = 1e-6  # of a design's rate, as it is ranked, where the budget pays none of it
 USERS = 0.95  # of the rate of a run: less than that, users who wait longer in it ask for less
 LOWER = (0.5, 0.2)  # of the largest rate: further points of the front
 CHUNK = 8  # looks of one task
@@ -125,7 +126,7 @@ class Search:
         usd = hourly(split, self.known, split.card.tdp_w)
         each = UNPRICED * split.gpus if usd is None else usd
         if not self.demand.given:
-            return each / rate
+            return each / (rate * (self.demand.bought(usd)[1] or TOO_DEAR))
         replicas = self.demand.peak(self.question, e2e_s) / rate
         return each * (math.ceil(COULD * replicas) + NEARLY * replicas)
 
@@ -179,9 +180,12 @@ class Search:
         return out
 
     def _design(self, look: Screened, fleet: Fleet) -> Design:
-        usd = hourly(look.split, self.known, fleet.point.figures["power_w"], fleet.replicas)
+        watts = fleet.point.figures["power_w"]
+        bought, spent = self.demand.bought(hourly(look.split, self.known, watts))
+        fleet = replace(fleet, replicas=max(fleet.replicas, bought))
+        usd = hourly(look.split, self.known, watts, fleet.replicas)
         cost = usd if usd is not None else UNPRICED * look.split.gpus * fleet.replicas
-        each = cost / (1.0 if self.demand.given else fleet.peak)
+        each = cost / (1.0 if self.demand.given else fleet.peak * (spent or TOO_DEAR))
         return Design(look, replace(fleet, usd_per_hour=usd), each, self.meter)
 
 

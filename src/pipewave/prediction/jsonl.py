@@ -77,11 +77,7 @@ class _Chunk:
 
 
 def answer_stream(
-    lines: Iterable[str],
-    out: TextIO,
-    *,
-    gpu: str | GPU | None = None,
-    progress: Callable[[int], None] | None = None,
+    lines: Iterable[str], out: TextIO, *, gpu: str | GPU | None = None, progress: Callable[[int], None] | None = None
 ) -> Counts:
     """Answer every line into `out`, in order, bad ones by their error, no blank one; `progress` hears of them."""
     counts = Counts()

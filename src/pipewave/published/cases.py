@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pipewave.calls.dtypes import cache_type
-from pipewave.calls.fields import Rule, check_names, of, rules
+from pipewave.calls.fields import Rule, by_own_names, check_names, of, own_name, rules
 from pipewave.errors import BadInput, MissingField
 from pipewave.gpus import find as find_gpu
 from pipewave.models.load import load_as
@@ -30,7 +30,6 @@ LONGEST_LINE = 64_000_000  # characters; a list of a million arrivals fits
 DEGREE: dict[str, Any] = {"low": 1, "high": 4096}
 COUNT: dict[str, Any] = {"low": 1, "high": 10_000_000}
 ECHOED = frozenset({"id"})
-LONG_NAMES = {"input_len": "isl", "output_len": "osl"}
 MEASURED = ("ttft_ms", "tpot_ms", "output_tokens_per_s", "energy_j_per_output_token", "e2e_ms")  # what may be told
 MOST_TOLD = 64  # runs; more say nothing new
 PACE = ("concurrency", "rate")
@@ -228,10 +227,7 @@ def parse(line: str) -> tuple[Any, Case | BadInput]:
 
 def from_dict(given: Mapping[str, Any]) -> Case:
     """A case from its decoded line; null counts as missing. Raises UnknownField, MissingField or BadInput."""
-    said = {LONG_NAMES.get(name, name): value for name, value in given.items() if value is not None}
-    for long, short in LONG_NAMES.items():
-        if given.get(long) is not None and given.get(short) is not None:
-            raise BadInput(f"{long} and {short} are one field: give one of them", field=long)
+    said = {name: value for name, value in by_own_names(given, rules(Case)).items() if value is not None}
     check_names(Case, list(said), ECHOED)
     checked = {name: rule.check(name, said[name]) for name, rule in rules(Case).items() if name in said}
     rows = checked.pop("told", [])
@@ -243,7 +239,7 @@ def _told(where: str, row: Mapping[str, Any], said: Mapping[str, Any]) -> Measur
     means = {name: MEAN.check(f"{where}.{name}", row[name]) for name in MEASURED if row.get(name) is not None}
     if not means:
         raise MissingField(f"{where}: holds no measured mean; give one of {', '.join(MEASURED)}", field=where)
-    own = {LONG_NAMES.get(name, name): value for name, value in row.items() if name not in MEASURED}
+    own = {own_name(name, rules(Case)): value for name, value in row.items() if name not in MEASURED}
     given = {name for name in LOAD if own.get(name) is not None}
     left = {"told", *(("arrivals",) if given else ()), *(PACE if given & set(PACE) else ())}
     inherited = {name: value for name, value in said.items() if name not in left}

@@ -83,6 +83,11 @@ class Estimate(Shown):
     power_w_low: float = 0.0
     power_w_high: float = 0.0
 
+    @property
+    def ttft_ms(self) -> float:
+        """`prefill_ms`, as `serve` calls the first token's time."""
+        return self.prefill_ms
+
     def __str__(self) -> str:
         words = []
         for name, key in zip(("first tokens", "token", "end to end"), TIMES, strict=True):

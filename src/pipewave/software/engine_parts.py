@@ -65,6 +65,7 @@ class KernelRule:
     stack: str = ""  # whose rows answer; empty: the engine's own
     impl: str = ""  # the implementation in those rows
     runs_as_dtype: str = ""  # operand type it runs in where that is not the weights' own
+    wide_rows: int = 0  # of a product, or of each expert on average, from which that is 16 bits; 0: however many
     cache_dtype: str = ""  # KV type it is answered with where rows of the deployment's own would mislead
     note: str = ""  # why other rows answer
     quantize_kernel: bool = True  # products pay a kernel of its own to quantise activations

@@ -140,7 +140,9 @@ def _as_run(call: Call, rule: KernelRule | None, gpu: GPU, engine: Engine) -> Ca
         call = replace(call, routing=engine.kernels.routing or UNSAID)
     if rule is None or not isinstance(call, CHOSEN):
         return call
-    call = replace(call, stack=rule.stack or None, impl=rule.impl or None, dtype=rule.runs_as_dtype or call.dtype)
+    rows = call.tokens * call.topk / call.experts if isinstance(call, FusedMoe) else getattr(call, "m", 0)
+    dtype = WIDE if 0 < rule.wide_rows <= rows else rule.runs_as_dtype or call.dtype
+    call = replace(call, stack=rule.stack or None, impl=rule.impl or None, dtype=dtype)
     if isinstance(call, Attention | Mla) and rule.cache_dtype and call.kv_dtype:
         call = replace(call, kv_dtype=rule.cache_dtype)
     if not isinstance(call, Gemm):

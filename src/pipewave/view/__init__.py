@@ -15,22 +15,11 @@ from typing import Any
 
 from pipewave.errors import BadFile, BadInput
 from pipewave.files import json_text, whole
-from pipewave.view.document import Document
+from pipewave.view.document import LABELS, Document
 
 FORMS: Mapping[str, str] = {"html": "html", "md": "markdown"}  # the function of `files` that writes each
 # A field that only this kind of answer has, and what makes a document of it.
-KINDS: Mapping[str, tuple[str, str]] = {
-    "estimate": ("tpot_ms_low", "estimate:document"),
-    "traffic": ("ttft_p99_ms", "traffic:document"),
-    "rate": ("capacity_per_s", "traffic:rate_document"),
-    "plan": ("meet_the_limits", "plan:document"),
-    "trace": ("recoverable_us", "trace:document"),
-    "kernel": ("series", "kernel:document"),
-    "comparison": ("changes", "trace:comparison"),
-    "predict": ("predictions", "kernel:predictions"),
-    "replay": ("decode_ms_mean", "estimate:replayed"),
-    "step": ("total_us", "estimate:step"),
-}
+KINDS: Mapping[str, tuple[str, str]] = LABELS["kinds"]
 MOST_BYTES = 256 << 20
 
 

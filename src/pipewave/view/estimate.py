@@ -14,8 +14,7 @@ PHASES = {"prefill_ms": "prompts", DECODE: "decode step"}
 TIMES: Mapping[str, str] = doc.LABELS["batch_times"]
 ENERGY = {"power_w": ("W of a GPU", "W"), "energy_j_per_output_token": ("J an output token", "J")}
 MEMORY = ("weights", "activations", "engine", "kv_used", "kv_left", "drafts", "free")
-MEMORY_NAMES = {"kv_used": "KV cache in use", "kv_left": "KV cache left", "drafts": "cache of drafts",
-                "free": "left to others"}  # fmt: skip
+MEMORY_NAMES: Mapping[str, str] = doc.LABELS["memory"]
 MOST_ROWS = 40
 SHORTEST_US = 1e-3  # of a part that is shown
 PARTS: Mapping[str, str] = doc.LABELS["step_parts"]

@@ -41,9 +41,7 @@ def _blocks(answer: Mapping[str, Any]) -> Iterator[doc.Block]:
         yield doc.Notes((f"not tried for the winner: {said}; decode context parallelism and KV offload",), detail=False)
     yield from _refused(answer)
     if answer["prices"]:
-        names = {"gpu": "GPU", "usd_per_hour": "USD per hour", "provider": "provider", "date": "date",
-                 "verified": "verified"}  # fmt: skip
-        yield doc.table_of("Prices", answer["prices"], names, detail=True)
+        yield doc.table_of("Prices", answer["prices"], doc.LABELS["prices"], detail=True)
     if missing := answer["without_price"]:
         yield doc.Notes((f"no price known, so not ranked: {', '.join(missing)} (give one with --price)",), detail=False)
     yield from doc.notes_and_command(answer)
@@ -144,7 +142,8 @@ def _fleet(fleet: Mapping[str, Any]) -> Iterator[doc.Block]:
     """Budget and autoscaler, where they were asked for; and what the search left out."""
     if budget := fleet.get("budget"):
         enough = "is enough" if budget["enough"] else "is not enough"
-        pays = f"it pays {budget['replicas']} replicas, {doc.number(budget['requests_per_s'])} requests a second"
+        count = budget["replicas"]
+        pays = f"it pays {count} replica{'s'[: count != 1]}, {doc.number(budget['requests_per_s'])} requests a second"
         yield doc.Notes((f"{doc.number(budget['usd_per_month'])} USD a month {enough}: {pays}",), detail=False)
     if scaled := fleet.get("autoscaler"):
         late, hours, fixed = (doc.number(scaled[name])

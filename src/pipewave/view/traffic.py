@@ -14,8 +14,7 @@ COLUMNS = ("mean", "p50", "p90", "p95", "p99")
 RATES: Mapping[str, str] = doc.LABELS["rates"]
 RUN: Mapping[str, str] = doc.LABELS["run"]
 STEADY = "steady"  # a verdict that is not worth words
-OVER_TIME = {"running": "requests in a step", "waiting": "requests that wait", "kv_share": "share of the KV cache",
-             "power_w": "W of a GPU"}  # fmt: skip
+OVER_TIME: Mapping[str, str] = doc.LABELS["over_time"]
 CURVE = {"ttft_mean_ms": "mean TTFT, ms", "tpot_mean_ms": "mean TPOT, ms"}
 CURVE_COLUMNS: Mapping[str, str] = doc.LABELS["rate_curve"]
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pipewave.calls.dtypes import cache_type
 from pipewave.calls.families import KV_DTYPES
-from pipewave.errors import BadInput, UnknownField, UnknownGPU, UnknownModel, did_you_mean
+from pipewave.errors import BadInput, UnknownField, UnknownGPU, UnknownModel, meant_or_known
 from pipewave.files import packaged
 from pipewave.files.json_text import parsed
 from pipewave.gpus import GPU, find, userfile
@@ -48,8 +48,8 @@ class Form(BaseModel):
         known = [field.alias or name for name, field in cls.model_fields.items()]
         for name in given if isinstance(given, dict) else ():
             if name not in known:
-                hint = did_you_mean(str(name), known) or f" known: {', '.join(known)}"
-                raise UnknownField(f"unknown field {str(name)[:80]!r};{hint}", field=str(name)[:80])
+                short = str(name)[:80]
+                raise UnknownField(f"unknown field {short!r};{meant_or_known(short, known)}", field=short)
         return given
 
     def given(self) -> dict[str, Any]:
