@@ -55,7 +55,8 @@ def read(command: str) -> ClientLoad:
         known = ", ".join(one.program for one in clients)
         raise BadInput(f"client: no benchmark in {command[:80]!r}; known: {known}", field="client")
     goals, words = _goodput(words)
-    taken = options(words, named(table["fields"]))
+    begun = next(i for i, word in enumerate(words, 1) if word.removesuffix(".py").endswith(client.program.split()[-1]))
+    taken = options(words[begun:], named(table["fields"]))
     passed = passed_over("it", "client", taken, table, ("--goodput", *table["not_modelled"]))
     notes = list[str]()
     if (chosen := taken.said.get("dataset", MADE[0])) not in (*MADE, *datasets()):

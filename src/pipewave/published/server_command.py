@@ -34,9 +34,9 @@ MISSPELT = 0.85  # likeness of a word to the one that was meant
 FLAGS = Path(__file__).parent.parent / "software" / "flags"
 OPTIONS = Path(__file__).with_name("server_options.yaml")
 SAME_SPEED = ("auto", "bfloat16", "bf16", "half", "float16", "fp16")  # 16-bit types, by engines' words
-SWITCHES = (
-    "--enable-", "--disable-", "--no-", "--trust-remote-code", "--async-scheduling", "--enforce-eager", "--headless",
-)  # fmt: skip
+HUMAN = {"k": 1000, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}  # what vLLM lets numbers end with
+ENVIRONMENT = re.compile(r"((?:VLLM|SGLANG|SGL|TRTLLM|TLLM)_\w+)=")
+JSON = ("drafts", "eplb_config")  # settings that vLLM takes as an object, or by its entries: --option.entry value
 DEEPEP_MODES = {"normal": "deepep_high_throughput", "low_latency": "deepep_low_latency"}
 IMAGE = "vllm/vllm-openai"  # starts the server itself; the images of other engines are given a command
 PROGRAMS = {"vllm": "vllm", "sglang": "sglang", "trtllm-serve": "trtllm"}  # start a server of an engine
@@ -82,7 +82,8 @@ def read(command: str, version: str | None = None, configuration: str | None = N
     spec, loaded = _loaded(model, taken.said.get("weights"))
     name = f"{engine}:{version}" if version else engine
     setup = Setup(engine=name, **_parallel(engine, taken.said, spec), **_limits(taken.said))
-    notes = (*loaded, *_alone(engine, taken.said, spec), *passed)
+    environment = [f"{found[1]}: the environment is not read" for word in words if (found := ENVIRONMENT.match(word))]
+    notes = (*loaded, *_alone(engine, taken.said, spec), *passed, *environment)
     return Pasted(engine, spec, setup, version, notes)
 
 
@@ -105,17 +106,19 @@ def options(words: Sequence[str], names: Mapping[str, str]) -> Words:
         name, equals, value = word.partition("=")
         if level := re.fullmatch(r"-O(\d)", word):  # as compilers write it
             name, equals, value = "-O", "=", level[1]
-        if not equals and name.replace("_", "-").startswith(SWITCHES):
+        if not equals and name.replace("_", "-").startswith(tuple(packaged.shared(OPTIONS)["switches"])):
             value = SWITCH
         elif not equals:
             after = rest[0] if rest else "--"
             is_value = after[:1] != "-" or (after[:2] != "--" and after[1:2].isdigit())  # a negative number is one
             value = rest.pop(0) if is_value else SWITCH
+        name, entry, inner = name.replace("-O.", "--compilation-config.").partition(".")  # of a JSON option, in vLLM
         key = names.get(name) or names.get(name.replace("_", "-"))
-        if key is None:
+        if key is None or (entry and key not in JSON):
             taken.other.append(name)
         else:
-            taken.said[key] = value
+            held = _json(taken.said.get(key, "{}"), name, "from_command") if entry else {}
+            taken.said[key] = json.dumps(held | {inner: value}) if entry else value
     return taken
 
 
@@ -220,9 +223,10 @@ def _loaded(model: str, word: str | None) -> tuple[ModelSpec, tuple[str, ...]]:
 
 
 def _whole(word: str, name: str, least: int = 0) -> int:
+    times = HUMAN.get(word[-1:], 1)
     try:
-        value = int(word)
-    except ValueError as problem:
+        value = int(float(word[:-1]) * times) if times > 1 else int(word)
+    except (ValueError, OverflowError) as problem:
         raise BadInput(f"{name} = {word[:60]!r}: must be an integer", field=name) from problem
     return int(Rule("int", low=least).check(name, value))
 
@@ -244,7 +248,6 @@ READERS: dict[str, Callable[[str, str], Any]] = {  # of a word, and the name tha
     "given": lambda word, _name: word == SWITCH,
     "not_given": lambda word, _name: word != SWITCH,
     "zero": lambda word, _name: _whole(word, "optimization_level") == 0,
-    "any": lambda _word, _name: True,
 }
 
 
