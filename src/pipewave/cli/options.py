@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, TypeAlias
 
 from pipewave.cli.command import Option
@@ -54,6 +55,18 @@ Verbose = Annotated[bool, VERBOSE]
 FORMAT = Option(help="table, json or csv.", choices=("table", "json", "csv"))
 Format = Annotated[str, FORMAT]
 AsJson = Annotated[bool, Option("--json", help="One JSON object instead of a table.")]
+
+
+def refuse_given(why: str, but: Collection[str], *groups: Any) -> None:
+    """Raises BadInput where one of these groups' options is given that would change nothing."""
+    given = ((one.name, getattr(group, one.name) != one.default) for group in groups for one in fields(group))
+    refuse_said(why, {name.replace("_", "-"): said for name, said in given if name not in but})
+
+
+def refuse_said(why: str, said: Mapping[str, Any]) -> None:
+    """Raises BadInput where one of these options, by their names, is given that would change nothing."""
+    if name := next((name for name, value in said.items() if value), ""):
+        raise BadInput(f"--{name}: {why}", field=name.removeprefix("no-").replace("-", "_"))
 
 
 @dataclass(frozen=True, slots=True)

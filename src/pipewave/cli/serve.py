@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,18 +36,6 @@ FOUND = ("rate", "concurrency", "requests")  # what --find-rate finds, or needs 
 NO_HOST = "none"  # nothing stands before the engine
 
 
-def refuse_given(why: str, but: Collection[str], *groups: Any) -> None:
-    """Raises BadInput where one of these groups' options is given that would change nothing."""
-    given = ((one.name, getattr(group, one.name) != one.default) for group in groups for one in fields(group))
-    refuse_said(why, {name.replace("_", "-"): said for name, said in given if name not in but})
-
-
-def refuse_said(why: str, said: Mapping[str, Any]) -> None:
-    """Raises BadInput where one of these options, by their names, is given that would change nothing."""
-    if name := next((name for name, value in said.items() if value), ""):
-        raise BadInput(f"--{name}: {why}", field=name.removeprefix("no-").replace("-", "_"))
-
-
 @dataclass(frozen=True, slots=True)
 class CommandLines:
     """Command lines of others, instead of options."""
@@ -58,9 +46,9 @@ class CommandLines:
     def check_alone(self, requests: Requests, *deployment: Any) -> None:
         """Raises BadInput for options beside a pasted line that says the same."""
         if self.from_command:
-            refuse_given("say it in the command line of --from-command", BESIDE_COMMAND, *deployment)
+            opt.refuse_given("say it in the command line of --from-command", BESIDE_COMMAND, *deployment)
         if self.client:
-            refuse_given("say it in the command line of --client", BESIDE_COMMAND, requests)
+            opt.refuse_given("say it in the command line of --client", BESIDE_COMMAND, requests)
 
     def read(self, model: str | None, engine: str | None) -> tuple[Pasted | None, ClientLoad | None]:
         """The server's deployment, with the version of `--engine` and `--model`; the client's traffic. BadInput."""
@@ -106,14 +94,14 @@ class Requests:
 
         pace: dict[str, Any] = {"rate": self.rate, "concurrency": self.concurrency}
         if self.trace:
-            refuse_given("the file of --trace says how long requests are and when they come", BESIDE_TRACE, self)
+            opt.refuse_given("the file of --trace says how long requests are and when they come", BESIDE_TRACE, self)
             found = read_trace(self.trace, requests=self.requests, block_tokens=self.block_tokens, **pace)
         else:
             pace |= {"rate": None if self.rate == math.inf else self.rate, "seed": self.seed}
             pace["burstiness"] = self.burstiness
             count = usual_count(self.concurrency) if self.requests is None else self.requests
             if self.dataset:
-                refuse_given("lengths are those of --dataset", (*BESIDE_TRACE, "dataset", "burstiness"), self)
+                opt.refuse_given("lengths are those of --dataset", (*BESIDE_TRACE, "dataset", "burstiness"), self)
             found = drawn_from(self.dataset, count, **pace) if self.dataset else synthetic(
                 count, **self._lengths(spec), **pace)  # fmt: skip
         return found.with_prefix(self.prefix_share) if self.prefix_share else found
@@ -297,11 +285,11 @@ def serve_command(
     `pipewave serve --gpu H200 --from-command 'vllm serve Qwen/Qwen3-8B -tp 2' --client 'vllm bench serve'`
     """
     if files.cases is not None:
-        refuse_given("say it in each case", (), requests, split, engine, fleet, limits, bill, pasted)
+        opt.refuse_given("say it in each case", (), requests, split, engine, fleet, limits, bill, pasted)
         said = {"model": model, "gpu": gpu, "told": told, "find-rate": find_rate, "no-interval": not interval}
-        refuse_said("say it in each case", said | {"ignore-field": ignore})
+        opt.refuse_said("say it in each case", said | {"ignore-field": ignore})
         return files.answer(files.cases)
-    refuse_given("it is of --cases", ("trace_out", "aiperf"), files)
+    opt.refuse_given("it is of --cases", ("trace_out", "aiperf"), files)
     from pipewave.models.load import load_as
     from pipewave.simulate.estimate import for_output
 
@@ -315,8 +303,8 @@ def serve_command(
     asked = server.stated(spec, gpu) if server else fleet.stated(spec, gpu, split, engine, requests.images)
     stated, goals = fleet.hosted(asked), limits.given(client)
     if find_rate:
-        refuse_given("--find-rate answers without it", (), bill, files)
-        refuse_said("--find-rate answers without it", {"told": told, "no-interval": not interval})
+        opt.refuse_given("--find-rate answers without it", (), bill, files)
+        opt.refuse_said("--find-rate answers without it", {"told": told, "no-interval": not interval})
         most = _largest_rate(stated, goals, requests, client=client)
         give(most.to_dict(), as_json, verbose=verbose)
         return 0
