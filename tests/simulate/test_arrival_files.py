@@ -169,8 +169,8 @@ def test_turns_that_cannot_be_are_named(line: str, error: type[PipewaveError], f
 
 
 def test_a_file_without_lengths_is_told_its_own_columns() -> None:
-    with pytest.raises(MissingField, match="only columns arrival_time;prompt_tokens;output_tokens: name a column"):
-        read_trace("trace", "arrival_time;prompt_tokens;output_tokens\n0;900;60\n")
+    with pytest.raises(MissingField, match="only columns arrival_time:prompt_tokens:output_tokens: name a column"):
+        read_trace("trace", "arrival_time:prompt_tokens:output_tokens\n0:900:60\n")
 
 
 TURNS = [
@@ -221,3 +221,14 @@ def test_a_long_session_is_ordered_as_its_turns_are_numbered() -> None:
 def test_what_is_no_table_and_no_document_is_told_so(text: str, says: str) -> None:
     with pytest.raises(BadFile, match=says):
         read_trace("trace", text)
+
+
+@pytest.mark.parametrize("parting", [",", ", ", ";", "\t"])
+def test_columns_may_be_parted_by_semicolons_or_tabs(parting: str, tmp_path: Path) -> None:
+    """As spreadsheets of other countries write them."""
+    rows = [("arrival_time", "prompt_tokens", "output_tokens"), ("0", "10", "5"), ("1.5", "20", "6")]
+    file = tmp_path / "requests.csv"
+    file.write_text("\n".join(parting.join(row) for row in rows))
+    found = read_trace(file)
+    assert found.arrival_s.tolist() == [0.0, 1.5]
+    assert (found.input_len.tolist(), found.output_len.tolist()) == ([10, 20], [5, 6])

@@ -51,7 +51,7 @@ def read_trace(
         BadFile: it cannot be read. MissingField, BadInput: it is of no known kind, or a value cannot be.
     """
     columns = _columns(Path(path), text)
-    return _traffic(Rows(columns, kind_of(columns)), requests, rate, concurrency, block_tokens)
+    return _traffic(Rows(columns, kind_of(columns), block_tokens), requests, rate, concurrency)
 
 
 def _columns(path: Path, text: str | None) -> Columns:
@@ -74,8 +74,9 @@ def _parquet(path: Path) -> Columns:
 
 
 def _csv_rows(path: Path, text: str) -> Iterator[Mapping[str, Any]]:
-    """A row a request of a table with a header."""
-    table = csv.DictReader(text.splitlines())
+    """A row a request of a table with a header, whose commas, semicolons or tabs part the columns."""
+    parting = max(",;\t", key=text.partition("\n")[0].count)
+    table = csv.DictReader(text.splitlines(), delimiter=parting, skipinitialspace=True)
     try:
         for row in table:
             if None in row:
@@ -162,9 +163,7 @@ def _turns(session: str, said: Any) -> Iterator[Mapping[str, Any]]:
         before += tokens
 
 
-def _traffic(
-    rows: Rows, requests: int | None, rate: float | None, concurrency: int | None, block_tokens: int
-) -> Traffic:
+def _traffic(rows: Rows, requests: int | None, rate: float | None, concurrency: int | None) -> Traffic:
     check_whole("requests", 1 if requests is None else requests)
     if rate is not None and not 0 < rate < 1e9 and rate != math.inf:
         raise BadInput(f"rate = {rate!r}: must be above 0 and below 1e9", field="rate")
@@ -186,7 +185,7 @@ def _traffic(
         place = {row: at for at, row in enumerate(order.tolist())}
         after = np.array([place.get(row, -1) for row in before[order].tolist()])
         traffic = replace(traffic, after=after, think_s=think[order])
-    traffic = replace(traffic, shared=rows.shared(prompt, answer, order, block_tokens))
+    traffic = replace(traffic, shared=rows.shared(prompt, answer, order))
     return traffic if rate in (None, math.inf) else _rescaled(traffic, float(rate or 0))
 
 
@@ -217,6 +216,7 @@ class Rows:
 
     columns: Columns
     kind: ArrivalKind
+    block_tokens: int  # of a block of hashes
 
     def one_of(self, names: Iterable[str]) -> str | None:
         """The first of some names that is a column; an empty one is none."""
@@ -289,7 +289,7 @@ class Rows:
             raise MissingField(f"row {late[0] + 1}: has no time to arrive at, and no answer to wait for", field="trace")
         return before, np.where((before >= 0) & np.isfinite(think), think, 0.0)
 
-    def shared(self, prompt: Ints, answer: Ints, order: Ints, block_tokens: int) -> SharedTokens | None:
+    def shared(self, prompt: Ints, answer: Ints, order: Ints) -> SharedTokens | None:
         """Which tokens the requests share, by sessions and common prefixes or by hashes; None where nothing tells."""
         rows, told, prefix = order.tolist(), self.sessions(), self.numbers(self.kind.prefix)
         prefix = np.zeros(len(prompt)) if prefix is None else np.nan_to_num(prefix)
@@ -311,7 +311,7 @@ class Rows:
             return None
         hashes = [listed[row] if isinstance(listed[row], list) else [] for row in rows]
         _check_plain(self.kind.hashes, chain.from_iterable(hashes))
-        return of_hashes(hashes, prompt[order], answer[order], block_tokens)
+        return of_hashes(hashes, prompt[order], answer[order], self.block_tokens)
 
 
 def _check_plain(name: str, values: Iterable[Any]) -> None:

@@ -141,10 +141,11 @@ def _real(value: Any) -> str:
 def _fleet(fleet: Mapping[str, Any]) -> Iterator[doc.Block]:
     """Budget and autoscaler, where they were asked for; and what the search left out."""
     if budget := fleet.get("budget"):
-        enough = "is enough" if budget["enough"] else "is not enough"
-        count = budget["replicas"]
+        lacking, count = "not " * (not budget["enough"]), budget["replicas"]
         pays = f"it pays {count} replica{'s'[: count != 1]}, {doc.number(budget['requests_per_s'])} requests a second"
-        yield doc.Notes((f"{doc.number(budget['usd_per_month'])} USD a month {enough}: {pays}",), detail=False)
+        yield doc.Notes(
+            (f"{doc.number(budget['usd_per_month'])} USD a month is {lacking}enough: {pays}",), detail=False
+        )
     if scaled := fleet.get("autoscaler"):
         late, hours, fixed = (doc.number(scaled[name])
                               for name in ("scale_delay_s", "replica_hours", "fixed_replica_hours"))  # fmt: skip
