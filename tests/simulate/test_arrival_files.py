@@ -224,11 +224,9 @@ def test_what_is_no_table_and_no_document_is_told_so(text: str, says: str) -> No
 
 
 @pytest.mark.parametrize("parting", [",", ", ", ";", "\t"])
-def test_columns_may_be_parted_by_semicolons_or_tabs(parting: str, tmp_path: Path) -> None:
+def test_columns_may_be_parted_by_semicolons_or_tabs(parting: str) -> None:
     """As spreadsheets of other countries write them."""
     rows = [("arrival_time", "prompt_tokens", "output_tokens"), ("0", "10", "5"), ("1.5", "20", "6")]
-    file = tmp_path / "requests.csv"
-    file.write_text("\n".join(parting.join(row) for row in rows))
-    found = read_trace(file)
+    found = read_trace("requests.csv", "\n".join(parting.join(row) for row in rows))
     assert found.arrival_s.tolist() == [0.0, 1.5]
     assert (found.input_len.tolist(), found.output_len.tolist()) == ([10, 20], [5, 6])

@@ -180,13 +180,12 @@ class Search:
         return out
 
     def _design(self, look: Screened, fleet: Fleet) -> Design:
-        watts = fleet.point.figures["power_w"]
-        bought, spent = self.demand.bought(hourly(look.split, self.known, watts))
-        fleet = replace(fleet, replicas=max(fleet.replicas, bought))
-        usd = hourly(look.split, self.known, watts, fleet.replicas)
-        cost = usd if usd is not None else UNPRICED * look.split.gpus * fleet.replicas
-        each = cost / (1.0 if self.demand.given else fleet.peak * (spent or TOO_DEAR))
-        return Design(look, replace(fleet, usd_per_hour=usd), each, self.meter)
+        usd = hourly(look.split, self.known, fleet.point.figures["power_w"])
+        bought, spent = self.demand.bought(usd)
+        replicas = max(fleet.replicas, bought)
+        fleet = replace(fleet, replicas=replicas, usd_per_hour=usd and replicas * usd)
+        cost = replicas * (UNPRICED * look.split.gpus if usd is None else usd)
+        return Design(look, fleet, cost / (1.0 if self.demand.given else fleet.peak * (spent or TOO_DEAR)), self.meter)
 
 
 def plan(

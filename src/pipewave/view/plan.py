@@ -141,11 +141,10 @@ def _real(value: Any) -> str:
 def _fleet(fleet: Mapping[str, Any]) -> Iterator[doc.Block]:
     """Budget and autoscaler, where they were asked for; and what the search left out."""
     if budget := fleet.get("budget"):
-        lacking, count = "not " * (not budget["enough"]), budget["replicas"]
-        pays = f"it pays {count} replica{'s'[: count != 1]}, {doc.number(budget['requests_per_s'])} requests a second"
-        yield doc.Notes(
-            (f"{doc.number(budget['usd_per_month'])} USD a month is {lacking}enough: {pays}",), detail=False
-        )
+        no, count = "not " * (not budget["enough"]), budget["replicas"]
+        usd, rate = (doc.number(budget[name]) for name in ("usd_per_month", "requests_per_s"))
+        pays = f"{usd} USD a month is {no}enough: it pays {count} replica{'s'[: count != 1]}, {rate} requests a second"
+        yield doc.Notes((pays,), detail=False)
     if scaled := fleet.get("autoscaler"):
         late, hours, fixed = (doc.number(scaled[name])
                               for name in ("scale_delay_s", "replica_hours", "fixed_replica_hours"))  # fmt: skip
