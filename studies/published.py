@@ -27,7 +27,7 @@ from pipewave.errors import PipewaveError
 from pipewave.published import recipes
 from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
-from pipewave.published.stream import answer_lines, error
+from pipewave.published.stream import answer_lines
 from studies.published_rows import METRICS, OLD, Group, Row, corpus, read
 from studies.published_slices import resumed
 from train.published_fit import RESULTS as FITTED
@@ -114,7 +114,7 @@ def _with_constants(task: tuple[dict[str, Any], str, Constants]) -> Answer:
     try:
         return {"id": case["id"], **answer(from_dict(case), with_constants(engine, constants))}
     except PipewaveError as problem:
-        return {"id": case["id"], **error(problem)}
+        return {"id": case["id"], "error": problem.to_dict()}
 
 
 def errors(row: Row, answer: Answer) -> dict[str, float]:

@@ -21,6 +21,7 @@ from pipewave.planning import Demand, Limit, Plan, Question, Space, plan, prices
 from pipewave.planning.fleet import curve
 from pipewave.published.stream import executor
 from pipewave.simulate.traffic import synthetic
+from pipewave.view import report
 from tests.command_line import CliRunner
 
 MODEL, QUESTION = load("Llama-3.1-8B"), Question(500, 40, ttft_ms=800, tpot_ms=25)
@@ -289,3 +290,14 @@ def test_a_budget_alone_says_how_many() -> None:
     poor = pw.plan("Llama-3.1-8B", "H100", **asked, budget=100)
     assert poor.winner is not None and poor.fleet(poor.winner)["budget"]["replicas"] == 0
     assert not poor.fleet(poor.winner)["budget"]["enough"] and poor.winner.fleet.replicas == 1
+
+
+def test_answers_of_one_token_have_no_time_between_tokens(recwarn: pytest.WarningsRecorder) -> None:
+    """A limit on it is kept by any; what shows speeds for a user leaves them out."""
+    asked = {"isl": 500, "osl": 1, "ttft_ms": 500, "tpot_ms": 40, "tp": [1], "engine": ["vllm"], "disaggregated": False}
+    found = pw.plan("Llama-3.1-8B", "H100", **asked, rate=20)
+    assert found.winner is not None and found.winner.sure and found.winner.fleet.replicas == 1
+    answer = found.to_dict()
+    assert answer["winner"]["tpot_ms"] == 0.0 and answer["winner"]["tokens_per_s_per_user"] is None
+    assert "Speed against cost" not in report(answer) and "cheapest design" in report(answer, "md")
+    assert not [one for one in recwarn if issubclass(one.category, RuntimeWarning)]

@@ -41,7 +41,7 @@ class RequestOptions:
     """Requests, and the limits that they are held to."""
 
     input_len: Annotated[int | None, Option(*opt.ISL, help="Prompt tokens; else those of --arrivals.")] = None
-    output_len: Annotated[int | None, Option(*opt.OSL, help="Generated tokens; 0: an embedding, a score.")] = None
+    output_len: Annotated[int | None, Option(*opt.OSL, help="Generated tokens; else those of --arrivals.")] = None
     ttft_ms: Annotated[Text, Option("--ttft", help=f"Limit on time to first token, {LIMIT}")] = None
     tpot_ms: Annotated[Text, Option("--tpot", help=f"Limit on time per later token, {LIMIT}")] = None
     prefix_share: Annotated[float, Option("--prefix-share", help="Share of each prompt that the cache holds.")] = 0.0

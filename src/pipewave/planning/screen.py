@@ -34,7 +34,7 @@ from pipewave.planning.space import Question, Split
 from pipewave.published.answers import check_prompts
 from pipewave.published.unstated import fill
 from pipewave.simulate.pools import HANDOVER_S
-from pipewave.simulate.report import Limit
+from pipewave.simulate.report import LEAST, Limit
 from pipewave.simulate.server import Server
 from pipewave.simulate.step_grids import RankBatch
 from pipewave.simulate.traffic import synthetic
@@ -88,12 +88,13 @@ class Curve:
         """The largest rate that keeps the limits by these times, or by the upper ends of their intervals, which steps
         at their slowest must keep up with; 0: none.
         """
-        worst = np.full(len(self.rate), math.log(1e-6))
+        worst = np.full(len(self.rate), math.log(LEAST))
         times = {"ttft_ms": self.ttft_s, "tpot_ms": self.tpot_s, "e2e_ms": self.ttft_s + (output - 1) * self.tpot_s}
         for limit in limits:
             wide = spread[limit.metric] if spread else 0.0
             over = OVER_MEAN[limit.metric][limit.statistic]
-            worst = np.maximum(worst, np.log(1e3 * times[limit.metric] * over / limit.ms) + wide)
+            late = np.maximum(1e3 * times[limit.metric] * over / limit.ms, LEAST)  # of one token, no TPOT
+            worst = np.maximum(worst, np.log(late) + wide)
         worst = np.maximum.accumulate(worst)
         if worst[0] > 0:
             return 0.0

@@ -47,7 +47,7 @@ def answer_stream(
             try:
                 text = dumps(found)
             except NotFinite as problem:  # an answer that holds a number that is none is an error of its own line
-                found = {"id": found["id"], **error(problem)}
+                found = {"id": found["id"], "error": problem.to_dict()}
                 text = dumps(found)
             out.write(text + "\n")
             counts.failed += "error" in found
@@ -65,7 +65,7 @@ def answer_lines(
     """The answers to some lines, in order."""
     parsed = [parse(line) for line in lines]
     cases = {i: case for i, (_, case) in enumerate(parsed) if isinstance(case, Case)}
-    found = {i: error(case) for i, (_, case) in enumerate(parsed) if isinstance(case, BadInput)}
+    found = {i: {"error": case.to_dict()} for i, (_, case) in enumerate(parsed) if isinstance(case, BadInput)}
     tell = progress or (lambda _done: None)
     tell(len(found))
     at, tasks = 0, [(task, [cases[i] for i in task]) for task in _tasks(cases)]
@@ -96,17 +96,12 @@ def answer_all(cases: Sequence[Case], ask: Ask = answer) -> list[dict[str, Any]]
     for case in cases:
         try:
             found.append(ask(case))
-        except PipewaveError as problem:
-            found.append(error(problem))
+        except PipewaveError as problem:  # as the contract writes it
+            found.append({"error": problem.to_dict()})
         except Exception as problem:  # noqa: BLE001  one case must not cost the others their answers
             what = f"{type(problem).__name__}: {problem}"
             found.append({"error": {"code": "internal", "field": None, "message": what}})
     return found
-
-
-def error(problem: PipewaveError) -> dict[str, Any]:
-    """An error as the contract writes it."""
-    return {"error": problem.to_dict()}
 
 
 def one_a_core() -> str | None:

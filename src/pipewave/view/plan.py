@@ -27,7 +27,8 @@ def _blocks(answer: Mapping[str, Any]) -> Iterator[doc.Block]:
     if answer["winner"]:
         yield _winner(answer)
         yield doc.Code("Launch one replica", str(answer["launch"]))
-        yield _front(answer["front"], answer.get("all", ()))
+        if all(row[SPEED] for row in answer["front"]):  # one token has none
+            yield _front(answer["front"], answer.get("all", ()))
         yield _table("Designs: the best of each GPU first, then the others, cheapest first", answer["rows"])
         yield from _fleet(answer.get("fleet") or {})
         yield from _elasticities(answer["elasticities"])
