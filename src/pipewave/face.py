@@ -108,6 +108,9 @@ def find_rate(
     from pipewave.published.find_rate import find_rate as search
     from pipewave.simulate.report import limits_of
 
+    given = {"ttft_ms": ttft_ms, "tpot_ms": tpot_ms, "e2e_ms": e2e_ms}
+    case = by_own_names(given | case, given)
+    limits = {name: case.pop(name) for name in given}
     if said := next((name for name in case if own_name(name, FOUND) in FOUND), ""):
         raise BadInput(f"find_rate looks for a rate: leave out {said}", field=said)
     asked = from_dict({"model": str(model), "gpu": gpu, "rate": 1.0, "requests": 1, **case})
@@ -115,7 +118,7 @@ def find_rate(
     def load(rate: float, count: int) -> Deployed:
         return deploy(asked.stated(), replace(asked, rate=rate, requests=count).traffic())
 
-    return search(load, limits_of(ttft_ms=ttft_ms, tpot_ms=tpot_ms, e2e_ms=e2e_ms))
+    return search(load, limits_of(**limits))
 
 
 def tell(files: Sequence[str | Path], *, also: Mapping[str, Any] | None = None, **case: Any) -> Told:

@@ -43,6 +43,16 @@ def test_one_thing_by_two_names_is_refused(one: str, other: str) -> None:
     assert wrong.value.field == other
 
 
+def test_limits_of_a_rate_by_the_names_of_the_command_line() -> None:
+    lengths = {"input_len": 300, "output_len": 20}
+    own = pw.find_rate("Qwen3-0.6B", "H100", **lengths, ttft_ms="p99=500", tpot_ms=9)
+    assert pw.find_rate("Qwen3-0.6B", "H100", **lengths, ttft="p99=500", tpot=9) == own and len(own.limits) == 2
+    with pytest.raises(BadInput, match="ttft_ms"):
+        pw.find_rate("Qwen3-0.6B", "H100", **lengths, ttft="fast")
+    with pytest.raises(BadInput, match="ttft_ms and ttft are one"):
+        pw.find_rate("Qwen3-0.6B", "H100", **lengths, ttft=500, ttft_ms=300)
+
+
 def test_none_is_nothing_said() -> None:
     asked = {"batch": 2, "isl": 10, "osl": 2}
     assert pw.estimate("Qwen3-0.6B", "H100", **asked, input_len=None) == pw.estimate("Qwen3-0.6B", "H100", **asked)
