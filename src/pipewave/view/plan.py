@@ -38,7 +38,7 @@ def _blocks(answer: Mapping[str, Any]) -> Iterator[doc.Block]:
                 f"{doc.ms(shortest['tpot_ms'])}." if shortest else ""  # fmt: skip
         yield doc.Notes((f"No design meets the limits.{least}",), detail=False)
     if left := answer.get("left_out"):
-        said = ", ".join(f"{row['option']} ({row['rate_change_percent']:+.0f} % of the rate)" for row in left)
+        said = ", ".join(f"{row['option']} ({round(row['rate_change_percent']):+} % of the rate)" for row in left)
         yield doc.Notes((f"not tried for the winner: {said}; decode context parallelism and KV offload",), detail=False)
     yield from _refused(answer)
     if answer["prices"]:
