@@ -301,3 +301,19 @@ def test_answers_of_one_token_have_no_time_between_tokens(recwarn: pytest.Warnin
     assert answer["winner"]["tpot_ms"] == 0.0 and answer["winner"]["tokens_per_s_per_user"] is None
     assert "Speed against cost" not in report(answer) and "cheapest design" in report(answer, "md")
     assert not [one for one in recwarn if issubclass(one.category, RuntimeWarning)]
+
+
+@pytest.mark.parametrize(("name", "beside"), [("think_s", "users"), ("scale_delay_s", "arrivals")])
+def test_a_part_of_a_demand_that_is_not_given_is_refused(name: str, beside: str) -> None:
+    with pytest.raises(BadInput, match=f"{name}: goes with {beside}"):
+        Demand(rate=3.0, **{name: 20.0})
+    assert Demand(rate=3.0, scale_delay_s=300.0).given == ["rate"] and not Demand().given
+
+
+def test_a_limit_on_whole_requests_by_the_command_line() -> None:
+    words = (
+        "plan --model Qwen3-0.6B --gpus H100 --isl 300 --osl 20 --tp 1 --engine vllm --rate 5 --request-latency p90="
+    )
+    found = json.loads(CliRunner().invoke(build(), [*f"{words}900 --json".split()]).output)
+    assert found["asked"]["limits"] == ["p90 E2E ≤ 900 ms"] and found["winner"]["e2e_p90_ms"] < 900
+    assert json.loads(CliRunner().invoke(build(), [*f"{words}1 --json".split()]).output)["winner"] is None

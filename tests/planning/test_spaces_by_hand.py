@@ -216,8 +216,9 @@ def test_one_thing_says_how_much_comes(name: str) -> None:
 
 
 def test_demand_at_its_edges() -> None:
-    for name in ("think_s", "scale_delay_s"):
-        assert getattr(Demand(**{name: 0.0}), name) == 0.0  # type: ignore[arg-type]
+    arrivals = synthetic(2, input_len=8, output_len=8, rate=1.0)
+    for name, beside in (("think_s", {"users": 3.0}), ("scale_delay_s", {"arrivals": arrivals})):
+        assert getattr(Demand(**beside, **{name: 0.0}), name) == 0.0  # type: ignore[arg-type]
         for wrong in (-0.1, 1e9):
             with pytest.raises(BadInput, match="must be from 0") as told:
                 Demand(**{name: wrong})  # type: ignore[arg-type]

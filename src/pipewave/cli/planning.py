@@ -44,6 +44,7 @@ class RequestOptions:
     output_len: Annotated[int | None, Option(*opt.OSL, help="Generated tokens; else those of --arrivals.")] = None
     ttft_ms: Annotated[Text, Option("--ttft", help=f"Limit on time to first token, {LIMIT}")] = None
     tpot_ms: Annotated[Text, Option("--tpot", help=f"Limit on time per later token, {LIMIT}")] = None
+    e2e_ms: Annotated[Text, Option("--request-latency", help=f"Limit end to end, {LIMIT}")] = None
     prefix_share: Annotated[float, Option("--prefix-share", help="Share of each prompt that the cache holds.")] = 0.0
 
 
@@ -56,7 +57,7 @@ class DemandOptions:
     users: Annotated[Number, Option("--users", help="Users who each wait for an answer and think.")] = None
     think_s: Annotated[float, Option("--think-s", help="Seconds from an answer to the user's next request.")] = 0.0
     arrivals: Annotated[Text, Option("--arrivals", "--trace", help="File of requests, as `serve` reads them.")] = None
-    budget: Annotated[Number, Option("--budget", help="USD a month.")] = None
+    budget: Annotated[Number, Option("--budget", help="USD a month; alone: of as many replicas as it pays.")] = None
     scale_delay_s: Annotated[float, Option("--scale-delay-s", help="Until an autoscaler's replica serves.")] = 300.0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,7 @@ BIN_S, BINS = 300.0, 24  # of a curve of rates; at least so many bins
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What comes: requests or output tokens a second, users who wait and think, or recorded arrivals; and what may be
-    spent. All None: one replica at the largest rate that it serves.
-    """
+    """What comes, one of several kinds, and what may be spent; all None: one replica at the largest rate it serves."""
 
     rate: float | None = None  # requests a second
     tokens_per_s: float | None = None  # output tokens
@@ -40,18 +38,20 @@ class Demand:
             value = getattr(self, name)
             if value is not None and not (is_number(value) and 0 < value < 1e9):
                 raise BadInput(f"{name} = {value!r}: must be above 0 and below 1e9", field=name)
-        for name in ("think_s", "scale_delay_s"):
+        usual = {one.name: one.default for one in fields(self)}
+        for name, beside in (("think_s", "users"), ("scale_delay_s", "arrivals")):
             value = getattr(self, name)
             if not (is_number(value) and 0 <= value < 1e9):
                 raise BadInput(f"{name} = {value!r}: must be from 0 to 1e9", field=name)
-        given = [name for name in ("rate", "tokens_per_s", "users", "arrivals") if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise BadInput(f"give one of {' and '.join(given)}: each says how much comes", field=given[1])
+            if value != usual[name] and getattr(self, beside) is None:
+                raise BadInput(f"{name}: goes with {beside}, which are not given", field=name)
+        if len(self.given) > 1:
+            raise BadInput(f"give one of {' and '.join(self.given)}: each says how much comes", field=self.given[1])
 
     @property
-    def given(self) -> bool:
-        """Whether something says how much comes."""
-        return any(one is not None for one in (self.rate, self.tokens_per_s, self.users, self.arrivals))
+    def given(self) -> list[str]:
+        """What says how much comes, if anything."""
+        return [name for name in ("rate", "tokens_per_s", "users", "arrivals") if getattr(self, name) is not None]
 
     def bought(self, usd_per_hour: float | None) -> tuple[int, float]:
         """Replicas that a budget pays at a price, and their share of it (1 and 0 for none); 1 and 1 beside a demand."""

@@ -173,8 +173,7 @@ class Search:
         out = [design for found in self.found.values() for design in found]
         if not self.demand.given:
             best = {tuple(d.split.by_gpu): d for d in sorted(out, key=lambda d: -d.cost) if d.sure}
-            each = product(best.values(), LOWER)
-            lower = [(self.models[design.split.weights], design, self.question, share) for design, share in each]
+            lower = [(self.models[d.split.weights], d, self.question, part) for d in best.values() for part in LOWER]
             found = self._each(serve_slower, lower)
             out += [self._design(task[1].look, one) for task, one in zip(lower, found, strict=True) if one]
         return out
@@ -235,7 +234,7 @@ def _served(
 ) -> Fleet | None:
     """From the largest rate of a replica to as many as serve the demand's peak within the limits, by runs."""
     e2e_s = look.times_ms[2] / 1e3
-    capacity = largest(model, look.split, question, guess, guess * e2e_s, sure=sure, near=NEAR[demand.given])
+    capacity = largest(model, look.split, question, guess, guess * e2e_s, sure=sure, near=NEAR[bool(demand.given)])
     enough, back = None, BACK
     for turn in range((ADDED + 1) * (1 if demand.users is None else 2)):
         if not capacity:
