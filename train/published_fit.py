@@ -6,8 +6,8 @@ its way (`transit_us`), and what its front end takes for a request and a token. 
 measured (`lab.stream_cost`), and what its scheduler takes for a message it hands out (`message_us`) is fitted. Sets
 of these answer a few rows of each group, changed one at a time from where they are; a group's constants are the set
 tried with the least error on all other groups of its engine, error being the mean over groups of that of TTFT and TPOT;
-of sets that are no worse than that by one standard error, the one whose front end is the fastest (a front end too slow
-by a little saturates, and what waits for it has no bound; one too fast costs little). The same is done with every
+of sets that are no worse than that by one standard error, nor for any group by over five points, the one whose front
+end is the fastest (one too slow by a little saturates, and what waits for it has no bound; one too fast costs little). The same is done with every
 group of a model left out at once, of a GPU, and every row of an engine's version (`PARTS` of `studies.published_rows`).
 `--write` puts the set chosen so on all groups into `software/front.json`.
 """
@@ -39,13 +39,14 @@ GRID: dict[str, tuple[float, ...]] = {
     "launch": (0.3, 0.5, 0.7, 1.0, 2.0, 3.0, 5.0, 7.0),
     "host": (0.5, 1.0, 1.5),
     "transit_us": (7_000.0, 12_000.0, 20_000.0, 35_000.0, 50_000.0),
-    "stream_us": (20.0, 35.0, 50.0, 100.0),
+    "stream_us": (20.0, 35.0, 50.0, 65.0, 80.0, 95.0),
     "request_us": (1_000.0, 2_000.0, 5_000.0),
 }
 GRIDS = {
     "sglang": {name: values for name, values in GRID.items() if name != "stream_us"}
     | {"message_us": (0.0, 4.0, 8.0, 12.0, 16.0, 24.0)}
 }
+SATURATED = 0.05  # more error of one group: its rows wait for a front end, however many others never do
 MOST = 1.0  # of an error that counts: rows that something else makes many times slower decide nothing
 LEAST = 3  # rows of a group that is scored
 SCORED = ("ttft_ms", "tpot_ms")
@@ -148,6 +149,7 @@ class Search:
         table = np.array([self.by_group(one, kept) for one in sets])
         worse = table - table[table.mean(axis=1).argmin()]
         allowed = worse.mean(axis=1) <= worse.std(axis=1) / math.sqrt(table.shape[1])
+        allowed &= worse.max(axis=1) <= SATURATED
         inside = [i for i in range(len(sets)) if allowed[i]]
         return sets[min(inside, key=lambda i: (*self._busy(sets[i]), table[i].mean()))]
 
