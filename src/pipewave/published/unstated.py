@@ -212,7 +212,7 @@ def degrees_of(engine: str, tp: int, ep: int, dp: int, gpus: int | None, *, tagg
     elif (engine in SQUARED_TP or tagged) and dp == 1 and ep > 1 and tp == ep**2:
         written, found = f"tp {tp} with ep {ep}", (ep, ep, 1)
     elif engine in TWICE and tp > 1 and dp == tp and ep == tp * dp:
-        written, found = f"tp {tp}, dp {dp} with ep {ep}", (1, dp, dp)
+        written, found = f"tp {tp}, dp {dp} with ep {ep}", (tp, tp, 1)
     else:
         return Degrees(tp, ep, dp)
     return Degrees(
