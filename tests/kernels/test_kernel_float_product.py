@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 import pipewave as pw
+from lab.float_products import RESULTS
 from lab.vllm_engine.launch import config_of
 from pipewave.calls.streaming import Elementwise
 from pipewave.gpus import find
@@ -39,9 +42,18 @@ def test_many_rows_take_what_the_fma_units_allow(gpu: str) -> None:
     assert one.bound == "fma"
 
 
-def test_few_rows_wait_for_the_weights() -> None:
+def test_one_row_waits_for_the_weights_and_few_rows_for_two_kernels() -> None:
     assert us(1, 256, 3072).latency_us < 1.2 * us(1, 16, 3072).latency_us + 4 * 256 * 3072 / 1e6
+    assert us(1, 256, 3072).latency_us < us(2, 256, 3072).latency_us < us(64, 256, 3072).latency_us
     assert us(64, 256, 3072).latency_us < us(4096, 256, 3072).latency_us
+
+
+def test_measured_products_of_routers() -> None:
+    rows = json.loads(RESULTS.read_text("utf-8"))["rows"]
+    off = {m: np.mean([abs(us(m, n, k, "H200").latency_us / took - 1) for m_, n, k, took, _ in rows if m_ == m])
+           for m in {row[0] for row in rows}}  # fmt: skip
+    assert np.mean(list(off.values())) < 0.12
+    assert max(off.values()) < 0.2
 
 
 @pytest.mark.parametrize("model", ["GLM-4.5-Air", "MiniMax-M2.5"])

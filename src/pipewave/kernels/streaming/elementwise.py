@@ -13,18 +13,17 @@ from pipewave.physics.cache import COLD, SERVING
 
 # Products in 32-bit floats, on the FMA units: routers of experts that vLLM keeps in this type (`float_routers`).
 #
-# Tensor cores multiply 32-bit floats only as TF32, which PyTorch does not allow unless asked
-# (`torch.get_float32_matmul_precision() == "highest"`). A call names the bytes of its operands and of its result, all
-# float32, from which the multiplications follow: with m·k, k·n and m·n values their product is (m·k·n)².
+# Tensor cores multiply 32-bit floats only as TF32, which PyTorch does not allow unless asked. A call names the bytes of
+# its operands and of its result, all float32: with m·k, k·n and m·n values their product is (m·k·n)².
 #
-#     time = start + max(2·m·k·n / (share · FMA peak), bytes moved)
+#     time = two kernels + 2·(m + more)·k·n / (share · FMA peak); of one row = one kernel + bytes
 #
-# The share is that of cuBLAS's SIMT kernels with enough rows. Two models on an H100 that no constant is fitted on
-# bear it out: prompts of 8,192 tokens of GLM-4.5-Air and MiniMax-M2.5 were 1.7 to 6.4 % low without it (`python -m
-# studies.kinds`).
+# Few columns give few blocks: cuBLAS cuts k, and a second kernel adds up; its tiles are high, hence the rows more. Fitted
+# to products of routers on an H200 (`python -m lab.float_products`): 11 % off; by peak and bytes alone, 53 %.
 
 FLOAT_PRODUCT = "float_product"
-FMA_SHARE = 0.8  # of the peak at the sustained clock
+FMA_SHARE, MORE_ROWS = 0.76, 109.0  # of the peak at the sustained clock; beside those of the call
+TWO_KERNELS_S, ONE_KERNEL_S = 7.3e-6, 4.0e-6
 IN_PLACE = ("rope",)
 KNOWN = ("quantize", "rope", "kv_write")  # operations with measured rows
 OWN_LAW = (*KNOWN, FLOAT_PRODUCT, ARGMAX, *LAWS)  # all others count as plain copies
@@ -37,6 +36,14 @@ LEAST_SHARE, NEUTRAL = -11.0, 2.0**-6  # log2; of operations whose rows are not 
 def operations(work: Stream, xp: Arith = ARRAY) -> Any:
     """Multiplications and additions of m × k by k × n, from the bytes of both and of their product."""
     return 2.0 * xp.sqrt(work.read * work.fresh * work.written / VALUE_BYTES**3)
+
+
+def product_seconds(ctx: Context, work: Stream, xp: Arith) -> Any:
+    """Seconds of products in 32-bit floats, by the law above."""
+    gpu, rows = ctx.gpu, xp.sqrt(work.read * work.written / (work.fresh * VALUE_BYTES))
+    rate = FMA_SHARE * 2.0 * gpu.fma_per_clk_per_sm * gpu.sms * 1e6 * gpu.sustained_clock_mhz
+    many = TWO_KERNELS_S + (operations(work, xp) + 2.0 * MORE_ROWS * work.fresh / VALUE_BYTES) / rate
+    return xp.where(rows > 1.0, many, ONE_KERNEL_S + times(ctx, work, xp).dram)
 
 
 def same(options: tuple[str]) -> tuple[str]:
@@ -54,10 +61,7 @@ def formula(call: Columns, ctx: Context, xp: Arith) -> Sketch:
     if op == ARGMAX:
         return sketch(least, argmax_seconds(read, written, gpu, xp), ctx, work, xp)
     if op == FLOAT_PRODUCT:
-        flops, moving = operations(work, xp), times(ctx, work, xp)
-        fma = 2.0 * gpu.fma_per_clk_per_sm * gpu.sms * 1e6 * gpu.sustained_clock_mhz
-        busy = xp.maximum(flops / (FMA_SHARE * fma), xp.maximum(moving.dram, moving.through))
-        return sketch(least | {"fma": flops}, moving.start + busy, ctx, work, xp)
+        return sketch(least | {"fma": operations(work, xp)}, product_seconds(ctx, work, xp), ctx, work, xp)
     if op in LAWS:
         return sketch(least, seconds(op, read, rounds, gpu, xp), ctx, work, xp)
     if ctx.impl == GENERATED:
