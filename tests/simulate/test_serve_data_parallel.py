@@ -230,7 +230,7 @@ def test_published_tables_count_a_group_twice() -> None:
     assert degrees_of("trtllm", 1, 8, 64, None)[:3] == (1, 8, 8)
     assert degrees_of("trtllm", 1, 8, 64, 64)[:3] == (1, 8, 64)
     assert degrees_of("trtllm", 1, 8, 8, None) == (1, 8, 8, "")
-    assert degrees_of("vllm", 4, 16, 4, None)[:3] == (1, 4, 4)
+    assert degrees_of("vllm", 4, 16, 4, None)[:3] == (4, 4, 1)
     assert degrees_of("vllm", 4, 16, 4, 16) == (4, 16, 4, "")
     assert degrees_of("sglang", 4, 16, 4, None) == (4, 16, 4, "")
     assert degrees_of("sglang", 16, 4, 1, None)[:3] == (4, 4, 1)

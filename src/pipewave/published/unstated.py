@@ -200,9 +200,9 @@ def degrees_of(engine: str, tp: int, ep: int, dp: int, gpus: int | None, *, tagg
 
     A group of G GPUs whose attention is data parallel and whose experts lie on all of them is dp = G, ep = G. Tables
     made from launch arguments that hold G in one field and "attention DP: yes" in another write dp = G², ep = G (the
-    same measurements stand in the corpus once as dp = 8 and once as dp = 64), or tp = G, dp = G, ep = G² (only G GPUs
-    explain when the caches of those runs fill). With tensor-parallel attention it is tp = G, ep = G; some tables write
-    tp = G² (tp 4 and tp 16, both with ep 4, hold the same launches). A case that says `gpus` is taken by its word.
+    same measurements stand in the corpus once as dp = 8 and once as dp = 64). With tensor-parallel attention it is
+    tp = G, ep = G; some tables write tp = G² (tp 4 and tp 16, both with ep 4, hold the same launches), or tp = G,
+    dp = G, ep = G² (their addresses end in tp4_ep4). A case that says `gpus` is taken by its word.
     """
     literal = tp * dp
     if gpus == literal:
