@@ -6,9 +6,9 @@ its way (`transit_us`), and what its front end takes for a request and a token. 
 measured (`lab.stream_cost`), and what its scheduler takes for a message it hands out (`message_us`) is fitted. Sets
 of these answer a few rows of each group, changed one at a time from where they are; a group's constants are the set
 tried with the least error on all other groups of its engine, error being the mean over groups of that of TTFT and TPOT;
-of sets that are no worse than that by one standard error, nor for any group by over five points, the one whose front
-end is the fastest (one too slow by a little saturates, and what waits for it has no bound; one too fast costs little). The same is done with every
-group of a model left out at once, of a GPU, and every row of an engine's version (`PARTS` of `studies.published_rows`).
+of sets no worse than that by one standard error, nor for any group by over five points, the one whose front end is the
+fastest (one too slow by a little saturates, and what waits for it has no bound; one too fast costs little). The same is
+done with every group of a model, of a GPU, and of an engine's version left out (`PARTS` of `studies.published_rows`).
 `--write` puts the set chosen so on all groups into `software/front.json`.
 """
 
@@ -148,8 +148,8 @@ class Search:
         sets = list(self.tried)
         table = np.array([self.by_group(one, kept) for one in sets])
         worse = table - table[table.mean(axis=1).argmin()]
-        allowed = worse.mean(axis=1) <= worse.std(axis=1) / math.sqrt(table.shape[1])
-        allowed &= worse.max(axis=1) <= SATURATED
+        alike = worse.mean(axis=1) <= worse.std(axis=1) / math.sqrt(table.shape[1])
+        allowed = alike & (worse.max(axis=1) <= SATURATED)
         inside = [i for i in range(len(sets)) if allowed[i]]
         return sets[min(inside, key=lambda i: (*self._busy(sets[i]), table[i].mean()))]
 

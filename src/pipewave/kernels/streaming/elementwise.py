@@ -18,8 +18,8 @@ from pipewave.physics.cache import COLD, SERVING
 #
 #     time = two kernels + 2·(m + more)·k·n / (share · FMA peak); of one row = one kernel + bytes
 #
-# Few columns give few blocks: cuBLAS cuts k, and a second kernel adds up; its tiles are high, hence the rows more. Fitted
-# to products of routers on an H200 (`python -m lab.float_products`): 11 % off; by peak and bytes alone, 53 %.
+# Few columns give few blocks: cuBLAS cuts k, and a second kernel adds up; its tiles are high, hence the rows more.
+# Fitted to products of routers on an H200 (`python -m lab.float_products`): 11 % off; by peak and bytes alone, 53 %.
 
 FLOAT_PRODUCT = "float_product"
 FMA_SHARE, MORE_ROWS = 0.76, 109.0  # of the peak at the sustained clock; beside those of the call
