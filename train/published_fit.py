@@ -149,8 +149,7 @@ class Search:
         table = np.array([self.by_group(one, kept) for one in sets])
         worse = table - table[table.mean(axis=1).argmin()]
         alike = worse.mean(axis=1) <= worse.std(axis=1) / math.sqrt(table.shape[1])
-        allowed = alike & (worse.max(axis=1) <= SATURATED)
-        inside = [i for i in range(len(sets)) if allowed[i]]
+        inside = np.flatnonzero(alike & (worse.max(axis=1) <= SATURATED)).tolist()
         return sets[min(inside, key=lambda i: (*self._busy(sets[i]), table[i].mean()))]
 
     def _busy(self, constants: Constants) -> tuple[float, float]:
