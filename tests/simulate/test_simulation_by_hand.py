@@ -258,14 +258,14 @@ def test_pages_in_the_hosts_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rows_that_wait_for_answers() -> None:
     kind: Any = SimpleNamespace(session="of", turn="turn", think="think")
     columns = {"of": ["a", "b", "a", "a"], "turn": [0, 0, 1, 2], "think": [None, None, 2.0, None]}
-    rows, times = Rows(columns, kind), np.array([0.0, 1.0, math.nan, 9.0])
+    rows, times = Rows(columns, kind, 512), np.array([0.0, 1.0, math.nan, 9.0])
     assert rows.sessions()[0] == [0, 1, 0, 0]  # type: ignore[index]
     before, think = rows.waits(times, waits=False)
     assert before.tolist() == [-1, -1, 0, -1] and think.tolist() == [0, 0, 2, 0]
     every, _ = rows.waits(times, waits=True)
     assert every.tolist() == [-1, -1, 0, 2]
     with pytest.raises(BadInput, match="row 3: turn 0 of its session comes twice"):
-        Rows(columns | {"turn": [0, 0, 0, 2]}, kind).waits(times, waits=False)
+        Rows(columns | {"turn": [0, 0, 0, 2]}, kind, 512).waits(times, waits=False)
     with pytest.raises(MissingField, match="row 1: has no time"):
         rows.waits(np.array([math.nan, 1.0, 2.0, 3.0]), waits=False)
     assert _dates("at", ["2023-11-16 18:15:47.68", "2023-11-16 18:15:46.6800000"]).tolist() == [1, 0]
