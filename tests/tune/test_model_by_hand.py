@@ -15,6 +15,7 @@ from pipewave.tune.law.margin import Base, bases, decided, folds, with_margin
 from pipewave.tune.law.model import (
     SIGMA,
     UNJUDGED,
+    USUAL,
     Model,
     Pooled,
     PooledPrediction,
@@ -54,8 +55,20 @@ def at_one_launch(model: Model) -> list[float]:
 def test_terms_of_the_pooled_law_and_its_usual_price() -> None:
     found = pooled_terms(COUNTS, np.array([2]), SMALL)[0, 0].tolist()
     assert found == pytest.approx([1, 6, 2 * 4, 3 * 20, 3 * 2.4, 50, 6, 5])
+    ahead = pooled_terms(np.repeat(COUNTS, 2, axis=1), np.array([2, 2]), SMALL, np.array([1.0, 3.0]))[0]
+    assert ahead[0].tolist() == found and ahead[1].tolist() == pytest.approx([1, 2, *found[2:]])
     priced = 2.5 + 6 * 0.25 + 8 * 0.1 + 60 * 1.2 + 7.2 * 0.3 + 50 * 0.2 + 6 * 0.1 + 5 * 1.15
     assert physics_us(COUNTS, np.array([2]), SMALL).item() == pytest.approx(priced)
+
+
+def test_a_chain_of_trips_is_shorter_the_more_are_loaded_ahead() -> None:
+    """One configuration loads a trip ahead, the other three: nothing else tells their times apart, nor is it said to."""
+    counts = np.repeat(COUNTS, 2, axis=1) * np.array([0.04, 1.0, 1.0, 0.0, 0.0, 0.0])
+    counts, held = np.concatenate([counts * [1, trips, trips, 1, 1, 1] for trips in (1, 2, 3)]), np.array([1, 1])
+    us = pooled_terms(counts, held, SMALL, np.array([1.0, 3.0])) @ USUAL
+    made = pooled(Anchors(np.ones((3, 1)), counts, us, {"num_stages": np.array([2, 4])}, held), SMALL)
+    assert made.offset == pytest.approx([0.0, 0.0], abs=1e-3)
+    assert made.us(counts, held) == pytest.approx(us, rel=1e-3)
 
 
 def test_a_gpu_as_laws_see_it_is_that_of_its_data_sheet() -> None:

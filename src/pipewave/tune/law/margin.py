@@ -40,8 +40,6 @@ class Base:
 
     def of(self, logs: Floats) -> Ints:
         """The base [s] of launches at log sizes [s, d]."""
-        if len(self.best) == 1:
-            return np.broadcast_to(self.best, len(logs))
         return np.asarray(self.best[np.abs(logs[:, None] - self.at[None]).sum(axis=2).argmin(axis=1)])
 
 

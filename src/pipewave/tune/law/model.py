@@ -42,15 +42,16 @@ USUAL = np.array([2.5, 0.25, 0.1, 1.2, 0.3, 0.2, 0.1, 1.15])
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """One law over what hardware does, [8], and how much slower [c] each configuration is than it says (log)."""
+    """One law over what hardware does, [8]; of configurations [c], how much slower (log), trips loaded ahead."""
 
     peaks: Peaks
     law: Floats
     offset: Floats
+    ahead: Floats | float = 1.0
 
     def us(self, counts: Floats, resident: Ints) -> Floats:
         """Predict launches [s, c, 6]: [s, c] µs."""
-        return np.asarray(pooled_terms(counts, resident, self.peaks) @ self.law * np.exp(self.offset))
+        return np.asarray(pooled_terms(counts, resident, self.peaks, self.ahead) @ self.law * np.exp(self.offset))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +127,10 @@ class Model:
         return with_margin(log_us, start, self.margin)
 
 
-def pooled_terms(counts: Floats, resident: Ints, peaks: Peaks) -> Floats:
-    """Terms of the pooled law [s, c, 8], in µs at the GPU's peaks: launch, a block's chain of trips, compute and bytes
-    of the busiest SM and of all SMs together, memory. Ceilings alone would be the physics of the GPU.
+def pooled_terms(counts: Floats, resident: Ints, peaks: Peaks, ahead: Floats | float = 1.0) -> Floats:
+    """Terms of the pooled law [s, c, 8], in µs at the GPU's peaks: launch, a block's chain of trips (memory answers for
+    all that are loaded ahead at once), compute and bytes of the busiest SM and of all SMs together, memory. Ceilings
+    alone would be the physics of the GPU.
     """
     blocks, trips, longest, least_bytes, moved_bytes, flops = (counts[..., i] for i in range(6))
     blocks = np.maximum(blocks, 1.0)
@@ -136,7 +138,7 @@ def pooled_terms(counts: Floats, resident: Ints, peaks: Peaks) -> Floats:
     waves = np.ceil(busiest / resident)
     each_flops, each_bytes = flops / blocks / peaks.sm_flops_us, moved_bytes / blocks / peaks.sm_bytes_us
     one = np.ones(np.broadcast_shapes(blocks.shape, resident.shape))
-    return np.stack([one * x for x in (1.0, longest, waves * trips, busiest * each_flops, busiest * each_bytes,
+    return np.stack([one * x for x in (1.0, longest / ahead, waves * trips, busiest * each_flops, busiest * each_bytes,
                                        flops / peaks.sm_flops_us / peaks.sms,
                                        moved_bytes / peaks.sm_bytes_us / peaks.sms,
                                        least_bytes / peaks.bytes_us)], axis=-1)  # fmt: skip
@@ -149,12 +151,13 @@ def physics_us(counts: Floats, resident: Ints, peaks: Peaks) -> Floats:
 
 def pooled(anchors: Anchors, peaks: Peaks) -> Pooled:
     """Fit the pooled law, leaning on the physics of the GPU, and the offset of each configuration."""
-    terms = pooled_terms(anchors.counts, anchors.resident, peaks)
+    ahead = np.maximum(anchors.config.get("num_stages", np.full(anchors.us.shape[1], 2)) - 1.0, 1.0)
+    terms = pooled_terms(anchors.counts, anchors.resident, peaks, ahead)
     timed = np.isfinite(anchors.us)
     x, us = terms[timed][:, None, :], anchors.us[timed][:, None]
     law = wave.fit([(x, us, 1.0), (x, (terms[timed] @ USUAL)[:, None], np.sqrt(PHYSICS))])[0]
     off = np.where(timed, np.log(np.where(timed, anchors.us, 1.0) / np.maximum(terms @ law, 1e-3)), 0.0)
-    return Pooled(peaks, law, off.sum(axis=0) / (timed.sum(axis=0) + SHRINK))
+    return Pooled(peaks, law, off.sum(axis=0) / (timed.sum(axis=0) + SHRINK), ahead)
 
 
 def fit(

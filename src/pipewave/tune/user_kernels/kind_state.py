@@ -67,9 +67,7 @@ class KindState:
         """The model of what was measured, and what it was fitted to."""
         of = sizes(self.formulas.inputs, self.formulas.of.key, self.numbers)
         anchors = self.anchors(of, peaks)
-        elsewhere = (
-            self.formulas.many(of.numbers(drawn(anchors.at, ELSEWHERE, seed=1))) if self.formulas.formulas else None
-        )
+        elsewhere = self.formulas.many(of.numbers(drawn(anchors.at, ELSEWHERE, seed=1)))
         there = self.prior[0] if self.prior is not None and self.prior[1] == of.names else None
         return fit(anchors, peaks, elsewhere, there), of, anchors
 
