@@ -28,7 +28,7 @@ from pipewave.published import recipes
 from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
 from pipewave.published.stream import answer_lines
-from studies.published_rows import METRICS, OLD, Group, Row, corpus, read
+from studies.published_rows import FAMILY, METRICS, OLD, Group, Row, corpus, read
 from studies.published_slices import resumed
 from train.published_fit import RESULTS as FITTED
 from train.published_fit import Constants, with_constants
@@ -139,12 +139,12 @@ def kind(row: Row) -> str:
 
 def _need(row: Row) -> str:
     """What a row needs beyond one plain engine: data-parallel attention, pools apart, drafts, or something else."""
-    if row.case.get("dp", 1) > 1:
+    if row.ranks > 1:
         return " (attention DP)"
     if row.apart and row.answerable:
         return f" ({row.apart})"
-    if row.answerable and row.needs:
-        return " (families read since)"
+    if row.answerable:
+        return " (families read since)" if row.needs.startswith(FAMILY) else ""
     named = next((word for word in ("disaggregated", "speculative") if word in row.needs), "needs")
     generated = f", {row.apart}" if row.generated else ""
     return f" ({named}{generated})" if row.needs else ""

@@ -32,7 +32,7 @@ from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import ALONE, active_parameters
-from pipewave.published.unstated import releases
+from pipewave.published.unstated import degrees_of, releases
 from pipewave.software.engine import numbered
 from studies.published_series import drafting, series
 
@@ -44,6 +44,7 @@ METRICS = ("ttft_ms", "tpot_ms", "output_tokens_per_s", "e2e_ms")
 OLD = "Argonne LLM-Inference-Bench"  # vLLM V0 and TensorRT-LLM 0.x
 COMPILING = ("sglang", "B200", "DeepSeek-R1", "fp4")  # without a version
 FAMILY = "model family unknown"  # when the rows were collected
+OF_RANKS = "data-parallel attention"
 BITS = {"fp16": 16, "bf16": 16, "fp8": 8, "fp4": 4, "mxfp4": 4, "int4": 4}  # of weights, by the word of a row
 CHUNK = 16_384  # tokens; a first wave of prompts above it is cut
 GENERATED = "NVIDIA AIC own runs"  # those with a day are of deployments that AIConfigurator generated
@@ -104,6 +105,12 @@ class Row:
     day: str = ""
 
     @property
+    def ranks(self) -> int:
+        """Data-parallel ranks of its attention, as its degrees are read."""
+        tp, ep, dp = (self.case.get(name, 1) for name in ("tp", "ep", "dp"))
+        return degrees_of(self.group.engine, tp, ep, dp, None).dp
+
+    @property
     def apart(self) -> str:
         """Why it counts apart though it can be asked; empty where it counts."""
         if self.generated:
@@ -122,11 +129,12 @@ class Row:
     @property
     def answerable(self) -> bool:
         """Whether a case says all: the row needs nothing, or only a family that can be read by now, with a card of the
-        precision that was run.
+        precision that was run, or ranks that its degrees do not mean.
         """
-        return not self.needs or (
-            self.needs.startswith(FAMILY) and precision(self.case["model"]) in self.group.precision
-        )
+        if self.needs == OF_RANKS:
+            return self.ranks == 1
+        family = self.needs.startswith(FAMILY) and precision(self.case["model"]) in self.group.precision
+        return not self.needs or family
 
     @property
     def made(self) -> bool:

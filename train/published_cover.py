@@ -86,14 +86,14 @@ def _measured(row: Row) -> dict[str, float]:
 
 def _counts(row: Row) -> bool:
     """Today's servers, also of families that could not be read when the rows were collected; ranks have their own."""
-    plain = row.answerable and row.case.get("dp", 1) == 1
+    plain = row.answerable and row.ranks == 1
     return plain and row.group.source != OLD and not row.apart
 
 
 def _point(row: Row, name: str, value: float, found: dict[str, Any]) -> Point:
     """A mean of a row; its interval less what its server leaves open is what was known."""
     case = from_dict(row.case)
-    setup, ranks = fill(case.stated(), case.traffic()).setup, case.dp > 1
+    setup, ranks = fill(case.stated(), case.traffic()).setup, row.ranks > 1
     named, asked = not setup.version_assumed, find_engine(setup.engine)
     half, open_ = math.log(found[f"{name}_high"] / found[name]), Uncertainty(0.0, server_of(asked), named, ranks)
     read_off = open_.uneven(name) if ranks else open_.server(name)
@@ -196,7 +196,7 @@ def main() -> None:
     if asked.versions:
         table["version"] = version_widths(rows)
     if asked.ranks:
-        of_ranks = [row for row in rows if row.case.get("dp", 1) > 1 and not row.apart]
+        of_ranks = [row for row in rows if row.ranks > 1 and not row.apart]
         parts = [("ranks", table["ranks"], _points(of_ranks, answers))]
     else:
         parts = list(_servers(table, points(rows, answers)))

@@ -61,7 +61,7 @@ def chosen_rows(rows: Sequence[Row], most: int) -> list[Row]:
     """
     groups: dict[Any, list[Row]] = {}
     for row in rows:
-        plain = row.answerable and row.case.get("dp", 1) == 1 and not row.made
+        plain = row.answerable and row.ranks == 1 and not row.made
         if row.case["mode"] == "serve" and plain and row.group.source != OLD and not row.apart:
             groups.setdefault(row.group, []).append(row)
     large = [group for group in groups.values() if len(group) >= LEAST]
