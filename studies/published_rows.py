@@ -132,7 +132,7 @@ class Row:
         precision that was run, or ranks that its degrees do not mean.
         """
         if self.needs == OF_RANKS:
-            return self.ranks == 1
+            return self.ranks == 1 < int(self.case.get("dp", 1))
         family = self.needs.startswith(FAMILY) and precision(self.case["model"]) in self.group.precision
         return not self.needs or family
 
