@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize
 
 RESULTS = Path(__file__).parents[1] / "studies" / "results" / "float_products.json"
 ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096, 8192, 16384)
@@ -64,6 +63,8 @@ def measured() -> dict[str, Any]:
 
 def score(found: dict[str, Any]) -> None:
     """Print how far the law is off, and its constants fitted anew."""
+    from scipy.optimize import minimize
+
     from pipewave.gpus import find
     from pipewave.kernels.streaming.elementwise import FMA_SHARE, MORE_ROWS, TWO_KERNELS_S
 
