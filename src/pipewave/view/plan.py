@@ -143,8 +143,9 @@ def _fleet(fleet: Mapping[str, Any]) -> Iterator[doc.Block]:
     """Budget and autoscaler, where they were asked for; and what the search left out."""
     if budget := fleet.get("budget"):
         no, count = "not " * (not budget["enough"]), budget["replicas"]
+        replicas = "1 replica" if count == 1 else f"{count} replicas"
         usd, rate = (doc.number(budget[name]) for name in ("usd_per_month", "requests_per_s"))
-        pays = f"{usd} USD a month is {no}enough: it pays {count} replica{'s'[: count != 1]}, {rate} requests a second"
+        pays = f"{usd} USD a month is {no}enough: it pays {replicas}, {rate} requests a second"
         yield doc.Notes((pays,), detail=False)
     if scaled := fleet.get("autoscaler"):
         late, hours, fixed = (doc.number(scaled[name])
