@@ -99,11 +99,12 @@ KERNELS = {
         3 causal_conv1d 3,64; 3 mamba1 {2048 + 3 * (192 + 16) * 2}>{2048 + 3 * (192 + 16) * 2 // 3};
         3 causal_conv1d 1+1,64; 3 mamba1 {4096 + 2 * 416}>{4096 + round(2 * 416 / 3)}; 3 out_proj 5.64.64;
         3 attention_all_reduce 640/2; {HEAD}"""),
-    # A gate as wide as the 4 heads; experts at a width of 48, whose 10 tokens of two ranks are gathered and summed.
+    # A gate as wide as the 4 heads; experts at a width of 48, whose 10 tokens of two ranks are gathered and
+    # summed; the fuller rank has the pairs of 11.
     "muse_spark_text": (Parallel(1, 1, 2, 2), """1 embedding 40>640+640; 4 input_norm 5.64; 4 qkv_proj 5.192.64;
         4 rope 960>960+160; 4 kv_write 680>640; 3 attention 3+1+1,5+9+4,4,2,16,8; 4 output_gate 1280>640;
         4 o_proj 5.64.64; 4 ffn_norm 5.64; 4 router 5.8.64; 4 topk 80>80; 4 latent_in 5.48.64; 4 moe_dispatch 960/2;
-        4 fused_moe 10,8,2,48,32,2; 4 moe_combine 960/2; 4 latent_out 5.64.48; 12 more_norm 5.64;
+        4 fused_moe 11,8,2,48,32,2; 4 moe_combine 960/2; 4 latent_out 5.64.48; 12 more_norm 5.64;
         1 attention 3+1+1,5+9+4,4,2,16; 1 final_norm 5.64; 1 last_rows 384>384; 1 lm_head 3.128.64; 1 softcap 768>768;
         1 logits_to_float 768>1536; 1 sample 1536>24"""),
     # Two layers keep K and V, two borrow them; the small parts are 12, 10 and 2 wide, whole on every rank.

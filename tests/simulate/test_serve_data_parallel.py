@@ -58,10 +58,10 @@ def test_ranks_hold_whole_attention_and_their_share_of_experts() -> None:
 
 
 def test_experts_meet_the_tokens_of_all_ranks() -> None:
-    """Tokens × ranks enter the experts; an exchange before and after; no all-reduce of tensor ranks."""
+    """Tokens × ranks enter the experts, those of the fullest rank; an exchange before and after; no all-reduce."""
     uses = Deployment(MODEL, WIDE).kernels(Batch.of([1] * 16, [512] * 16))
     calls = {use.name: use.call for use in uses}
-    assert calls["fused_moe"].tokens == 16 * 8  # type: ignore[attr-defined]
+    assert 16 * 8 < calls["fused_moe"].tokens < 1.15 * 16 * 8  # type: ignore[attr-defined]
     assert calls["moe_dispatch"].bytes == 16 * 8 * MODEL.hidden * 2  # type: ignore[attr-defined]
     assert {"moe_dispatch", "moe_combine"} <= set(calls)
     assert not {"ffn_all_reduce", "attention_all_reduce"} & set(calls)

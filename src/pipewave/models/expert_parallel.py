@@ -1,10 +1,8 @@
 """Experts on several ranks: how unevenly routing loads them, EPLB copies, and the all-to-all of tokens.
 
 A layer of experts waits for its fullest rank. Engines lay experts on ranks in their order; an expert-parallel load
-balancer gives the ranks `redundant` more slots. By DeepSeek's rule, which vLLM, SGLang and TensorRT-LLM follow
-(github.com/deepseek-ai/EPLB): each further slot goes to the expert with most tokens a copy, whose tokens its copies
-share; then copies, the heaviest first, each go to the rank with the least load among those with a free slot.
-Loads are taken as steady: what was seen when experts were placed holds while they serve.
+balancer gives the ranks `redundant` more slots for copies (`copied`, `packed`), by DeepSeek's rule, which vLLM, SGLang
+and TensorRT-LLM follow (github.com/deepseek-ai/EPLB). Loads are taken as steady: what was seen then holds.
 
 With data-parallel attention every rank of a group of tp × dp holds tokens of its own. Engines either gather all tokens
 on all ranks and scatter the sums (vLLM's default since 0.11, SGLang's without an all-to-all backend, TensorRT-LLM's
@@ -16,10 +14,12 @@ elsewhere, and adds up all results.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 
@@ -109,12 +109,8 @@ def _skew(balance: Balance, experts: int, ranks: int) -> float:
     slots = experts + (balance.redundant or 0)
     if slots % ranks:
         raise _bad(f"{experts} experts and {slots - experts} copies: {ranks} ranks must divide their sum")
-    if ranks == 1:
-        return 1.0
-    if balance.redundant is None:
-        held = [loads.reshape(ranks, -1).sum(axis=1) for loads in _rows(balance.loads, experts)]
-    else:
-        held = [packed(copied(loads, balance.redundant), ranks) for loads in _rows(balance.loads, experts)]
+    more, rows = balance.redundant, _rows(balance.loads, experts)
+    held = [row.reshape(ranks, -1).sum(axis=1) if more is None else packed(copied(row, more), ranks) for row in rows]
     return float(np.mean([one.max() / one.mean() for one in held]))
 
 
@@ -156,6 +152,17 @@ def report(balance: Balance, experts: int, ranks: int) -> dict[str, float]:
 
 def _bad(text: str) -> BadInput:
     return BadInput(f"eplb: {text}", field="eplb")
+
+
+def fullest(stage: Stage, spec: Moe) -> int:
+    """Tokens of which an even share is as many as the fullest rank gets: as its load is told (`skew`), but no fewer
+    than draws at random leave it, by the expected largest of as many normals (Blom 1958); a law of routing has its own.
+    """
+    ranks, tokens, drawn = stage.parallel.ep, stage.expert_tokens, 1.0
+    if ranks > 1 and not stage.choice.routing:
+        largest = NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
+        drawn += largest * math.sqrt((ranks - 1.0) / (tokens * spec.topk))
+    return round(tokens * max(spec.skew, drawn))
 
 
 def exchange_of(word: str) -> str:

@@ -10,7 +10,7 @@ from pipewave.calls.families import Attention, Call, FusedMoe, Gemm, SiluAndMul,
 from pipewave.calls.operators import HyperConnection
 from pipewave.errors import BadInput
 from pipewave.models.attention_kernels import steps
-from pipewave.models.expert_parallel import exchange
+from pipewave.models.expert_parallel import exchange, fullest
 from pipewave.models.lora_and_drafts import Lora, lora_kernels
 from pipewave.models.samplers import sampler
 from pipewave.models.shard import padded_vocab
@@ -113,8 +113,7 @@ def _block(stage: Stage, name: str, norm: str, kernels: Iterator[Use], *, reduce
 
 def _streams(stage: Stage, part: str) -> Iterator[Use]:
     """Residual streams mixed into one before a block (`pre`), and spread again after it (`post`)."""
-    hyper = stage.model.hyper
-    if hyper:
+    if hyper := stage.model.hyper:
         call = HyperConnection(
             stage.rows, hyper.hidden, mult=hyper.streams, part=part, sinkhorn_iters=hyper.sinkhorn, dtype=stage.dtype
         )
@@ -188,10 +187,9 @@ def _moe(stage: Stage, spec: Moe) -> Iterator[Use]:
     if spec.into:
         yield stage.linear(spec.into)
     yield from exchange(stage, spec, "dispatch")
-    met = round(stage.expert_tokens * spec.skew) if stage.parallel.ep > 1 else stage.expert_tokens
     call = FusedMoe(
-        met, spec.experts, spec.topk, spec.hidden, spec.inter, gated=spec.gated, tp=stage.parallel.moe_tp,
-        ep=stage.parallel.ep, dtype=spec.precision.dtype,
+        fullest(stage, spec), spec.experts, spec.topk, spec.hidden, spec.inter, gated=spec.gated,
+        tp=stage.parallel.moe_tp, ep=stage.parallel.ep, dtype=spec.precision.dtype,
     )  # fmt: skip
     yield Use("fused_moe", call)
     yield from exchange(stage, spec, "combine")

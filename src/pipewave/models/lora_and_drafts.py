@@ -67,27 +67,21 @@ def lora_of(text: str) -> Lora:
     """From `rank=16,adapters=4`. Raises BadInput."""
     said = dict(part.partition("=")[::2] for part in text.split(",") if part.strip())
     try:
-        numbers = {name.strip(): int(value) for name, value in said.items()}
-        return Lora(**numbers)
+        return Lora(**{name.strip(): int(value) for name, value in said.items()})
     except (TypeError, ValueError) as problem:
         raise BadInput(f"lora = {text!r}: must look like rank=16,adapters=4", field="lora") from problem
 
 
 def adapted_linears(layer: Layer) -> Iterator[Linear]:
     """The maps of a layer that adapters stand beside."""
-    for mixer in layer.mixers:
-        yield from mixer.linears()
-    for part in layer.ffns:
-        if isinstance(part, Moe):
-            yield from part.shared.linears() if part.shared else ()
-        else:
-            yield from part.linears()
+    dense = (part.shared if isinstance(part, Moe) else part for part in layer.ffns)
+    for part in (*layer.mixers, *filter(None, dense)):
+        yield from part.linears()
 
 
 def lora_kernels(stage: Stage, layer: Layer, lora: Lora) -> Iterator[Use]:
     """The kernels that a layer's adapters add."""
-    rows, rank = stage.rows, lora.rank
-    held = min(lora.adapters, rows)
+    rows, rank, held = stage.rows, lora.rank, min(lora.adapters, stage.rows)
     for linear in adapted_linears(layer):
         out, inp = linear.shape(stage.tp)
         thin = rows * rank * WIDE
