@@ -143,7 +143,7 @@ def _as_run(call: Call, rule: KernelRule | None, gpu: GPU, engine: Engine) -> Ca
     rows = call.tokens * call.topk / call.experts if isinstance(call, FusedMoe) else getattr(call, "m", 0)
     dtype = WIDE if 0 < rule.wide_rows <= rows else rule.runs_as_dtype or call.dtype
     call = replace(call, stack=rule.stack or None, impl=rule.impl or None, dtype=dtype)
-    if isinstance(call, Attention | Mla) and rule.cache_dtype and call.kv_dtype:
+    if isinstance(call, Attention | Mla | AttentionModule) and rule.cache_dtype and call.kv_dtype:
         call = replace(call, kv_dtype=rule.cache_dtype)
     if not isinstance(call, Gemm):
         return call
