@@ -27,6 +27,7 @@ from pipewave.tune.user_kernels.call_sites import Place, named
 from pipewave.tune.user_kernels.device import Built, Launch
 from pipewave.tune.user_kernels.hooks import Benched, noted, read_log, user_benchmark
 from pipewave.tune.user_kernels.kernel import KernelDescription
+from pipewave.tune.user_kernels.kind_state import KindState
 from pipewave.tune.user_kernels.launch_formulas import LaunchFormulas, drawn, sizes
 from pipewave.tune.user_kernels.measuring import (
     STAGES,
@@ -90,9 +91,31 @@ def test_long_launches_are_timed_once_more_where_they_are_close() -> None:
     card = Card([1000.0, 1070.0, 1100.0])
     measure(card, None, range(3), np.zeros((3, 6)), np.zeros(3), False)  # type: ignore[arg-type]
     assert [set(order) for order in card.timed] == [{0, 1, 2}, {0, 1}] and len(card.timed[1]) == 5
-    short = Card([999.0, 2000.0])
+    short = Card([399.0, 2000.0])
     measure(short, None, range(2), np.zeros((2, 6)), np.zeros(2), False)  # type: ignore[arg-type]
     assert len(short.timed) == 1 + sum(rounds for rounds, _ in STAGES)
+
+
+def test_a_launch_is_timed_in_part_where_more_would_take_too_long() -> None:
+    us = [100.0] * 8 + [100.0, 200, 400, 800]
+    expected = np.array([1.0] * 8 + [2, 4, 8, 16])  # in no unit: 860, 1260, 2060 and 3660 µs for two rounds
+    for left_us, timed in ((0, 0), (859, 0), (861, 1), (2121, 2), (1e9, 4)):
+        card = Card(us)
+        most_s = 1.0 + left_us * 1e-6  # the first eight took a second
+        found = measure(card, None, range(12), np.zeros((12, 6)), expected, False, most_s=most_s)  # type: ignore[arg-type]
+        assert np.isfinite(found.us).sum() == 8 + timed
+    long = Card([us[0] * 4] * 9)  # one round: 400 · 2 + 230
+    found = measure(long, None, range(9), np.zeros((9, 6)), expected[:9], False, most_s=1.001031)  # type: ignore[arg-type]
+    assert np.isfinite(found.us).all()
+
+
+def test_physics_orders_what_few_launches_say_little_of() -> None:
+    state, counts = KindState(None), np.tile([25.0, 4, 4, 1000, 3000, 50_000], (2, 1))  # type: ignore[arg-type]
+    physics = state.expected_us(counts, SMALL)
+    state.model = SimpleNamespace(law_us=lambda _: 16 * physics[None])  # type: ignore[assignment]
+    for launches, times in ((0, 1), (4, 4), (12, 8)):
+        state.fitted_to = launches
+        assert np.allclose(state.expected_us(counts, SMALL), times * physics)
 
 
 def test_close_configurations_are_timed_again_and_again() -> None:

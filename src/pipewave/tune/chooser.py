@@ -15,15 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pipewave.tune.compiled_chooser import (
-    CELL_BITS,
-    Candidate,
-    Key,
-    Short,
-    compiled_chooser,
-    factors_at,
-    short,
-)
+from pipewave.tune.compiled_chooser import CELL_BITS, Candidate, Key, Short, compiled_chooser, factors_at, short
 from pipewave.tune.law.anchors import Floats, Ints
 from pipewave.tune.law.model import Model
 from pipewave.tune.law.wave import law_us

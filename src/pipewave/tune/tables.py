@@ -22,16 +22,7 @@ from pipewave.tune.chooser import Chooser, Memo
 from pipewave.tune.compiled_chooser import Key
 from pipewave.tune.law.anchors import Floats, Ints, columns, peaks_of
 from pipewave.tune.law.model import moved
-from pipewave.tune.shipped_kernels import (
-    LINE,
-    LOAD_FIELDS,
-    SHAPE_FIELDS,
-    defaults,
-    family,
-    flops,
-    routed,
-    stated,
-)
+from pipewave.tune.shipped_kernels import LINE, LOAD_FIELDS, SHAPE_FIELDS, defaults, family, flops, routed, stated
 from pipewave.tune.store import KindTable
 from pipewave.tune.user_kernels import device
 from pipewave.tune.user_kernels.kernel import KernelDescription, Kind

@@ -10,7 +10,7 @@ import numpy as np
 
 from pipewave.tune.chooser import Chooser, Held
 from pipewave.tune.law.anchors import Anchors, Floats, Ints, Peaks, columns
-from pipewave.tune.law.model import Model, fit, moved, physics_us
+from pipewave.tune.law.model import THERE_LAUNCHES, Model, fit, moved, physics_us
 from pipewave.tune.source.formula import GRID
 from pipewave.tune.store import KindTable, Measured
 from pipewave.tune.user_kernels import measuring
@@ -20,6 +20,7 @@ from pipewave.tune.user_kernels.launch_formulas import LaunchFormulas, Sizes, dr
 
 REPEATS = 8  # launches of the same sizes that are measured where loads are hidden
 ELSEWHERE = 128  # launches drawn that the pooled law is asked for
+PHYSICS_LAUNCHES = 4.0  # that physics counts for in what to expect of configurations
 
 
 @dataclass(slots=True)
@@ -121,8 +122,11 @@ class KindState:
             self.prior = model, of.names
 
     def expected_us(self, counts: Floats, peaks: Peaks) -> Floats:
-        """µs [c] to expect of a launch before it is measured: by the model or the prior, else by physics."""
+        """µs [c] to expect of a launch before it is measured: by physics, and by the model or the prior as far as there
+        are launches behind it (a mean of logarithms): laws of one or two err tenfold at launches unlike these.
+        """
+        physics = physics_us(counts[None], np.full(len(counts), 2), peaks)[0]
         model = self.model or (self.prior and self.prior[0])
-        if model is not None:
-            return np.asarray(model.law_us(counts[None])[0])
-        return np.asarray(physics_us(counts[None], np.full(len(counts), 2), peaks)[0])
+        launches = self.fitted_to + (THERE_LAUNCHES if self.prior is not None else 0.0)
+        law = physics if model is None else np.maximum(model.law_us(counts[None])[0], 1e-3)
+        return np.asarray(physics * (law / physics) ** (launches / (launches + PHYSICS_LAUNCHES)))

@@ -22,7 +22,9 @@ BLOCK_BYTES = 1_024  # of shared memory that the driver takes of each block
 FIRST = 8  # configurations compiled and timed before bounds leave any out
 Stages = Sequence[tuple[int, float]]
 STAGES: Stages = ((1, math.inf), (1, 2.0), (1, 1.3), (2, 1.08))  # (rounds, of those within this factor of the fastest)
-LONG_US = 1_000.0  # launches from here on differ little from round to round: one more of the close ones will do
+SHARE = 0.05  # of a budget that timing one launch may take: few long launches say less than many do in part
+FLUSH_US = 230.0  # of the L2, before each
+LONG_US = 400.0  # launches from here on differ little from round to round: one more of the close ones will do
 LONG_STAGES: Stages = ((1, 1.08),)
 Timer = Callable[[Sequence[int]], list[float]]  # numbers of configurations, in this order → µs of each
 JITTER_US = 2.0  # what a launch may take longer than its fastest round without having been disturbed: events and clocks
@@ -49,10 +51,10 @@ def bounds_us(counts: Floats, peaks: Peaks, *, narrow: bool) -> Floats:
 
 def measure(
     device: Device, launch: Launch, candidates: Sequence[int], counts: Floats, expected: Floats, narrow: bool,
-    *, followed: bool = True,
+    *, followed: bool = True, most_s: float = math.inf,
 ) -> Timed:  # fmt: skip
-    """Time the candidates at one launch, the most promising first by `expected` µs [c]; nothing is left out where
-    `counts` are not `followed` through all loops, for they bound nothing then.
+    """Time the candidates at one launch, the most promising first by `expected` µs [c]: the first few, then those whose
+    rounds fit into `most_s`. No bound leaves any out where `counts` are not `followed` through all loops.
     """
     ordered = sorted(candidates, key=lambda index: float(expected[index]))
     bounds = bounds_us(counts, device.peaks, narrow=narrow) if followed else np.zeros(len(counts))
@@ -62,6 +64,8 @@ def measure(
     for some in (ordered[:FIRST], ordered[FIRST:]):
         best = min((min(us) for us in taken.values()), default=math.inf)
         hopeful = [index for index in some if bounds[index] < best]
+        if taken and most_s < math.inf:
+            hopeful = _affordable(hopeful, expected, taken, most_s - seconds)
         built |= device.build(launch, hopeful)
         start = clock()
         usable = [index for index in hopeful if not built[index].error]
@@ -76,6 +80,16 @@ def measure(
     for index, values in taken.items():
         found[index] = np.mean(undisturbed(values))
     return Timed(found, built, seconds)
+
+
+def _affordable(hopeful: Sequence[int], expected: Floats, taken: dict[int, list[float]], left_s: float) -> list[int]:
+    """The first of configurations whose rounds fit into the time left, each as much slower than the fastest of those
+    timed as is expected.
+    """
+    fastest = min(taken, key=lambda index: min(taken[index]))
+    best = min(taken[fastest])
+    each_us = (1 if best >= LONG_US else 2) * (best * expected[list(hopeful)] / expected[fastest] + FLUSH_US)
+    return list(hopeful[: int(np.searchsorted(np.cumsum(each_us), left_s * 1e6))])
 
 
 def staged(timed: Timer, usable: Sequence[int], taken: dict[int, list[float]], stages: Stages = STAGES,

@@ -72,13 +72,7 @@ def from_shapes(source: Path) -> list[Noted]:
     try:
         body = json.loads(source.read_text())
         rows, grid = [dict(row) for row in body["launches"]], expression_grid(str(body["grid"]))
-    except (
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-        RecursionError,
-    ) as problem:  # no such file, or not of this form
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as problem:  # not there, or not of this form
         raise BadFile(f'{source}: must be {{"grid": …, "launches": [{{…}}]}} ({problem})', field="shapes") from problem
     return [Noted(arguments([f"{name}={value}" for name, value in row.items()]), grid, {}) for row in rows]
 

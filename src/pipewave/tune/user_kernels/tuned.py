@@ -297,8 +297,10 @@ class TunedKernel(Autotuner):  # type: ignore[misc]
               allowed: Sequence[int]) -> measuring.Timed:  # fmt: skip
         """Time a launch under the configurations allowed, and keep it if any ran."""
         narrow = any("8" in text for _, text in self.of.kind(named(self.of, launch.args, launch.kwargs)))
+        whole = not self.options.budget_s or isinstance(device, hooks.Benched)  # ahead, or by the user's slow benchmark
         timed = measuring.measure(device, launch, allowed, counts, state.expected_us(counts, device.peaks), narrow,
-                                  followed=not state.formulas.unknown)  # fmt: skip
+                                  followed=not state.formulas.unknown,
+                                  most_s=np.inf if whole else measuring.SHARE * self.options.budget_s)  # fmt: skip
         self.spent_s += timed.seconds
         if (timed.us == timed.us).any():
             state.measured.append(Measured(state.kind, numbers, counts, timed))
