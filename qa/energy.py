@@ -1,17 +1,18 @@
-"""`python -m qa.energy [kernels|steps|servers]`: how far watts and joules are from measured ones, beside the baselines.
+"""`python -m qa.energy [kernels|limit|steps|servers]`: how far watts and joules are from measured ones.
 
 Kernels: steady rows of AIConfigurator in groups of shapes left out, a GPU left out, and our own loops (those of later
-days were never fitted), by a law fitted as `python -m train power` fits it. Steps: joules of steps inside vLLM 0.22.1,
-or the version of their folder, that repeated for four seconds on an H200 (`lab.vllm_engine --points steady`), never
-fitted. Servers: published vLLM runs, each model left out on its GPU. Baselines: a board always at its cap, and one at
-its rated power; in servers also the mean of the other runs of the GPU.
+days were never fitted), by a law fitted as `python -m train power` fits it. Limit: how much slower those loops are than
+their first calls. Steps: joules of steps inside vLLM 0.22.1, or the version of their folder, that repeated for four
+seconds on an H200 (`lab.vllm_engine --points steady`), never fitted. Servers: published vLLM runs, each model left out
+on its GPU. Baselines: a board always at its cap, and one at its rated power; in servers also the mean of the other runs
+of the GPU.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -20,13 +21,17 @@ from typing import Any
 import numpy as np
 
 import pipewave as pw
-from corpus.watts import own_rows
+from corpus.frame import repository
+from corpus.watts import LOOPS, own_rows
 from pipewave.calls.families import from_dict
 from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
+from pipewave.physics.cache import SERVING
+from pipewave.physics.energy import LIMIT_EXPONENT, limited_us
 from pipewave.physics.power import board_of
+from pipewave.prediction.api import group_on, predict_grouped
 from pipewave.step import Runner, find_engine
 from pipewave.told.answers import ENERGY, RATE, drawn_at
 from train import power, power_serving
@@ -80,6 +85,30 @@ def _own_line(name: str, rows: list[dict[str, Any]]) -> None:
     print(f"{name:38} {len(rows):6} rows: mean {off(middle, true):.1f} %, in the interval {inside:.0f} %")
 
 
+def limit() -> None:
+    """How clocks give way: the exponent of `pipewave.physics.energy` beside others."""
+    over, slower = np.array(list(_loops())).T
+    for exponent in (2.0, 2.5, 3.0, LIMIT_EXPONENT, 4.0, 5.0):
+        error = np.log(limited_us(1.0, over, exponent=exponent) / slower)
+        rms, bias = 100 * np.sqrt(np.mean(error**2)), 100 * error[over > 1.1].mean()
+        print(f"{len(over)} loops, exponent {exponent:g}: {rms:.2f} % off, those well over the limit {bias:+.1f} %")
+
+
+def _loops() -> Iterator[tuple[float, float]]:
+    """Of our loops of random data: what each would draw above idle at full clocks over what the board has at its limit,
+    and how much longer it takes than its first calls.
+    """
+    for file in sorted(repository().glob(LOOPS)):
+        said = json.loads(file.read_text("utf-8"))
+        gpu = find(said["gpu"].split()[1])
+        for row in said["rows"]:
+            if row.get("data") == "random" and "power_w" in row and "burst_us" in row:
+                call = from_dict({name: value for name, value in row["case"].items() if name != "impl"})
+                found = predict_grouped([call], [group_on(call, gpu, "vllm-0.22.1")], gpu, SERVING)
+                joules = found.draws[0].above_idle_j(found.work_j[0], 1e-6 * row["burst_us"])
+                yield board_of(gpu).at_limit_us(joules) / row["burst_us"], row["latency_us"] / row["burst_us"]
+
+
 def steps() -> None:
     """Joules of steps inside an engine."""
     for path in sorted(STEADY.rglob("*.jsonl")):
@@ -124,7 +153,7 @@ def servers() -> None:
               f"{off(means, watts):.1f} %, rated power {off(spec.tdp_w, watts):.1f} %")  # fmt: skip
 
 
-PARTS: dict[str, Callable[[], None]] = {"kernels": kernels, "steps": steps, "servers": servers}
+PARTS: dict[str, Callable[[], None]] = {"kernels": kernels, "limit": limit, "steps": steps, "servers": servers}
 
 if __name__ == "__main__":
     for part in sys.argv[1:] or PARTS:

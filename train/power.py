@@ -44,6 +44,7 @@ BOARDS = {
 }
 COLLECTED = ("H200", "B200", "GB200")  # boards of the corpus
 MEMORY = {"9": "H200"}  # whose joules a byte stand for its generation's
+FLOPS = {"9": "H200", "10": "B200", "other": "H200"}  # and a FLOP
 # What readings of a collection's meter are asked by besides work and time.
 FEATURES = {
     "gemm": ["log_m"], "attention_prefill": ["batch", "keys"], "attention_decode": ["batch", "keys", "group"],
@@ -327,7 +328,7 @@ def main(argv: list[str] | None = None) -> None:
     told_of = readings_of(rows, kinds)
     for kind, row in told_of.items():
         row["spread"] = round(told[kind], 3)
-    law = SHIPPED | {"source": SOURCE, "boards": BOARDS | {"other": WATTS}, "memory": MEMORY, "kinds": kinds}
-    law["generations"] = sorted(rows.table["generation"].unique())
+    law = SHIPPED | {"source": SOURCE, "boards": BOARDS | {"other": WATTS}, "memory": MEMORY, "flops": FLOPS}
+    law |= {"kinds": kinds, "generations": sorted(rows.table["generation"].unique())}
     READINGS.write_text(json.dumps(told_of) + "\n", encoding="utf-8")
     cards.ship(LAW, law)

@@ -16,7 +16,7 @@ from pipewave.gpus import all_gpus, architectures, find
 from pipewave.gpus.architectures import Architecture, architecture_of, required, shipped
 from pipewave.kernels.gemm.machine import MULTICAST as GEMM_MULTICAST
 from pipewave.kernels.moe.software import MULTICAST as MOE_MULTICAST
-from pipewave.physics.energy import DRAWS
+from pipewave.physics.energy import PRODUCT_FLOP_J
 
 SOURCE = Path(pipewave.__file__).parent
 RUBIN = {
@@ -55,8 +55,7 @@ def test_four_bit_operands_run_where_the_instruction_scales_them() -> None:
 def test_constants_by_tensor_instruction_name_every_one() -> None:
     kinds = {"mma", "wgmma", "tcgen05"}
     assert {row.mma for row in shipped().values()} == kinds
-    draws = [row.joules_per_flop for row in DRAWS.values() if row.joules_per_flop]
-    assert all(set(table) == kinds for table in (GEMM_MULTICAST, MOE_MULTICAST, *draws))
+    assert all(set(table) == kinds for table in (GEMM_MULTICAST, MOE_MULTICAST, PRODUCT_FLOP_J))
 
 
 def test_a_capability_without_traits_is_refused_with_what_it_needs(tmp_path: Path) -> None:

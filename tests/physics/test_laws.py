@@ -11,8 +11,9 @@ from pipewave.gpus import find
 from pipewave.physics.arith import SCALAR, log2
 from pipewave.physics.cache import MISSES, MULTICAST, l2_bytes, least_dram, missing_share, walked
 from pipewave.physics.demand import PIPES, busiest, demand, floor_s, pipe_rates
-from pipewave.physics.energy import DRAWS, delivered_us, joules_per_flop, limited_us, watts
+from pipewave.physics.energy import LIMIT_EXPONENT, SLACK_US, joules_per_flop, limited_us
 from pipewave.physics.overlap import LAUNCHES, launch_s, overlapped
+from pipewave.physics.power import board_of, draw_of, flop_j
 
 SIZES = np.geomspace(0.01, 100.0, 400)  # footprints in sizes of the L2
 
@@ -98,28 +99,42 @@ def test_a_start_costs_microseconds_and_fewer_at_higher_clocks(kind: str) -> Non
 
 
 def test_an_h200_at_its_limit_multiplies_as_its_microbenchmark_measured() -> None:
-    gpu = find("H200")
-    assert watts(gpu) / joules_per_flop(gpu, "bf16") == pytest.approx(660e12, rel=0.02)
-    assert watts(gpu) / joules_per_flop(gpu, "fp8") == pytest.approx(1244e12, rel=0.1)
+    """778 TFLOP/s for a few calls, 660 for good."""
+    gpu, draw = find("H200"), draw_of(find("H200"), "gemm", "bf16")
+    joules = draw.active_w + 778e12 * draw.per_flop_j
+    assert 778 / limited_us(1.0, 1e-6 * draw.board.at_limit_us(joules), SCALAR) == pytest.approx(660, rel=0.04)
+    assert joules_per_flop(gpu, "fp8") == pytest.approx(joules_per_flop(gpu, "bf16") / 2, rel=0.01)
     assert joules_per_flop(gpu, "int4") == joules_per_flop(gpu, "bf16")
 
 
 @pytest.mark.parametrize("gpu", ["H200", "L40S", "B200"])
 def test_a_board_delivers_in_a_second_what_its_limit_leaves_for_work(gpu: str) -> None:
-    """Its limit less the 16 % that clocks and leakage take, in joules."""
-    board = find(gpu)
-    joules = 0.84 * board.tdp_w * np.array([1.0, 2.5])
-    assert delivered_us(joules, board) == pytest.approx([1e6, 2.5e6], rel=1e-12)
+    board = board_of(find(gpu))
+    joules = (board.limit_w - board.idle_w) * np.array([1.0, 2.5])
+    assert board.at_limit_us(joules) == pytest.approx([1e6, 2.5e6], rel=1e-12)
+
+
+def test_a_flop_takes_what_the_architecture_takes_and_no_more_than_the_board_has() -> None:
+    assert flop_j(find("H20"), "bf16") == pytest.approx(flop_j(find("H200"), "bf16"))
+    for name in ("RTX 4090", "RTX 3090", "H100 PCIe", "MI300X"):
+        gpu = find(name)
+        most = gpu.tdp_w / gpu.peak_flops("bf16")
+        assert (
+            flop_j(gpu, "bf16") < 0.4 * most if name.startswith("RTX") else flop_j(gpu, "bf16") == pytest.approx(most)
+        )
 
 
 def test_clocks_give_way_to_the_limit() -> None:
     assert limited_us(100.0, 0.0, SCALAR) == pytest.approx(100.0)
-    assert limited_us(100.0, 100.0, SCALAR) == pytest.approx(100.0 * 2 ** (1 / 20))
-    assert limited_us(np.array([1.0]), np.array([1e6]))[0] == pytest.approx(1e6)
+    assert limited_us(100.0, 100.0, SCALAR) == pytest.approx(100.0 * 2 ** (1 / 20 / LIMIT_EXPONENT))
+    assert limited_us(np.array([1.0]), np.array([1e6]))[0] == pytest.approx(1e6 ** (1 / LIMIT_EXPONENT))
+    assert limited_us(0.0, 0.0, SCALAR) == 0.0
+    a_burst = limited_us(50e3, 75e3, SCALAR, SLACK_US)
+    assert a_burst == pytest.approx(limited_us(50e3, 62.5e3, SCALAR)) and a_burst < limited_us(50e3, 75e3, SCALAR)
 
 
 def test_every_row_names_its_source() -> None:
-    for row in (*MISSES.values(), *LAUNCHES.values(), *DRAWS.values()):
+    for row in (*MISSES.values(), *LAUNCHES.values()):
         assert len(row.source) > 20
 
 

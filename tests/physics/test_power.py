@@ -194,12 +194,12 @@ def test_weights_that_are_unpacked_move_through_an_sm_as_wide_as_they_are_multip
 
 
 def test_a_call_at_the_limit_takes_as_much_longer_as_its_clock_gives_way() -> None:
-    """Twice the joules that the board can deliver: 2^(1 / 2.4) times the seconds, at the limit."""
+    """Twice the joules that the board can deliver: 2^(1 / 3.5) times the seconds, at the limit."""
     draw, board = draw_of(find("H200"), "gemm", "bf16"), board_of(find("H200"))
     room = board.limit_w - board.idle_w
     under, over = (draw.spent(share * room - draw.active_w, 1.0 + 2e-6) for share in (0.5, 2.0))
     assert under.power_w < over.power_w == board.limit_w
-    assert over.energy_j == pytest.approx(board.limit_w * 2.0 ** (1 / 2.4), rel=1e-5)
+    assert over.energy_j == pytest.approx(board.limit_w * 2.0 ** (1 / 3.5), rel=1e-5)
 
 
 def test_a_flop_of_experts_takes_what_a_flop_of_other_products_takes() -> None:

@@ -89,7 +89,7 @@ def test_parts_are_joined_at_their_numbers_with_their_own_sources() -> None:
     whole = pw.predict([products[1], others[0], products[2], others[1], products[0]])
     assert [whole[i] for i in (4, 0, 2)] == list(here)
     assert [whole[i] for i in (1, 3)] == list(there)
-    assert whole.joules[[4, 0, 2]].tolist() == here.joules.tolist()
+    assert whole.work_j[[4, 0, 2]].tolist() == here.work_j.tolist()
     assert len(whole.sources) == len(here.sources) + len(there.sources)
 
 

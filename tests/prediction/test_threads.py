@@ -31,7 +31,7 @@ def test_a_table_answers_alike_on_any_number_of_threads(monkeypatch: pytest.Monk
     several = pw.predict(table, "H200")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     alone = pw.predict(table, "H200")
-    for name in ("latency_us", "low_us", "high_us", "floor_us", "ceiling_us", "bound", "joules"):
+    for name in ("latency_us", "low_us", "high_us", "floor_us", "ceiling_us", "bound", "work_j"):
         assert np.array_equal(getattr(several, name), getattr(alone, name)), name
 
 

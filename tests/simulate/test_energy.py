@@ -11,7 +11,7 @@ from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
-from pipewave.physics.energy import limited, watts
+from pipewave.physics.energy import limited, product_w
 from pipewave.physics.power import MOST_OVER, board_of
 from pipewave.published.answers import answer, deploy
 from pipewave.published.cases import Case, from_dict
@@ -84,7 +84,7 @@ def test_limits_that_no_board_holds_are_refused() -> None:
         with pytest.raises(BadInput, match="power_limit_w"):
             limited(find("H200"), limit)
     assert limited(find("H200"), None) is limited(find("H200"), 700.0) is find("H200")
-    speeds = [watts(limited(find("H200"), limit)) for limit in (200, 350, 500, 700)]
+    speeds = [product_w(limited(find("H200"), limit)) for limit in (200, 350, 500, 700)]
     assert speeds == sorted(speeds) and speeds[1] > 0.5 * speeds[3]
 
 

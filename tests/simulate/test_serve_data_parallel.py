@@ -90,10 +90,10 @@ def test_steps_that_only_decode_read_the_same_table(table: StepTable) -> None:
             max(sums.at(table.axes.place(rows, n, n, cached, ())) for n, cached, _ in ranks)
             + sums.group[rows]
             + sums.moved[rows]
-            for sums in (table.time, table.heat)
+            for sums in (table.time, table.joules)
         ]
         busy = max(parts[0] + table.graph.between_us, table.graph.beside_us) + table.graph.after_us
-        whole = limited_us(busy + most * engine.each_request_us, parts[1], SCALAR)
+        whole = limited_us(busy + most * engine.each_request_us, table.board.at_limit_us(parts[1]), SCALAR)
         assert 1e6 * table.group_seconds(ranks) == pytest.approx(whole, rel=1e-12)
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from pipewave.simulate import pools as pooled
-from pipewave.simulate import step_table
 from pipewave.simulate.engine_step import Step
 from pipewave.simulate.estimate import _energy
 from pipewave.simulate.kv_budget import KvBudget
@@ -36,8 +35,9 @@ def table(overlap: Any = None, exchange: str = "") -> StepTable:
     prompt = 1000.0 * np.array([k * q for k, q, _ in axes.prompts])
     made.axes, made.verify, made.two_batch, made.most_requests = axes, 1, overlap, 16
     made.time = GridSums(axes, [rows, 0.0 * np.array(axes.heads), decode, prompt, 10 * rows, 100 * rows])
-    made.heat, made.owns, made.factor, made.prompt_us, made.pace = made.time, {}, 1e-6, 0.0, AS_PREDICTED
+    made.owns, made.factor, made.prompt_us, made.pace = {}, 1e-6, 0.0, AS_PREDICTED
     made.decoders, made.joules = {}, made.time
+    made.board = SimpleNamespace(at_limit_us=lambda joules: joules)  # type: ignore[assignment]
     made.engine = SimpleNamespace(
         scheduler=SimpleNamespace(overlaps=True),
         graphs=SimpleNamespace(graph_limit=8, padded=lambda count: 8, piecewise_limit=30),
@@ -45,7 +45,7 @@ def table(overlap: Any = None, exchange: str = "") -> StepTable:
     )  # type: ignore[assignment]
     made.graph, made.pieces, made.eager = (
         SimpleNamespace(
-            step_us=lambda kernels, heat, requests, more=more: kernels + 7 * requests + more, after_us=more / 4
+            step_us=lambda kernels, limited, requests, more=more: kernels + 7 * requests + more, after_us=more / 4
         )
         for more in (0, 1000, 5000)
     )  # type: ignore[assignment]
@@ -116,11 +116,12 @@ def test_a_step_of_one_engine_adds_up() -> None:
     assert made.hidden_s(2, [(24, 0)]) == 0
 
 
-def test_watts_of_a_step_count_what_its_boards_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watts_of_a_step_count_what_its_boards_wait() -> None:
     made, parallel = table(), SimpleNamespace(group=2)
     made.runner = SimpleNamespace(gpu=None, deployment=SimpleNamespace(parallel=parallel))  # type: ignore[assignment]
-    board = SimpleNamespace(step_w=lambda joules, spins_s, seconds: (joules + 1e4 * spins_s) / seconds)
-    monkeypatch.setattr(step_table, "board_of", lambda _: board)
+    made.board = SimpleNamespace(  # type: ignore[assignment]
+        step_w=lambda joules, spins_s, seconds: (joules + 1e4 * spins_s) / seconds
+    )
     assert made.watts(0.5, 2, 64, (), 1) == pytest.approx((72 + 1e4 * (0.5 - 72e-6)) / 0.5)
     # Of two ranks, the fuller one with half of what they hold, experts and exchange.
     assert made.watts(0.5, 3, 128, (), 2) == pytest.approx((952 + 1e4 * (0.5 - 952e-6)) / 0.5)

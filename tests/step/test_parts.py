@@ -49,7 +49,7 @@ def test_a_price_is_the_sum_of_calls_times_their_counts() -> None:
             np.array([use.count for use in uses]),
         )
         assert priced.us[at] == pytest.approx(float(alone.found.latency_us @ counts))
-        for name, column in zip(("us", "heat_us", "nodes", "launches", "above_idle_j"), alone.columns, strict=True):
+        for name, column in zip(("us", "nodes", "launches", "above_idle_j"), alone.columns, strict=True):
             assert getattr(priced, name)[at] == pytest.approx(float(column @ counts)), name
         half = np.log(alone.found.high_us / alone.found.latency_us) * alone.found.latency_us * counts
         common, own = COMMON * half.sum() ** 2, (1 - COMMON) * (half**2).sum()

@@ -13,7 +13,8 @@ from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import ALONE, Parallel
-from pipewave.physics.energy import limited_us
+from pipewave.physics.energy import LIMIT_EXPONENT, limited_us
+from pipewave.physics.power import board_of
 from pipewave.prediction.api import predict
 from pipewave.software.engine import Engine
 from pipewave.software.rules import constant
@@ -141,8 +142,8 @@ def test_padding_never_shrinks_a_batch(requests: int) -> None:
         assert find_engine(name).graphs.padded(requests) >= requests
 
 
-def load_of(kernel_us: float, *, graph: bool, rows: float = 4096.0, heat_us: float = 0.0) -> StepLoad:
-    columns = (np.array([value]) for value in (kernel_us, heat_us, 300.0, 340.0, 8.0, rows))
+def load_of(kernel_us: float, *, graph: bool, rows: float = 4096.0, at_limit_us: float = 0.0) -> StepLoad:
+    columns = (np.array([value]) for value in (kernel_us, at_limit_us, 300.0, 340.0, 8.0, rows))
     return StepLoad(*columns, graph=np.array([graph]), layers=np.array([32.0]))
 
 
@@ -168,19 +169,16 @@ def test_a_regime_is_the_sum_of_the_named_gaps(name: str, graph: bool, rows: flo
 
 
 def test_power_binds_only_work_that_needs_more_than_the_board_delivers() -> None:
-    kernels, heat = np.array([100.0, 100.0, 100.0]), np.array([0.0, 60.0, 300.0])
-    limited = limited_us(kernels, heat)
-    assert limited[0] == pytest.approx(100.0)
-    assert limited[1] == pytest.approx(100.0, rel=1e-3)
-    assert limited[2] == pytest.approx(300.0, rel=1e-3)
-    assert np.all(limited >= np.maximum(kernels, heat))
+    kernels, at_limit = np.array([100.0, 100.0, 100.0]), np.array([0.0, 60.0, 300.0])
+    limited = limited_us(kernels, at_limit)
+    assert limited == pytest.approx([100.0, 100.0, 100.0 * 3 ** (1 / LIMIT_EXPONENT)], rel=1e-3)
+    assert np.all(limited >= kernels)
 
 
 def test_an_h200_sustains_what_its_microbenchmark_measured() -> None:
-    call = Gemm(8192, 8192, 8192)
-    flops = 2.0 * 8192**3
-    (heat_us,) = kernel_latencies([call], find("H200"), find_engine("vllm")).heat_us
-    assert flops / (1e-6 * heat_us) == pytest.approx(660e12, rel=0.06)
+    gpu, found = find("H200"), kernel_latencies([Gemm(8192, 8192, 8192)], find("H200"), find_engine("vllm")).found
+    (sustained_us,) = limited_us(found.latency_us, board_of(gpu).at_limit_us(found.above_idle_j))
+    assert 2.0 * 8192**3 / (1e-6 * sustained_us) == pytest.approx(660e12, rel=0.06)
 
 
 def _clock(state: str) -> float:

@@ -1,15 +1,14 @@
-"""Joules of a kernel's work, and how long a board at its power limit needs to deliver them.
+"""How a board at its power limit gives way, and joules of FLOPs by architecture.
 
 Kernels measured one by one after a flush run at burst clocks. Back to back, the board holds its power limit by lowering
 the clock: an H200 multiplies bf16 at 778 TFLOP/s for a few calls and at 660 for good (1470 MHz, 691 W,
 `data/measured/h200/microbench.json`). Energy adds up over a step, so kernels that idle the tensor cores pay for those
-that do not.
+that do not. `power.py` counts the joules.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -18,35 +17,21 @@ import numpy as np
 from pipewave.errors import BadInput, UnknownGPU
 from pipewave.gpus import GPU, find
 from pipewave.physics.arith import ARRAY, Arith
-from pipewave.physics.demand import Array
 from pipewave.physics.overlap import overlapped
 
-
-@dataclass(frozen=True, slots=True)
-class AtLimit:
-    """What work takes of a board at its power limit."""
-
-    source: str
-    idle_share: float  # of its limit, that clocks and leakage take whatever runs
-    joules_per_byte: float
-    joules_per_flop: Mapping[str, float] | None = None  # 16-bit, dense, by tensor instruction; None: the traits'
-
-
-# Two rows of one law. A product measured alone is over before the board has averaged its power, so that the fit of its
-# time to the slack that is left gives other joules than a board at its limit.
-DRAWS: Mapping[str, AtLimit] = {
-    # Bytes from DRAM through L2 into an SM. Idle: 110 of 700 W.
-    "sustained": AtLimit("decode steps of dense models on an H200 at 500 to 690 W; microbench.json", 0.16, 60e-12),
-    # 1.2 × 0.8 TDP / peak of the first large part of each: A100, H100, B200. Bytes from DRAM alone.
-    "product": AtLimit(
-        "robust fit of GEMM rows of five architectures (python -m studies.gemm_base)", 0.2, 6e-12,
-        {"mma": 1.25e-12, "wgmma": 0.68e-12, "tcgen05": 0.43e-12},
-    ),
-}  # fmt: skip
 SHARPNESS = 20  # of the bend from the sum of kernels to the power limit
-# Dynamic power goes with clock and voltage squared, and voltage about with the clock above its lowest: between 2 and 3.
-CLOCK_EXPONENT = 2.4
+# Time goes with this root of the power that work would draw over what the board has: dynamic power falls with clock and
+# voltage squared, and what waits for memory slows less than the clock. `python -m qa.energy limit` has the fit.
+LIMIT_EXPONENT = 3.5
+# µs at the limit that a board draws beyond it before its clock gives way. Prompts of 50 ms alone, between decodes or
+# idle, take 4 % less than one after another (H200: `data/measured/h200/engine` beside `steady`); of a second, as much.
+SLACK_US = 10_000.0
 LEAST_LIMIT = 0.25  # of a board's own power limit: no clock is low enough to hold less
+# A product measured alone is over before the board has averaged its power, so that the fit of its time to the slack
+# that is left gives other joules than a board at its limit: `python -m studies.gemm_base`, a robust fit of rows of five
+# architectures. Joules of a 16-bit dense FLOP by tensor instruction, of a byte of DRAM, and the share of idle watts.
+PRODUCT_FLOP_J: Mapping[str, float] = {"mma": 1.25e-12, "wgmma": 0.68e-12, "tcgen05": 0.43e-12}
+PRODUCT_BYTE_J, PRODUCT_IDLE = 6e-12, 0.2
 
 
 class Work(NamedTuple):
@@ -64,28 +49,24 @@ class Work(NamedTuple):
         return Work(amounts[0], amounts[1], amounts[2], self.product)
 
 
-def joules(gpu: GPU, dtype: str, work: Work) -> Any:
-    """Energy of each call above what the idle board draws. `dtype`: of the calls."""
-    each = joules_per_flop(gpu, work.product or dtype)
-    return work.flops * each + work.l2 * DRAWS["sustained"].joules_per_byte
-
-
 @lru_cache(maxsize=256)
-def joules_per_flop(gpu: GPU, dtype: str, draw: str = "sustained") -> float:
-    """Joules of one dense FLOP of a type: power of the tensor cores is the same at the peak of each."""
-    by_mma, traits = DRAWS[draw].joules_per_flop, gpu.traits
+def joules_per_flop(gpu: GPU, dtype: str, wide_j: float | None = None) -> float:
+    """Joules of one dense FLOP of a type: power of the tensor cores is the same at the peak of each.
+
+    `wide_j`: of a 16-bit FLOP; that of the architecture where none is given.
+    """
     wide = gpu.peak_flops("bf16" if gpu.supports("bf16") else "fp16")
-    return (by_mma[traits.mma] if by_mma else traits.joules_per_flop) * wide / gpu.peak_flops(dtype)
+    return (wide_j or gpu.traits.joules_per_flop) * wide / gpu.peak_flops(dtype)
 
 
 @lru_cache(maxsize=1024)
-def watts(gpu: GPU, draw: str = "sustained") -> float:
-    """What the board has for work at its power limit. Under another limit than the part's own it runs at other clocks,
-    at which the work takes other joules: what counts is how fast it does the work.
+def product_w(gpu: GPU) -> float:
+    """Watts that the board has for a product alone. Under another limit than the part's own it runs at other clocks, at
+    which the work takes other joules: what counts is how fast it does the work.
     """
-    own, idle = as_made(gpu).tdp_w, DRAWS[draw].idle_share
-    left = max(gpu.tdp_w / own, LEAST_LIMIT) - idle
-    return float((left / (1.0 - idle)) ** (1.0 / CLOCK_EXPONENT) * (1.0 - idle) * own)
+    own = as_made(gpu).tdp_w
+    left = max(gpu.tdp_w / own, LEAST_LIMIT) - PRODUCT_IDLE
+    return float((left / (1.0 - PRODUCT_IDLE)) ** (1.0 / LIMIT_EXPONENT) * (1.0 - PRODUCT_IDLE) * own)
 
 
 @lru_cache(maxsize=256)
@@ -108,11 +89,11 @@ def limited(gpu: GPU, power_limit_w: float | None) -> GPU:
     return gpu.what_if(tdp_w=power_limit_w)
 
 
-def delivered_us(joules: Array, gpu: GPU) -> Array:
-    """µs the board needs at its power limit to deliver so much energy."""
-    return np.asarray(1e6 * joules / watts(gpu))
-
-
-def limited_us(kernel_us: Any, heat_us: Any, xp: Arith = ARRAY) -> Any:
-    """Time of kernels that take `kernel_us` at burst clocks when their energy takes `heat_us` to deliver."""
-    return overlapped(SHARPNESS, kernel_us, heat_us, xp=xp)
+def limited_us(
+    kernel_us: Any, at_limit_us: Any, xp: Arith = ARRAY, slack_us: Any = 0.0, exponent: float = LIMIT_EXPONENT
+) -> Any:
+    """Time of kernels that take `kernel_us` at burst clocks, and whose joules take `at_limit_us` at the power limit, of
+    which the board draws `slack_us` beyond it.
+    """
+    over = overlapped(SHARPNESS, 1.0, at_limit_us / xp.maximum(kernel_us + slack_us, 1e-9), xp=xp)
+    return kernel_us * over ** (1.0 / exponent)

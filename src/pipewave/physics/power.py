@@ -9,7 +9,7 @@ as memories are of one generation. So constants are shares, fitted to steady row
 `power.json`), and carry over to parts that nobody measured.
 
 What the meter of a public collection reads besides is `collected.py`, for the protocol `graph` alone. How a board at
-its limit lengthens steps is `energy.py`, whose joules were fitted to times, not to watts.
+its limit lengthens steps is `energy.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pipewave.files import packaged
 from pipewave.gpus import GPU, find
 from pipewave.physics.arith import ARRAY, RECORDED, Arith, straight
 from pipewave.physics.collected import Reading, reading_of, start_share
-from pipewave.physics.energy import CLOCK_EXPONENT, Work, as_made
+from pipewave.physics.energy import LIMIT_EXPONENT, Work, as_made, joules_per_flop
 
 LAW = Path(__file__).with_name("power.json")
 START_S = 2e-6  # of a kernel, in which SMs wait for it to begin and to retire
@@ -57,6 +57,10 @@ class Board:
     basis: str  # whether rows of this GPU (`measured_gpu`), of its architecture or of others stand behind it
     spread: float  # half the 90 % interval of the logarithm of its watts while a server runs
     spinning_w: float  # above idle in a collective that waits for another board
+
+    def at_limit_us(self, above_idle_j: Any) -> Any:
+        """µs in which the board delivers so many joules above idle at its power limit."""
+        return above_idle_j * (1e6 / (self.limit_w - self.idle_w))
 
     def step_w(self, above_idle_j: Any, spins_s: Any, seconds: Any, stages: int = 1) -> Any:
         """Mean watts of a board in a step whose kernels take so many joules above idle, gaps at idle; of one of so many
@@ -119,7 +123,7 @@ class Draw:
         watts = xp.minimum(board.idle_w + joules / seconds, board.limit_w)
         if not self.sustained:  # the clock gives way, and work costs less at a lower one
             over = xp.maximum(joules / (seconds * (board.limit_w - board.idle_w)), 1.0)
-            seconds = seconds * over ** (1.0 / CLOCK_EXPONENT)
+            seconds = seconds * over ** (1.0 / LIMIT_EXPONENT)
         low = xp.maximum(watts / factor, board.asleep_w)
         return Spent(watts, low, xp.minimum(watts * factor, MOST_OVER * board.limit_w), watts * seconds)
 
@@ -150,6 +154,19 @@ def dram_byte_j(made: GPU) -> float:
     return board.tdp_w / (1e9 * board.dram_gbps)
 
 
+def flop_j(made: GPU, dtype: str) -> float:
+    """Joules of a FLOP that a share of one stands for, of a board as made. One that nobody measured takes those of the
+    measured board of its generation, by what architectures take, but no more than its own power at its peak: parts
+    whose tensor cores are cut draw less, and parts of little power run at low clocks.
+    """
+    law, most = packaged.shared(LAW), made.tdp_w / made.peak_flops(dtype)
+    if made.base_gpu in law["boards"]:
+        return most
+    like = find(law["flops"].get(str(made.compute_capability // 10), law["flops"]["other"]))
+    share = joules_per_flop(made, dtype) / joules_per_flop(like, "bf16")
+    return min(most, like.tdp_w / like.peak_flops("bf16") * share)
+
+
 @lru_cache(maxsize=4096)
 def draw_of(
     gpu: GPU, kind: str, dtype: str, stack: str = "", protocol: str = "", impl: str = "", stored: str = ""
@@ -173,7 +190,7 @@ def draw_of(
         board=board,
         made_w=made.tdp_w,
         active_w=row["active"] * full_w,
-        per_flop_j=row["tensor"] * full_w / rates[0],
+        per_flop_j=row["tensor"] * factor * flop_j(made, dtype),
         per_dram_byte_j=row["dram"] * factor * dram_byte_j(made),
         per_l2_byte_j=row["l2"] * full_w / rates[2] * max(wider, 1.0),
         spread=reading.spread if reading and board.basis == MEASURED else row["spread"][POWER_BASES.index(board.basis)],

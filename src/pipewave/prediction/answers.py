@@ -143,7 +143,6 @@ class Predictions(Sequence[Prediction]):
         bound: pipe that sets each floor, index into `PIPES`.
         group: what each answer rests on, index into `sources`.
         sources: basis, implementation, stack and notes of each group.
-        joules: heat that lengthens a step at the power limit, J.
         work_j: of FLOPs and bytes, as watts are counted, J.
         draws: what each group draws on its board.
         carried: columns of a DataFrame that are no fields.
@@ -158,7 +157,6 @@ class Predictions(Sequence[Prediction]):
     bound: NDArray[np.intp]
     group: NDArray[np.intp]
     sources: tuple[Source, ...]
-    joules: Array
     work_j: Array
     draws: tuple[Draw, ...]
     carried: Mapping[str, Any] = field(default_factory=dict)
@@ -263,10 +261,10 @@ def joined(parts: Iterable[tuple[Sequence[int] | NDArray[np.intp] | slice, Answe
     found = list(parts)
     for place, (rows, answers) in enumerate(found):
         numbers[:, rows], group[rows] = answers.numbers, place
-    seconds, (bound, joules, work_j) = numbers[:BOUND], numbers[BOUND:]
+    seconds, (bound, work_j) = numbers[:BOUND], numbers[BOUND:]
     fine = usable(seconds)
     if not fine.all():
         raise no_latency(f"calls[{int(np.argmin(fine))}]: ")
     sources, draws = (tuple(getattr(answers, name) for _, answers in found) for name in ("source", "draw"))
     latency, low, high, floor, ceiling = US * seconds
-    return Predictions(latency, low, high, floor, ceiling, bound.astype(np.intp), group, sources, joules, work_j, draws)
+    return Predictions(latency, low, high, floor, ceiling, bound.astype(np.intp), group, sources, work_j, draws)

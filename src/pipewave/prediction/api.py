@@ -129,7 +129,7 @@ def _one_call(call: Call, gpu: GPU, protocol: str, stack: str | None, impl: str 
     found = answer_few(family, (call,), key, gpu, protocol)
     if found is None:
         return joined([(slice(None), answer_one(call, gpu, protocol, stack, impl))], 1)[0]
-    latency, low, high, floor, ceiling, bound, _, work_j = found.numbers
+    latency, low, high, floor, ceiling, bound, work_j = found.numbers
     if not 0.0 < floor <= latency <= high < LONGEST_S:
         raise no_latency()
     times_us = latency * US, low * US, high * US, floor * US, ceiling * US

@@ -25,7 +25,6 @@ from pipewave.nets.calibration.correction import SoftwareCorrection
 from pipewave.nets.layers import ScalarNet
 from pipewave.nets.nets import UNTRAINED_SCALE, Residual, Trained, alike, merged, scalar_net
 from pipewave.nets.weights_metadata import Interval
-from pipewave.physics import energy
 from pipewave.physics.arith import ARRAY, RECORDED, SCALAR, Arith, NotStraight, straight
 from pipewave.physics.demand import PIPES, pipe_rates
 from pipewave.prediction import kernel_latency as law
@@ -248,10 +247,9 @@ def _physics(sketches: tuple[Sketch, ...], at: Setting, nets: Nets | None, xp: A
     ceiling = nets.ceiling if nets else None
     same = plain_seen is seen and nets is not None and nets.alike
     seconds = found.base_s, floor, pipes.get("dram", 0.0), plain.base_s
-    heat = energy.joules(ctx.gpu, ctx.dtype, found.work)
     work_j = at.draw(found.work.product).work_j(found.work, found.base_s, found.features, xp)
     return Physics(
-        known=(*seconds, found.amounts.get("dram", 0.0), bound, heat, work_j),
+        known=(*seconds, found.amounts.get("dram", 0.0), bound, work_j),
         inputs=nets.residual.inputs(seen.features) if nets else (),
         plain_inputs=ceiling.inputs(plain_seen.features) if ceiling and not same else (),
         product=found.work.product,
@@ -271,7 +269,7 @@ def _after(
     """Numbers of an answer from what is `known` and what `Nets` answer. `step`: family, named stack, context."""
 
     def numbers(*known: Any) -> tuple[Any, ...]:
-        answers = known[8:]
+        answers = known[7:]
         means, logs = answers[: 2 * members : 2], answers[1 : 2 * members : 2]
         tops = answers[2 * members :: 2][:ceilings]
         residual = merged(means, logs, RECORDED) if members else Residual(0.0, UNTRAINED_SCALE)
@@ -281,6 +279,6 @@ def _after(
         if step:
             family, stack, ctx = step
             seconds = law.in_step(seconds, known[4], family, ctx, stack, RECORDED)
-        return *seconds, *known[5:8]
+        return *seconds, *known[5:7]
 
-    return straight(numbers, 8 + 2 * (members + ceilings) + (width is not None))
+    return straight(numbers, 7 + 2 * (members + ceilings) + (width is not None))

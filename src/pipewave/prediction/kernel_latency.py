@@ -34,7 +34,6 @@ from pipewave.nets.weights_metadata import LEVELS, Interval, half_width
 from pipewave.physics.arith import ARRAY, Arith
 from pipewave.physics.cache import COLD, SERVING, l2_bytes
 from pipewave.physics.demand import PIPES, Array, busiest, floor_s
-from pipewave.physics.energy import joules
 from pipewave.physics.power import Draw
 from pipewave.prediction.resolve import CEILINGS, FLOORS, TIMES, Setting, Source, as_original, setting, with_note
 from pipewave.software import stacks
@@ -43,8 +42,8 @@ from pipewave.software.rules import constant
 Rows = Sequence[float] | Array  # of one call, or [row, call]
 
 US = 1e6
-LATENCY, FLOOR, CEILING, BOUND, JOULES, WORK_J = 0, 3, 4, 5, 6, 7  # rows of an answer's numbers
-NUMBERS = 8
+LATENCY, FLOOR, CEILING, BOUND, WORK_J = 0, 3, 4, 5, 6  # rows of an answer's numbers
+NUMBERS = 7
 BEYOND = 1.5  # times the interval's end: a ceiling above it is no finding but a poor guess at plain software's time
 DRAM = PIPES.index("dram")
 DRAM_REACHED, FIRST_BYTES_S = 1.1, 1.6e-6  # the envelope of our 26,000 cold rows: times of the DRAM pipe, and before it
@@ -56,7 +55,7 @@ LIBRARY = {"gemm": ("bf16", "fp16", "fp8", "int8")}  # cuBLAS and CUTLASS answer
 
 class Answers(NamedTuple):
     """Calls of one context. `numbers`: latency, low, high, floor and ceiling in seconds, index of the pipe that sets
-    the floor, heat that lengthens a step at the power limit, and joules of FLOPs and bytes as watts are counted.
+    the floor, and joules of FLOPs and bytes.
     """
 
     numbers: Rows
@@ -137,7 +136,7 @@ def _alone(family: Family, cols: Columns, gpu: GPU, given: Asked) -> Answers:
     work = analysis.done
     draw, numbers = at.draw(work.product), np.empty((NUMBERS, len(analysis.base_s)))
     work_j = draw.work_j(work, analysis.base_s, analysis.features)
-    rest = busiest(pipes), joules(ctx.gpu, ctx.dtype, work), work_j
+    rest = busiest(pipes), work_j
     for row, values in zip(numbers, (*seconds, *rest), strict=True):
         row[:] = values
     return Answers(numbers, at.source, ctx, draw, analysis)

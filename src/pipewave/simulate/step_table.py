@@ -29,9 +29,10 @@ class StepTable:
 
     def __init__(self, runner: Runner, sizes: Sizes, verify: int = 1) -> None:
         self.runner, self.engine, self.factor, self.verify = runner, runner.engine, 1e-6, verify
+        self.board = board_of(runner.gpu)
         self.prompt_us, self.pace = 0.0, AS_PREDICTED
         self.decoders: dict[int, Reader] = {}
-        self.owns: dict[tuple[int, int], list[Reader]] = {}  # of a rank's kernels: µs, and those at the power limit
+        self.owns: dict[tuple[int, int], list[Reader]] = {}  # of a rank's kernels: µs, and joules
         self.most_requests = sizes.requests
         one_attention = self.engine.scheduler.mixes_phases and not self.engine.kernels.separate_attention
         mixed = one_attention and verify == 1  # prompts and decodes of a step meet in one kernel
@@ -47,7 +48,6 @@ class StepTable:
         mixed = [self._price(self.runner.deployment.by_length, axes.mixed())] if axes.mixed_prompt else []
         self.notes = merged(note for part in parts for note in part.notes)
         self.time = GridSums(axes, [part.us for part in parts], [part.us for part in mixed])
-        self.heat = GridSums(axes, [part.heat_us for part in parts], [part.heat_us for part in mixed])
         self.joules = GridSums(axes, [part.above_idle_j for part in parts], [part.above_idle_j for part in mixed])
         rest = [parts[0], parts[1], *parts[4:]]
         # Neither kernels nor launches depend on sizes: the first point of every grid stands for all.
@@ -126,7 +126,7 @@ class StepTable:
                 value + one.group[rows] + one.moved[rows] for value, one in zip((joules, kernel_us), sums, strict=True)
             )
         spins_s = max(seconds - 1e-6 * kernel_us, 0.0) if self.runner.deployment.parallel.group > 1 else 0.0
-        return float(board_of(self.runner.gpu).step_w(joules, spins_s, seconds))
+        return float(self.board.step_w(joules, spins_s, seconds))
 
     def _sizes(self, decoding: int, pieces: Pieces) -> tuple[bool, int, int]:
         """Whether a step replays a graph, its rows, and those of its head."""
@@ -141,10 +141,10 @@ class StepTable:
     def _whole(self, decoding: int, cached: float, pieces: Pieces) -> float:
         graph, rows, heads = self._sizes(decoding, pieces)
         place = self.axes.place(rows, heads, decoding, cached, pieces)
-        kernels, heat = self.time.at(place), self.heat.at(place)
+        kernels, joules = self.time.at(place), self.joules.at(place)
         requests, pace = decoding + len(pieces), self.pace.prompt if pieces else self.pace.decode
         images = fresh(pieces) if self.prompt_us else 0
-        return self.law(self.regime(rows, graph=graph), pace * kernels, pace * heat, requests, images)
+        return self.law(self.regime(rows, graph=graph), pace * kernels, pace * joules, requests, images)
 
     def regime(self, rows: int, *, graph: bool) -> StepGaps:
         """How a step of so many rows is launched, as one CUDA graph or not."""
@@ -152,21 +152,21 @@ class StepTable:
             return self.graph
         return self.pieces if rows <= self.engine.graphs.piecewise_limit else self.eager
 
-    def law(self, gaps: StepGaps, kernel_us: float, heat_us: float, requests: int, images: int = 0) -> float:
-        """Seconds of a step of these kernels (µs, and µs at the power limit); `images`: requests that bring some."""
-        whole_us = gaps.step_us(kernel_us, heat_us, requests)
+    def law(self, gaps: StepGaps, kernel_us: float, joules: float, requests: int, images: int = 0) -> float:
+        """Seconds of a step of kernels that take so many µs and joules; `images`: requests that bring some."""
+        whole_us = gaps.step_us(kernel_us, self.board.at_limit_us(joules), requests)
         return float(self.factor * (whole_us + self.prompt_us * images))
 
     def own(self, rows: int, decoding: int, cached: int) -> tuple[float, float]:
-        """Of a data-parallel rank's own kernels while it decodes: µs, and those at the power limit."""
+        """Of a data-parallel rank's own kernels while it decodes: µs, and joules."""
         known = self.owns.get((rows, decoding))
         if known is None:
             heads = min(decoding, self.most_requests) * self.verify
-            values = (sums.decoding(rows, heads, decoding) for sums in (self.time, self.heat))
+            values = (sums.decoding(rows, heads, decoding) for sums in (self.time, self.joules))
             known = self.owns[rows, decoding] = [reader(self.axes.caches, each) for each in values]
-        time, heat = known
+        time, joules = known
         mean = cached / decoding if decoding else 0.0
-        return time.at(mean), heat.at(mean)
+        return time.at(mean), joules.at(mean)
 
     def group_seconds(self, ranks: Sequence[RankBatch]) -> float:
         """Seconds of a step of data-parallel ranks in lock step.
@@ -185,19 +185,19 @@ class StepTable:
         rows = [engine.graphs.padded(max(most, 1)) * verify] * len(ranks) if graph else tokens
         cut = overlap is not None and overlap.cuts(min(tokens), prompts=prompts)
         if prompts or overlap:
-            time, heat = (_parts(self, sums, rows, ranks, halves=cut) for sums in (self.time, self.heat))
+            time, joules = (_parts(self, sums, rows, ranks, halves=cut) for sums in (self.time, self.joules))
         else:  # which most steps are
             mean = (graph and _sent(engine, ranks, verify)) or round(sum(rows) / len(rows))
             own = [self.own(n, decoding, cached) for n, (decoding, cached, _) in zip(rows, ranks, strict=True)]
-            time, heat = (
+            time, joules = (
                 (max(one[part] for one in own) + sums.group[mean], sums.moved[mean])
-                for part, sums in enumerate((self.time, self.heat))
+                for part, sums in enumerate((self.time, self.joules))
             )
         kernels = float(overlap.busy(*time, sum(rows) / len(rows) / 2)) if cut and overlap else sum(time)
         requests = max(decoding + len(pieces) for decoding, _, pieces in ranks)
         images = max(fresh(pieces) for _, _, pieces in ranks)
         pace = self.pace.prompt if prompts else self.pace.decode
-        return self.law(self.regime(max(rows), graph=graph), pace * kernels, pace * sum(heat), requests, images)
+        return self.law(self.regime(max(rows), graph=graph), pace * kernels, pace * sum(joules), requests, images)
 
 
 def _sent(engine: Engine, ranks: Sequence[RankBatch], verify: int) -> int:

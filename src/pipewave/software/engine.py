@@ -16,7 +16,7 @@ from pipewave.errors import BadInput, did_you_mean
 from pipewave.files import packaged
 from pipewave.physics.arith import ARRAY, SCALAR, Arith
 from pipewave.physics.demand import Array
-from pipewave.physics.energy import limited_us
+from pipewave.physics.energy import SLACK_US, limited_us
 from pipewave.software import engine_parts, engine_rules, stacks
 from pipewave.software.engine_parts import PART_OF, PARTS, DeploymentFacts, KernelRule, StateCheckpoints
 from pipewave.software.recorded_models import unread
@@ -38,8 +38,9 @@ class StepGaps:
     after_us: Any  # what comes on top of both
     beside_request_us: float  # of each request, as beside_us
     after_request_us: float  # of each request, as after_us
+    slack_us: Any  # at the power limit that the board may draw beyond it
 
-    def delays_us(self, kernel_us: Any, heat_us: Any, requests: Any, xp: Arith = SCALAR) -> tuple[Any, Any, Any]:
+    def delays_us(self, kernel_us: Any, at_limit_us: Any, requests: Any, xp: Arith = SCALAR) -> tuple[Any, Any, Any]:
         """The step law: µs by which a slow host, host work that the GPU waits for, and the power limit lengthen a step
         of so many requests, of kernels that take so long, and so long at the power limit.
         """
@@ -47,11 +48,11 @@ class StepGaps:
         launch = xp.maximum(beside - kernel_us - self.between_us, 0.0)
         host = self.after_us + requests * self.after_request_us
         whole = kernel_us + self.between_us + launch + host
-        return launch, host, limited_us(whole, heat_us, xp) - whole
+        return launch, host, limited_us(whole, at_limit_us, xp, self.slack_us) - whole
 
-    def step_us(self, kernel_us: float, heat_us: float, requests: int) -> float:
+    def step_us(self, kernel_us: float, at_limit_us: float, requests: int) -> float:
         """µs of one step, its gaps included."""
-        return kernel_us + float(self.between_us + sum(self.delays_us(kernel_us, heat_us, requests)))
+        return kernel_us + float(self.between_us + sum(self.delays_us(kernel_us, at_limit_us, requests)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class StepLoad:
     """Steps as an engine sees them: arrays over steps."""
 
     kernel_us: Array
-    heat_us: Array  # energy of the kernels as µs at the power limit
+    at_limit_us: Array  # in which the board delivers their joules at its power limit
     nodes: Array  # kernels
     launches: Array  # by the host
     requests: Array
@@ -176,13 +177,14 @@ class Engine:
             serial + xp.where(graph, host.decode_host_us, host.prefill_host_us),
             host.draw_request_us,
             self.each_request_us,
+            xp.where(graph, 0.0, SLACK_US),
         )
 
     def gaps_us(self, load: StepLoad) -> dict[str, Array]:
         """Named additions to the kernels of steps: waits between kernels, for the host, and for power."""
         few = load.rows <= self.graphs.piecewise_limit
         kind = self._gaps(load.graph, few, load.nodes, load.launches, load.layers, ARRAY)
-        launch, host, throttling = kind.delays_us(load.kernel_us, load.heat_us, load.requests, ARRAY)
+        launch, host, throttling = kind.delays_us(load.kernel_us, load.at_limit_us, load.requests, ARRAY)
         return {"power_throttling": throttling, "between_kernels": kind.between_us, "launch": launch, "host": host}
 
 

@@ -15,7 +15,7 @@ from pipewave.gpus import GPU
 from pipewave.models.expert_parallel import FEW_TOKENS, HIGH_THROUGHPUT, LOW_LATENCY, NARROW
 from pipewave.physics.cache import SERVING, l2_bytes
 from pipewave.physics.demand import Array
-from pipewave.physics.energy import Work, delivered_us
+from pipewave.physics.energy import Work
 from pipewave.physics.power import draw_of
 from pipewave.prediction.answers import Predictions
 from pipewave.prediction.api import Group, group_on, predict_grouped
@@ -25,7 +25,6 @@ from pipewave.software.engine_parts import GroupedGemmTime, KernelRule
 from pipewave.software.rules import constant
 from pipewave.step.overlap import with_fused_norms
 
-COLLECTIVE_SHARE = 0.8  # of what the board can deliver, drawn while a collective copies and spins
 MOE_LAUNCHES = 10
 # A prompt's scan: six kernels (vLLM 0.22.1 model_executor/layers/fla/ops/chunk.py) and four that fetch and keep states
 # (mamba/gdn/qwen_gdn_linear_attn.py _forward_core).
@@ -61,15 +60,14 @@ class KernelLatencies:
     """Distinct calls of a step."""
 
     found: Predictions
-    heat_us: Array  # µs that their energy takes at the power limit
     nodes: Array  # kernels each launches
     launches: Array  # launches whose host time it takes to launch them one by one
     notes: Sequence[Sequence[Note]]  # of each call: what was substituted, for the call and in general
 
     @property
     def columns(self) -> tuple[Array, ...]:
-        """Columns that add up over a step: µs, µs at the power limit, kernels, launches, joules above idle."""
-        return self.found.latency_us, self.heat_us, self.nodes, self.launches, self.found.above_idle_j
+        """Columns that add up over a step: µs, kernels, launches, joules above idle."""
+        return self.found.latency_us, self.nodes, self.launches, self.found.above_idle_j
 
 
 def kernel_latencies(calls: Sequence[Call], gpu: GPU, engine: Engine) -> KernelLatencies:
@@ -95,7 +93,6 @@ def latencies_of(kernels: Sequence[Kernel], gpu: GPU, engine: Engine) -> KernelL
     """Predict kernels as they run inside a step of their engine, without their ceilings."""
     calls, rules = [one.call for one in kernels], [one.rule for one in kernels]
     found = predict_grouped(calls, [one.group for one in kernels], gpu, SERVING)
-    heat = heat_us(calls, found, gpu)
     found, gone, called = with_fused_norms(calls, within_rules(calls, rules, found, gpu, engine), gpu, engine)
     launches = np.array([launches_of(one.call, one.rule) for one in kernels], float)
     launches = np.where(called, engine.kernels.fused_norm_launches, launches)
@@ -108,7 +105,7 @@ def latencies_of(kernels: Sequence[Kernel], gpu: GPU, engine: Engine) -> KernelL
     for at in np.flatnonzero(slow):
         if isinstance(calls[at], Collective):
             notes[at].append((calls[at].kernel, SLOW_LINK))
-    return KernelLatencies(found, heat, np.where(gone, 0.0, nodes), np.where(gone, 0.0, launches), notes)
+    return KernelLatencies(found, np.where(gone, 0.0, nodes), np.where(gone, 0.0, launches), notes)
 
 
 def _in_half(call: Call, gpu: GPU) -> tuple[Call, str]:
@@ -166,12 +163,6 @@ def launches_of(call: Call, rule: KernelRule | None) -> int:
     if isinstance(call, SCANS) and call.phase == "context":
         return SCAN_LAUNCHES if isinstance(call, DeltaNet) else MAMBA_LAUNCHES
     return MOE_LAUNCHES if isinstance(call, FusedMoe) else nodes_of(call)
-
-
-def heat_us(calls: Sequence[Call], found: Predictions, gpu: GPU) -> Array:
-    """µs the board needs at its power limit for each call; a collective draws by its time, as its SMs spin."""
-    waits = np.array([isinstance(call, Collective) for call in calls], bool)
-    return np.where(waits, COLLECTIVE_SHARE * found.latency_us, delivered_us(found.joules, gpu))
 
 
 # Lower bounds and laws that an engine's rules set for kernels whose own rows are missing.

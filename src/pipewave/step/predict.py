@@ -59,7 +59,6 @@ class Priced:
     """Lists of kernels as arrays."""
 
     us: Array  # of the GPU
-    heat_us: Array  # at the power limit
     nodes: Array  # kernels
     launches: Array  # by the host
     above_idle_j: Array  # above what the idle board draws
@@ -71,9 +70,8 @@ class Priced:
 class PartSums:
     """Sums over the kernels of a part of a step.
 
-    `numbers`: GPU µs, µs at the power limit, kernels, launches by the host, joules above what the idle board draws,
-    half-widths of intervals in µs and their squares, µs of routed experts, of shared ones, and of exchanges that the
-    other half of a step hides.
+    `numbers`: GPU µs, kernels, launches by the host, joules above what the idle board draws, half-widths of intervals
+    in µs and their squares, µs of routed experts, of shared ones, and of exchanges that the other half of a step hides.
     """
 
     numbers: Sequence[float]
@@ -125,10 +123,10 @@ class Runner:
     def price(self, parts: Sequence[Sequence[Use]]) -> Priced:
         """Latency, energy and launches of each list of kernels."""
         sums = self._sums([self._launched(uses) for uses in parts])
-        us, heat_us, nodes, launches, above_idle_j, linear, squares, routed, shared, _ = _columns([[s] for s in sums])
+        us, nodes, launches, above_idle_j, linear, squares, routed, shared, _ = _columns([[s] for s in sums])
         us = us - np.minimum(routed, shared)
         spread = _spread(linear, squares) / np.maximum(us, 1e-9)
-        return Priced(us, heat_us, nodes, launches, above_idle_j, spread, _words(sums))
+        return Priced(us, nodes, launches, above_idle_j, spread, _words(sums))
 
     def usual(self) -> tuple[float, dict[str, float]]:
         """Half-width of a usual decode step's interval (logarithm), and the evidence that the step rests on."""
@@ -206,11 +204,11 @@ class Runner:
         return sums
 
     def _add_up(self, parts: Sequence[Sequence[PartSums]], batches: Sequence[Batch]) -> Steps:
-        us, heat, nodes, launches, joules, linear, squares, routed, shared, exchanged = _columns(parts)
+        us, nodes, launches, joules, linear, squares, routed, shared, exchanged = _columns(parts)
         beside = np.minimum(routed, shared)
         behind = self._behind(batches, us - beside - exchanged, exchanged)
-        hidden = beside + behind
-        load = self._load(batches, [us - hidden, heat, nodes, launches])
+        hidden, board = beside + behind, board_of(self.gpu)
+        load = self._load(batches, [us - hidden, board.at_limit_us(joules), nodes, launches])
         kernels = load.kernel_us
         gaps = self.engine.gaps_us(load)
         total = kernels + sum(gaps.values())
@@ -222,7 +220,7 @@ class Runner:
         evidence = {name: us / np.maximum(kernels + hidden, 1e-9) for name, us in basis.items()}
         split = self.deployment.parallel
         spins = np.where(load.graph | (split.group == 1), 0.0, total - kernels)  # a replayed graph's gaps are short
-        watts = board_of(self.gpu).step_w(joules, 1e-6 * spins, 1e-6 * total, split.pp)
+        watts = board.step_w(joules, 1e-6 * spins, 1e-6 * total, split.pp)
         notes = _words(chain.from_iterable(parts))
         return Steps(total, total / factor, total * factor, families, gaps, evidence, load, watts, notes)
 
@@ -239,9 +237,9 @@ class Runner:
         requests = np.array([batch.requests for batch in batches], float)
         rows = np.array([batch.rows for batch in batches], float)
         graph = np.array([batch.is_decode and batch.requests <= self.engine.graphs.graph_limit for batch in batches])
-        kernels, heat, nodes, launches = sums
+        kernels, limited, nodes, launches = sums
         layers = np.full_like(rows, len(self.deployment.model.layers))
-        return StepLoad(kernels, heat, nodes, launches, requests, rows, graph, layers)
+        return StepLoad(kernels, limited, nodes, launches, requests, rows, graph, layers)
 
 
 @lru_cache(maxsize=256)

@@ -23,13 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.calls.families import Call
 from pipewave.files import packaged
 from pipewave.gpus import GPU
 from pipewave.physics.arith import SCALAR
 from pipewave.physics.energy import limited_us
+from pipewave.physics.power import board_of
 from pipewave.prediction.answers import Prediction, Predictions
-from pipewave.step.kernel_latency import heat_us
 from pipewave.traces.group import Group, by_step
 from pipewave.traces.kernel_names import short
 from pipewave.traces.trace import Kernel, Trace
@@ -125,23 +124,23 @@ def _parts(
     return parts | {"sync" if waited else "cpu": called - since}
 
 
-# What waits change: a step that waits heats less, so its kernels meet the power limit later.
+# What waits change: a step that waits draws less, so its kernels meet the power limit later.
 
 
 def paced(
-    found: Predictions, calls: Sequence[Call], members: Sequence[Sequence[Group]], everything: Sequence[Group], gpu: GPU
+    found: Predictions, members: Sequence[Sequence[Group]], everything: Sequence[Group], gpu: GPU
 ) -> list[Prediction]:
     """Predictions of calls at the clocks their steps allow. `members`: the groups of each call, of `everything`.
 
     A call that several steps run takes the mean of them.
     """
-    heat = heat_us(calls, found, gpu)
+    at_limit_us = board_of(gpu).at_limit_us(found.above_idle_j)
     kernels, energy = dict[int, float](), dict[int, float]()
     for index, groups in enumerate(members):
         for one in groups:
             step = one.head.step
             kernels[step] = kernels.get(step, 0.0) + float(found.latency_us[index])
-            energy[step] = energy.get(step, 0.0) + float(heat[index])
+            energy[step] = energy.get(step, 0.0) + float(at_limit_us[index])
     waits = dict[int, float]()  # between a step's first and last kernel, if they ran one after another
     for step, groups in by_step(everything).items():
         ran = [(one.start_us, one.duration_us) for each in groups for one in each.kernels]

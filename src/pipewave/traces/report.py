@@ -159,7 +159,7 @@ def report(trace: Trace, groups: Sequence[Group], shapes: Shapes, layers: Sequen
     if alike:
         calls, members = [shape.call for shape, _ in alike.values()], [those for _, those in alike.values()]
         known = predict(calls, gpu, protocol=protocol, stack=where.stack)
-        found = paced(known, calls, members, groups, gpu) if protocol == "serving" else known
+        found = paced(known, members, groups, gpu) if protocol == "serving" else known
     entries = [_entry(shape, members, one) for (shape, members), one in zip(alike.values(), found, strict=True)]
     of = {id(one): entry for (_, members), entry in zip(alike.values(), entries, strict=True) for one in members}
     ran = tuple(_ran(trace, one, layer, of.get(id(one))) for one, layer in zip(groups, layers, strict=True))

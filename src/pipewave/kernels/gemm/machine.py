@@ -14,7 +14,7 @@ from pipewave.files import packaged
 from pipewave.kernels.base import Context
 from pipewave.physics.arith import Arith
 from pipewave.physics.cache import COLD, MULTICAST, PRODUCT_DRAM_SHARE, SERVING, l2_bytes, missing_share, walked
-from pipewave.physics.energy import DRAWS, joules_per_flop, watts
+from pipewave.physics.energy import PRODUCT_BYTE_J, PRODUCT_FLOP_J, joules_per_flop, product_w
 from pipewave.physics.overlap import launch_s, waves
 from pipewave.software.rule_values import UnfusedQuantize
 
@@ -79,9 +79,9 @@ class GemmMachine:
         self.misses = walked(gpu)  # of walks over the same few buffers
         self.dram = gpu.dram_gbps * 1e9
         burst = BURST if ctx.protocol in (COLD, SERVING) else 1.0
-        self.watts = watts(gpu, "product")
-        self.joules_per_flop = burst * joules_per_flop(gpu, ctx.dtype, "product")
-        self.joules_per_byte = burst * DRAWS["product"].joules_per_byte
+        self.watts = product_w(gpu)
+        self.joules_per_flop = burst * joules_per_flop(gpu, ctx.dtype, PRODUCT_FLOP_J[gpu.traits.mma])
+        self.joules_per_byte = burst * PRODUCT_BYTE_J
         # An element of W, of x as the product reads it, and of x as the call receives it.
         self.weight_bytes = OPERAND_BYTES[ctx.dtype]
         self.operand_bytes = ACTIVATION_BYTES if ctx.dtype in WEIGHT_ONLY else self.weight_bytes
