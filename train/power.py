@@ -220,7 +220,7 @@ def _reading(rows: Rows, kind: str, drawn: np.ndarray) -> dict[str, Any]:
     boards = pd.DataFrame([BOARDS[name] for name in table["gpu"]])
     known = (boards["idle"], boards["limit"], drawn, weights(table), table["watts"] / table["limit"], base)
     idle, limit, law, weight, truth, base = (torch.tensor(np.asarray(each, float)) for each in known)
-    settings = {"max_iter": 250, "history_size": 20, "line_search_fn": "strong_wolfe"}
+    settings = {"max_iter": 1000, "history_size": 20, "line_search_fn": "strong_wolfe"}
     optimiser = torch.optim.LBFGS([matrix, bias, out, of_group], **settings)
 
     def loss() -> Any:

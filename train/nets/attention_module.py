@@ -49,10 +49,7 @@ SOURCES: Mapping[str, tuple[Source, ...]] = {
         Source("glm5_mqa_logits_module", "dsa", None, "indexer"),
         Source("dsv4_paged_mqa_logits_module", "csa", None, "indexer"),
     ),
-    "index_topk": (
-        Source("glm5_topk_module", "dsa", None, "topk"),
-        Source("dsv4_csa_topk_calib", "csa", None, "topk"),
-    ),
+    "index_topk": (Source("glm5_topk_module", "dsa", None, "topk"), Source("dsv4_csa_topk_calib", "csa", None, "topk")),
     "sparse_attention": (
         Source("glm5_dsa_attn_module", "dsa", None, "attention"),
         Source("dsv4_hca_attn_module", "hca", None, "attention"),
