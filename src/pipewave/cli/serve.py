@@ -136,6 +136,7 @@ class EngineOptions:
     exchange: Annotated[Text, Option(*ALL_TO_ALL, help="How tokens reach other ranks' experts: deepep, ...")] = None
     two_batch: Annotated[bool, Option(*OVERLAP, help="The exchange overlaps with kernels.")] = False
     balance: Annotated[Text, Option("--eplb", help="Experts' copies: redundant=32,loads=FILE or power_law_1.2.")] = None
+    dcp: Annotated[int, Option("--dcp", "--decode-context-parallel-size", "-dcp", help="GPUs that part a cache.")] = 1
     kv_offload_gib: Annotated[float, Option("--kv-offload-gib", help="Host memory a GPU for blocks of prompts.")] = 0.0
     prefix_cache: Annotated[
         bool | None, Option(*PREFIX_CACHE, help="Cache the beginnings of prompts; else as the engine does.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pipewave.calls.families import Attention, Gemm
+from pipewave.calls.families import Attention, Gemm, all_gather, reduce_scatter
 from pipewave.calls.families import Mla as MlaCall
 from pipewave.calls.operators import AttentionModule, CausalConv1d, DeltaNet, Mamba2
 from pipewave.models.attention_spec import Compressed, Gqa, Mixer, Mla, Recurrent
@@ -25,11 +25,6 @@ STATE_DTYPES = {2: "bf16", 4: "fp32"}
 DELTA = ("gdn", "kda")
 BRANCHES = {"kda": 3}  # kernels of a convolution that share the channels: those of q, k and v
 Step = Callable[[Stage, Any], Iterator[Use]]
-
-
-def is_module(part: Mixer) -> bool:
-    """Whether engines' rows measure this kind of attention as a whole: it chooses its keys, or compresses them."""
-    return isinstance(part, Compressed) or getattr(part, "indexer", None) is not None
 
 
 def modules(stage: Stage, part: Mla | Gqa | Compressed) -> Iterator[Use]:
@@ -129,7 +124,8 @@ def after_recurrence(stage: Stage, spec: Recurrent) -> Iterator[Use]:
 
 def steps(part: Mixer) -> tuple[Step, Step, Step]:
     """What comes before (by the count of tokens alone), kernels by each request's lengths, and what follows."""
-    return (_nothing, modules, _nothing) if is_module(part) else _STEPS[type(part)]
+    whole = isinstance(part, Compressed) or getattr(part, "indexer", None)  # engines' rows measure it as a whole
+    return (_nothing, modules, _nothing) if whole else _STEPS[type(part)]
 
 
 def _nothing(_stage: Stage, _part: Mixer) -> Iterator[Use]:
@@ -181,8 +177,11 @@ def kv_write(stage: Stage, elements: int) -> Use:
 def _gqa_lengths(stage: Stage, spec: Gqa) -> Iterator[Use]:
     if not spec.causal:  # an encoder sees its own tokens only
         yield _attention(stage, spec, (stage.batch.q_lens, stage.batch.q_lens))
-    elif stage.choice.separate_attention:
-        yield from (_attention(stage, spec, lengths) for _, lengths in stage.phases())
+    elif stage.choice.separate_attention or stage.parallel.dcp > 1:
+        for phase, lengths in stage.phases():
+            dcp = stage.parallel.dcp if phase == "generation" else 1
+            yield _attention(stage, spec, lengths, dcp)
+            yield from _merged(stage, sum(lengths[0]), spec.heads // stage.tp * dcp, spec.head_dim, spec.v_dim, dcp)
     else:
         yield _attention(stage, spec, (stage.batch.q_lens, stage.batch.kv_lens))
 
@@ -197,9 +196,26 @@ def _chunks(lengths: Lengths, size: int) -> Iterator[tuple[int, int]]:
             start = stop
 
 
-def _attention(stage: Stage, spec: Gqa, lengths: Lengths) -> Use:
-    q_lens, kv_lens = zip(*_chunks(lengths, spec.chunk), strict=True) if spec.chunk and spec.causal else lengths
-    heads, kv_heads = spec.heads // stage.tp, max(spec.kv_heads // stage.tp, 1)
+def _merged(stage: Stage, rows: int, heads: int, query: int, out: int, dcp: int) -> Iterator[Use]:
+    """Around attention over a part of each cache (vLLM 0.22.1, v1/attention/ops/common.py: cp_lse_ag_out_rs): queries
+    of all ranks that part it, logarithms of their sums, results scaled by these and added up, each rank its heads.
+    """
+    if dcp > 1:
+        size, nodes = rows * heads * ACT, stage.layout.nodes if dcp == stage.tp else 1
+        yield Use("dcp_query_all_gather", all_gather(size * query, dcp, nodes=nodes, dtype=stage.dtype))
+        yield Use("dcp_lse_all_gather", all_gather(4 * rows * heads * dcp, dcp, nodes=nodes, dtype=stage.dtype))
+        yield stage.streaming("dcp_rescale", size * out, size * out)
+        yield Use("dcp_reduce_scatter", reduce_scatter(size * out, dcp, nodes=nodes, dtype=stage.dtype))
+
+
+def _parted(lengths: Lengths, dcp: int) -> Lengths:
+    """What a rank holds of each sequence."""
+    return lengths if dcp == 1 else (lengths[0], tuple(max(-(-kv // dcp), q) for q, kv in zip(*lengths, strict=True)))
+
+
+def _attention(stage: Stage, spec: Gqa, lengths: Lengths, dcp: int = 1) -> Use:
+    cut = zip(*_chunks(lengths, spec.chunk), strict=True) if spec.chunk and spec.causal else _parted(lengths, dcp)
+    (q_lens, kv_lens), heads, kv_heads = cut, spec.heads // stage.tp * dcp, max(spec.kv_heads // stage.tp, 1)
     kv_dtype, page_size = (stage.kv_dtype, stage.page_size) if spec.causal else (None, None)
     call = Attention(
         q_lens, kv_lens, heads, kv_heads, spec.head_dim, head_dim_v=spec.value_dim, causal=spec.causal,
@@ -241,14 +257,16 @@ def _mla_lengths(stage: Stage, spec: Mla) -> Iterator[Use]:
             yield _latent_attention(stage, spec, (q_lens, kv_lens), "context")
         else:  # queries move into the latent space and results back, by per-head products absorbed from kv_b_proj
             rows, heads = sum(q_lens), spec.heads // stage.tp
-            yield Use("q_absorb", Gemm(rows, heads * spec.kv_lora_rank, spec.nope_dim, dtype=stage.dtype))
-            yield _latent_attention(stage, spec, (q_lens, kv_lens), "generation")
+            dcp, latent = stage.parallel.dcp if phase == "generation" else 1, spec.kv_lora_rank
+            yield Use("q_absorb", Gemm(rows, heads * latent, spec.nope_dim, dtype=stage.dtype))
+            yield _latent_attention(stage, spec, _parted((q_lens, kv_lens), dcp), "generation", dcp)
+            yield from _merged(stage, rows, heads * dcp, latent + spec.rope_dim, latent, dcp)
             yield Use("v_absorb", Gemm(rows, heads * spec.v_dim, spec.kv_lora_rank, dtype=stage.dtype))
 
 
-def _latent_attention(stage: Stage, spec: Mla, lengths: Lengths, phase: str) -> Use:
+def _latent_attention(stage: Stage, spec: Mla, lengths: Lengths, phase: str, dcp: int = 1) -> Use:
     call = MlaCall(
-        *lengths, spec.heads // stage.tp, phase, kv_lora_rank=spec.kv_lora_rank,
+        *lengths, spec.heads // stage.tp * dcp, phase, kv_lora_rank=spec.kv_lora_rank,
         rope_dim=max(spec.rope_dim, 1), dtype=stage.dtype, kv_dtype=stage.kv_dtype,
     )  # fmt: skip
     return Use(f"mla_{phase}", call)

@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 from pipewave.calls.dtypes import kv_bytes
 from pipewave.calls.fields import check_whole
 from pipewave.errors import CannotShard
-from pipewave.models.attention_spec import Gqa, Mixer, Recurrent
+from pipewave.models.attention_spec import Gqa, Mixer, Mla, Recurrent
 from pipewave.models.spec import Layer, ModelSpec
 
 # Norms over the hidden size that a block brings, by where it has them.
@@ -20,19 +20,21 @@ VOCAB_BLOCK = 64  # engines pad the vocabulary to a multiple of this before they
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """Tensor, pipeline, expert and attention data parallel degrees; world = tp × pp × dp.
+    """Tensor, pipeline, expert, attention data and decode context parallel degrees; world = tp × pp × dp.
 
     `dp` ranks of a tensor group each hold requests of their own, with whole attention and dense parts; the experts of a
-    layer are cut over all tp × dp of them: `ep` ways between experts, the rest inside each.
+    layer are cut over all tp × dp of them: `ep` ways between experts, the rest inside each. `dcp` ranks of a tensor
+    group part the tokens of each sequence's cache, where they would all hold the same keys.
     """
 
     tp: int = 1
     pp: int = 1
     ep: int = 1
     dp: int = 1
+    dcp: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("tp", "pp", "ep", "dp"):
+        for name in ("tp", "pp", "ep", "dp", "dcp"):
             check_whole(name, getattr(self, name), high=4096)
         if self.group % self.ep:
             whole = f"tp = {self.tp}" if self.dp == 1 else f"tp × dp = {self.group}"
@@ -65,6 +67,9 @@ class Parallel:
         if self.dp > 1 and not model.is_moe:
             alone = "has no experts that its ranks could share; they would be replicas"
             raise CannotShard(f"dp = {self.dp}: {model.name} {alone}", field="dp")
+        if copies_of_keys(model, self.tp) % self.dcp:
+            held = f"{copies_of_keys(model, self.tp)} of tp = {self.tp} ranks hold the same keys of {model.name}"
+            raise CannotShard(f"dcp = {self.dcp}: must divide the ranks that part a cache: {held}", field="dcp")
 
     def _check_layer(self, layer: Layer) -> None:
         for part in layer.parts:
@@ -98,6 +103,17 @@ def _stages(layers: int, pp: int) -> Sequence[tuple[int, int]]:
 
 
 ALONE = Parallel()
+
+
+@lru_cache(maxsize=1024)
+def copies_of_keys(model: ModelSpec, tp: int) -> int:
+    """Ranks of a tensor group that hold the same keys, which decode context parallelism may part; 1 where layers see a
+    window, choose their keys, or keep states.
+    """
+    mixers = [mixer for layer, _ in model.grouped() for mixer in layer.mixers]
+    whole = [isinstance(one, Gqa | Mla) and one.seen is None and one.indexer is None for one in mixers]
+    heads = max((one.kv_heads if isinstance(one, Gqa) else 1 for one in mixers), default=tp) if all(whole) else tp
+    return max(tp // heads, 1)
 
 
 def _divides(name: str, value: int, what: str, size: int, field: str | None = None) -> None:
@@ -164,7 +180,7 @@ def weight_bytes(model: ModelSpec, parallel: Parallel = ALONE) -> float:
 def kv_bytes_per_token(model: ModelSpec, parallel: Parallel = ALONE, kv_dtype: str | None = None) -> float:
     """Cache bytes one token takes on the rank that stores most layers, windows apart."""
     width = element_bytes(model, kv_dtype)
-    return _fullest(model, parallel, lambda mixer: mixer.token_bytes(width, parallel.tp))
+    return _fullest(model, parallel, lambda mixer: mixer.token_bytes(width, parallel.tp)) / parallel.dcp
 
 
 @lru_cache(maxsize=1024)
@@ -178,7 +194,7 @@ def cache_bytes(
 ) -> float:
     """Cache bytes of a sequence on the fullest rank; windows give pages back after `chunk` more tokens. No states."""
     width = element_bytes(model, kv_dtype)
-    return _fullest(model, parallel, lambda mixer: mixer.cache_bytes(length, width, parallel.tp, chunk))
+    return _fullest(model, parallel, lambda mixer: mixer.cache_bytes(length, width, parallel.tp, chunk)) / parallel.dcp
 
 
 def _fullest(model: ModelSpec, parallel: Parallel, law: Callable[[Mixer], float]) -> float:

@@ -43,9 +43,9 @@ def command(
     """
     engine = engine or find_engine(split.engine)
     words = engine_words(engine.name)
-    several = {name: getattr(split, name) for name in ("pp", "ep", "dp") if getattr(split, name) > 1}
+    several = {name: getattr(split, name) for name in ("pp", "ep", "dp", "dcp") if getattr(split, name) > 1}
     values: dict[str, Any] = {
-        **dict.fromkeys(("pp", "ep", "dp", "drafts", "heads", "draft_len", "draft_config")),
+        **dict.fromkeys(("pp", "ep", "dp", "dcp", "drafts", "heads", "draft_len", "draft_config")),
         **several,
         **_drafts(split, words.get("drafts", {}), role),
         "model": repository(model),

@@ -81,7 +81,7 @@ class Design:
             "gpus": split.gpus,
             "replicas": fleet.replicas,
             "engines": _pools(split),
-            **{name: getattr(split, name) for name in ("tp", "pp", "ep", "dp", "power_limit_w")},
+            **{name: getattr(split, name) for name in ("tp", "pp", "ep", "dp", "dcp", "power_limit_w")},
             "drafts": split.speculative or "none",
             "engine": split.engine,
             "weights": split.weights or "as asked",

@@ -61,7 +61,7 @@ def stated(model: ModelSpec, split: Split, question: Question, replicas: int = 1
     if split.prefill:
         first, then = (side(one, n * replicas) for one, n in zip((split.prefill, split), split.workers, strict=True))
         return Stated(model, split.card, setup, split.engine, gpus=split.tp * split.dp, pools=(first, then))
-    own = {name: getattr(split, name) for name in ("tp", "pp", "ep", "dp", "max_num_seqs")}
+    own = {name: getattr(split, name) for name in ("tp", "pp", "ep", "dp", "dcp", "max_num_seqs")}
     setup = replace(setup, **own, replicas=replicas, max_num_batched_tokens=budget_of(split, question))
     return Stated(model, split.card, setup, split.engine, said=frozenset(["ep", "dp"]), gpus=split.tp * split.dp)
 
@@ -178,7 +178,7 @@ def command_line(model: str, split: Split, question: Question, point: Point) -> 
             said |= {key: limit for key in ("max_num_seqs", "max_num_batched_tokens") if (limit := getattr(one, key))}
             words += [f"--{name}", ",".join(f"{key}={value}" for key, value in said.items())]
     else:
-        degrees = ((name, getattr(split, name)) for name in ("tp", "pp", "ep", "dp"))
+        degrees = ((name, getattr(split, name)) for name in ("tp", "pp", "ep", "dp", "dcp"))
         words += [word for name, n in degrees if n > 1 for word in (f"--{name}", str(n))]
         words += ["--gpus", str(split.tp * split.dp)] if split.dp > 1 and split.tp > 1 else []
         words += ["--replicas", str(point.replicas)] if point.replicas > 1 else []

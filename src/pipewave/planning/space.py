@@ -15,7 +15,7 @@ from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
 from pipewave.kernels.collective.fabric import joined
 from pipewave.models import ModelSpec
-from pipewave.models.shard import Parallel, stage_bytes
+from pipewave.models.shard import Parallel, copies_of_keys, stage_bytes
 from pipewave.physics.energy import limited
 from pipewave.planning.manifests import platform_of
 from pipewave.published.unstated import default_engine, newest
@@ -106,6 +106,7 @@ class Split:
     kv_dtype: str | None = None
     engine: str = field(default_factory=default_engine)
     dp: int = 1
+    dcp: int = 1
     speculative: str | None = None
     prefill: Split | None = None  # of the engines that run prompts, when this is that of the engines that decode
     workers: tuple[int, int] = (0, 1)  # prefill engines, decode engines
@@ -141,12 +142,12 @@ class Split:
     @property
     def parallel(self) -> Parallel:
         """The split without the GPU."""
-        return Parallel(self.tp, self.pp, self.ep, self.dp)
+        return Parallel(self.tp, self.pp, self.ep, self.dp, self.dcp)
 
     @property
     def label(self) -> str:
         """A split in a few words."""
-        wide = f" dp{self.dp}" if self.dp > 1 else ""
+        wide = "".join(f" {name}{n}" for name, n in (("dp", self.dp), ("dcp", self.dcp)) if n > 1)
         limit = f" {self.power_limit_w:g} W" if self.power_limit_w else ""
         return f"{self.gpu}{limit} tp{self.tp} pp{self.pp} ep{self.ep}{wide} {self.engine}"
 
@@ -216,11 +217,13 @@ class Space:
         """
         hardware = find_gpu(gpu)
         for engine, kv_dtype, limit in product(self.engines_on(gpu), self.kv_dtypes, self.limits_on(hardware)):
+            parts_caches = find_engine(engine).kernels.parts_caches and not kv_dtype  # of 16 bits
             for tp, pp, dp in self._degrees(model, hardware):
                 if tp * pp * dp <= self.gpus_most:
                     for ep in sorted({1, tp * dp}) if self.experts and model.is_moe and dp == 1 else (tp * dp,):
                         split = Split(gpu, tp, pp, ep if model.is_moe and self.experts else 1, kv_dtype, engine, dp)
-                        yield replace(split, weights=weights, power_limit_w=limit)
+                        for dcp in sorted({1, copies_of_keys(model, tp)} if parts_caches else {1}):
+                            yield replace(split, weights=weights, power_limit_w=limit, dcp=dcp)
 
     def settings(self) -> Iterator[dict[str, Any]]:
         """Limits of the scheduler to try."""

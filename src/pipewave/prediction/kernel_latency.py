@@ -183,7 +183,7 @@ def finished(
     """
     base_s, floor, dram_s, plain_s = seconds
     latency, low, high = combined(base_s, residual, dram_s, floor, widths, protocol, xp)
-    ceiling = low if log_ceiling is None else ceiling_s(plain_s, log_ceiling, floor, high, xp)
+    ceiling = low if log_ceiling is None else not_beyond(plain_s * xp.exp(log_ceiling), floor, high, xp)
     answers = latency, low, high, floor, ceiling
     if width is None:
         return answers
@@ -202,11 +202,6 @@ def combined(
     latency = xp.maximum(base_s * xp.exp(residual.mean), least)
     spread = xp.exp(xp.minimum(half_width(widths, residual.scale, xp), WIDEST))
     return latency, xp.maximum(latency / spread, floor), latency * spread
-
-
-def ceiling_s(base_s: Any, log_ratio: Any, floor: Any, high: Any, xp: Arith) -> Any:
-    """Seconds that a well-made kernel takes, from the ceiling's answer about the base estimate of plain software."""
-    return not_beyond(base_s * xp.exp(log_ratio), floor, high, xp)
 
 
 def not_beyond(ceiling: Any, floor: Any, high: Any, xp: Arith) -> Any:

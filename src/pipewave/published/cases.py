@@ -105,6 +105,7 @@ class Case:
     pp: int = of("int", 1, **DEGREE)
     ep: int = of("int", 1, **DEGREE)
     dp: int = of("int", 1, **DEGREE)
+    dcp: int = of("int", 1, **DEGREE)
     gpus: int | None = of("int", None, **DEGREE)  # of a replica, where tables leave open what they count twice
     mode: str = of("str", "serve", choices=MODES)
     isl: float | None = of("float", None, low=1, high=LONGEST)  # mean tokens, as osl
@@ -135,7 +136,7 @@ class Case:
     @property
     def deployment(self) -> tuple[Any, ...]:
         """What cases must share to share their step times."""
-        split = (self.tp, self.pp, self.ep, self.dp, self.gpus)
+        split = (self.tp, self.pp, self.ep, self.dp, self.dcp, self.gpus)
         program = (self.engine, self.version, self.kv_dtype, self.max_num_batched_tokens, self.speculative)
         pools = (self.disaggregated, self.prefill, self.decode)
         return (self.model, self.quantize, self.gpu, self.power_limit_w, *split, *program, *pools)
@@ -144,7 +145,7 @@ class Case:
         """The deployment; `front`: another front end than the engine's own; `pace`: of the machine. Raises what `load`
         raises.
         """
-        names = ("tp", "pp", "ep", "dp", "max_num_batched_tokens", "max_num_seqs", "speculative")
+        names = ("tp", "pp", "ep", "dp", "dcp", "max_num_batched_tokens", "max_num_seqs", "speculative")
         setup = Setup(
             **{name: getattr(self, name) for name in names},
             gpu_memory_utilization=self.memory_fraction,

@@ -219,7 +219,9 @@ def launched(
 
 def _pools(launch: Launch, gpu: str | GPU, engine: str, first: Server, then: Server) -> Pools:
     """Prefill and decode engines as a launch joins them."""
-    fabric, late = _fabric(launch, gpu), packaged.shared(HANDOVER)["late"].get(engine, {})
+    crossed = "nvlink" if launch.gpus <= joined(find_gpu(gpu)) else "network"
+    fabric = crossed, "data_parallel" if launch.prefill.dp > 1 else "tensor"  # and the ranks that send caches
+    late = packaged.shared(HANDOVER)["late"].get(engine, {})
     return Pools(
         (first, then),
         (launch.prefill.workers, launch.decode.workers),
@@ -227,12 +229,6 @@ def _pools(launch: Launch, gpu: str | GPU, engine: str, first: Server, then: Ser
         send_s=1e-3 * send_ms(engine, *fabric),
         handoff_delay_share=float(late.get(first.setup.exchange or "", late.get("other", 0.0))),
     )
-
-
-def _fabric(launch: Launch, gpu: str | GPU) -> tuple[str, str]:
-    """The fabric that caches cross, and the ranks that send them."""
-    fabric = "nvlink" if launch.gpus <= joined(find_gpu(gpu)) else "network"
-    return fabric, "data_parallel" if launch.prefill.dp > 1 else "tensor"
 
 
 def experts_of(model: ModelSpec) -> int:

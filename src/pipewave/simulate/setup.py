@@ -47,6 +47,7 @@ class Setup:
     engine: str | Engine = "vllm"
     replicas: int = 1  # engines side by side
     dp: int = 1  # ranks of attention data parallelism in an engine, each with limits and cache of its own
+    dcp: int = 1  # GPUs of a tensor group that part the cache of each sequence (decode context parallelism)
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None
     gpu_memory_utilization: float | None = None
@@ -99,7 +100,7 @@ class Setup:
     @property
     def parallel(self) -> Parallel:
         """How the model is cut."""
-        return Parallel(self.tp, self.pp, self.ep, self.dp)
+        return Parallel(self.tp, self.pp, self.ep, self.dp, self.dcp)
 
     def uncertainty(self, engine: Engine, kernels: float) -> Uncertainty:
         """What widens intervals under this set-up of an engine, and `kernels`: half-width of a step, in log time."""

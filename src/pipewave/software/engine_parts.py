@@ -239,6 +239,7 @@ class KernelChoice:
     fused_rope: bool = False  # the kernel that writes the cache applies RoPE, too
     one_head_norm: bool = False  # one kernel norms the heads of queries and keys
     included_kernels: tuple[str, ...] = ()  # kernels whose time the rows of attention and experts include
+    parts_caches: bool = False  # decode context parallelism
     expands_from: int = 0  # cached tokens before a prompt from which MLA expands keys and values (0: however few)
     float_routers: bool = False  # routers of experts multiply in FP32
     sampler: str = ""  # that draws tokens, in `samplers.json`; empty: the likeliest is taken

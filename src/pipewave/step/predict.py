@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from pipewave.calls.families import Call
+from pipewave.errors import BadInput
 from pipewave.gpus import GPU
 from pipewave.kernels.base import revision
 from pipewave.models.expert_parallel import MOVED
@@ -249,6 +250,8 @@ def _runner(deployment: Deployment, gpu: GPU, engine: Engine) -> Runner:
     engine.check_vendor()
     engine.check_backend()
     split = deployment.parallel
+    if split.dcp > 1 and not engine.kernels.parts_caches:
+        raise BadInput(f"dcp = {split.dcp}: {engine.stack} is not known to part caches: vllm does", field="dcp")
     nodes, group_nodes = hosts_of(split.tp, gpu), hosts_of(split.group, gpu)
     set_up = replace(deployment, engine=engine, page_size=None, nodes=nodes, group_nodes=group_nodes)
     return Runner(replace(set_up, host_gpus=gpu.gpus_per_node), gpu, engine)
