@@ -29,7 +29,8 @@ from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.physics.cache import SERVING
-from pipewave.physics.energy import LIMIT_EXPONENT, limited_us
+from pipewave.physics.energy import LIMIT_EXPONENT, SHARPNESS
+from pipewave.physics.overlap import overlapped
 from pipewave.physics.power import board_of
 from pipewave.prediction.api import group_on, predict_grouped
 from pipewave.step import Runner, find_engine
@@ -89,7 +90,7 @@ def limit() -> None:
     """How clocks give way: the exponent of `pipewave.physics.energy` beside others."""
     over, slower = np.array(list(_loops())).T
     for exponent in (2.0, 2.5, 3.0, LIMIT_EXPONENT, 4.0, 5.0):
-        error = np.log(limited_us(1.0, over, exponent=exponent) / slower)
+        error = np.log(overlapped(SHARPNESS, 1.0, over)) / exponent - np.log(slower)
         rms, bias = 100 * np.sqrt(np.mean(error**2)), 100 * error[over > 1.1].mean()
         print(f"{len(over)} loops, exponent {exponent:g}: {rms:.2f} % off, those well over the limit {bias:+.1f} %")
 

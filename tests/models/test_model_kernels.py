@@ -8,8 +8,7 @@ from model_families import FAMILIES, expand
 from pipewave.calls.families import Attention, Collective, FusedMoe, Gemm
 from pipewave.errors import BadInput, CannotShard
 from pipewave.models import load
-from pipewave.models.attention_kernels import is_module
-from pipewave.models.attention_spec import Gqa
+from pipewave.models.attention_spec import Compressed, Gqa
 from pipewave.models.config import parse
 from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.models.shard import Parallel, active_parameters, kv_bytes_per_token, padded_vocab
@@ -164,7 +163,13 @@ def test_families_split_into_three_parts_and_do_the_work_of_their_matrices() -> 
         linears = [linear for layer in model.layers for linear in layer.linears()]
         names = {linear.name for linear in linears} - {"kv_b_proj"}
         called = [u for u in deployment.by_rows(DECODE) if isinstance(u.call, Gemm) and u.name in names]
-        whole = [m for layer in model.layers for mixer in layer.mixers if is_module(mixer) for m in mixer.linears()]
+        whole = [
+            m
+            for layer in model.layers
+            for mixer in layer.mixers
+            if isinstance(mixer, Compressed) or getattr(mixer, "indexer", None)
+            for m in mixer.linears()
+        ]
         due = sum(m.out * m.inp / m.groups for m in linears if m.name in names)
         due -= sum(m.out * m.inp / m.groups for m in whole if m.name in names)
         assert sum(u.call.n * u.call.k * u.count for u in called) == pytest.approx(due, rel=1e-6), name  # type: ignore[attr-defined]

@@ -54,7 +54,7 @@ def test_a_row_by_hand() -> None:
     row = of.row(replace(QUESTION, ttft_ms="p99=1000", tpot_ms=40))
     expected = {
         "gpu": "H100", "gpus": 2, "replicas": 5, "engines": "one", "tp": 2, "pp": 1, "ep": 1, "dp": 1,
-        "power_limit_w": 400.0, "drafts": "none", "engine": "vllm", "weights": "as asked", "kv_dtype": "auto",
+        "power_limit_w": 400.0, "dcp": None, "drafts": "none", "engine": "vllm", "weights": "as asked", "kv_dtype": "auto",
         "max_num_seqs": 200, "max_num_batched_tokens": 4096, "requests": 300, "requests_per_s": 5.0, "in_flight": 0.5,
         "ttft_ms": 100.0, "ttft_ms_low": 80.0, "ttft_ms_high": 125.0, "tpot_ms": 12.0, "tpot_ms_low": 9.6,
         "tpot_ms_high": 15.0, "e2e_ms": 500.0, "e2e_ms_low": 400.0, "e2e_ms_high": 625.0,

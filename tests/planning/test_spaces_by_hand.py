@@ -12,6 +12,7 @@ import pytest
 from pipewave.errors import BadInput, MissingField, UnknownGPU
 from pipewave.gpus import find
 from pipewave.models import load
+from pipewave.models.attention_spec import Mla
 from pipewave.models.load import quantised
 from pipewave.planning import Demand, Limit, Meter, Owned, Price, Question, Space, Split, cost, prices
 from pipewave.planning.prices import number, table
@@ -167,7 +168,9 @@ def test_racks_of_a_space() -> None:
 def test_degrees_of_a_space(model: Any, gpu: str, options: dict[str, Any], degrees: list[tuple[int, ...]]) -> None:
     """8 × 79.6 GiB of a node do not hold 671B parameters of a byte; a rack of GB200 joins 72 GPUs."""
     found = list(Space((gpu,), engines=("vllm",), **options).splits(model, gpu))
-    assert [(s.tp, s.pp, s.ep, s.dp) for s in found] == degrees
+    assert [(s.tp, s.pp, s.ep, s.dp) for s in found if s.dcp == 1] == degrees
+    parted = [(s.tp, s.dcp) for s in found if s.dcp > 1]  # all ranks of a tensor group hold the same latent keys
+    assert parted == [(tp, tp) for tp, _, _, _ in degrees if tp > 1 and model.has(Mla)]
 
 
 def test_order_of_splits_and_what_they_carry() -> None:

@@ -22,7 +22,7 @@ from pipewave.nets.weights_metadata import Interval
 from pipewave.physics.arith import ARRAY, SCALAR
 from pipewave.physics.demand import demand
 from pipewave.prediction.jsonl import answer_stream
-from pipewave.prediction.kernel_latency import ceiling_s, combined, replayed, write_back_s
+from pipewave.prediction.kernel_latency import combined, not_beyond, replayed, write_back_s
 from tests.registered import withdraw
 
 TIMES = st.floats(1e-6, 1e-2)
@@ -71,7 +71,7 @@ def test_an_answer_is_the_estimate_corrected_and_never_below_what_physics_allows
 def test_a_ceiling_lies_between_the_floor_and_half_again_the_interval(
     base: float, log: float, floor: float, high: float
 ) -> None:
-    found = ceiling_s(base, log, floor, high, SCALAR)
+    found = not_beyond(base * math.exp(log), floor, high, SCALAR)
     assert found == pytest.approx(max(min(base * math.exp(log), 1.5 * high), floor))
 
 

@@ -8,13 +8,14 @@ from importlib.resources import files
 from typing import Any
 
 from pipewave.gpus import find as find_gpu
+from pipewave.kernels.collective.fabric import joined
 from pipewave.models import load
 from pipewave.models.expert_parallel import exchange_of
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel
 from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
-from pipewave.published.published_pools import Wanted, _decode, _fabric, _launches, _prefill, _weights, near, send_ms
+from pipewave.published.published_pools import Launch, Wanted, _decode, _launches, _prefill, _weights, near, send_ms
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.software.engine_parts import DeploymentFacts
@@ -110,15 +111,20 @@ def test_launches_say_how_their_prefill_engines_run() -> None:
     assert _prefill(setup, plain, load("DeepSeek-R1")).gemm_backend is None
 
 
+def fabric(launch: Launch) -> tuple[str, str]:
+    crossed = "nvlink" if launch.gpus <= joined(find_gpu(launch.of["gpu"])) else "network"
+    return crossed, "data_parallel" if launch.prefill.dp > 1 else "tensor"
+
+
 def test_only_those_who_send_in_the_scheduler_wait_for_it() -> None:
     by_gpu = {
-        (one.of["gpu"], one.prefill.dp > 1): send_ms("sglang", *_fabric(one, one.of["gpu"]))
+        (one.of["gpu"], one.prefill.dp > 1): send_ms("sglang", *fabric(one))
         for one in _launches()
         if one.of["engine"] == "sglang"
     }
     assert by_gpu["H200", False] == by_gpu["H100", False]
     assert 0.0 < by_gpu["H200", False] < by_gpu["GB200", False] < by_gpu["GB200", True] < by_gpu["B200", True]
-    assert not any(send_ms("trtllm", *_fabric(one, one.of["gpu"])) for one in _launches())
+    assert not any(send_ms("trtllm", *fabric(one)) for one in _launches())
 
 
 def test_writes_over_nvlink_cross_no_network() -> None:

@@ -48,7 +48,7 @@ def test_numbers_that_are_none(words: str) -> None:
 
 @pytest.mark.parametrize(
     ("words", "option"),
-    [("--structured-outputs-config.backend xgrammar", "--structured-outputs-config"), ("-dcp 2", "-dcp"),
+    [("--structured-outputs-config.backend xgrammar", "--structured-outputs-config"), ("-pcp 2", "-pcp"),
      ("-O.cudagraph_mode=NONE", "--compilation-config"), ("--enable-prefix-caching.x 3", "--enable-prefix-caching")],
 )  # fmt: skip
 def test_entries_and_short_names_that_are_not_modelled_are_told(words: str, option: str) -> None:

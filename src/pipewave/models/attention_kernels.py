@@ -197,8 +197,8 @@ def _chunks(lengths: Lengths, size: int) -> Iterator[tuple[int, int]]:
 
 
 def _merged(stage: Stage, rows: int, heads: int, query: int, out: int, dcp: int) -> Iterator[Use]:
-    """Around attention over a part of each cache (vLLM 0.22.1, v1/attention/ops/common.py: cp_lse_ag_out_rs): queries
-    of all ranks that part it, logarithms of their sums, results scaled by these and added up, each rank its heads.
+    """Around attention over parts of caches: all ranks' queries, logarithms of their sums, and results scaled by these
+    and added up, each rank its heads (vLLM 0.22.1, v1/attention/ops/common.py: cp_lse_ag_out_rs).
     """
     if dcp > 1:
         size, nodes = rows * heads * ACT, stage.layout.nodes if dcp == stage.tp else 1

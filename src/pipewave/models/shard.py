@@ -23,8 +23,8 @@ class Parallel:
     """Tensor, pipeline, expert, attention data and decode context parallel degrees; world = tp × pp × dp.
 
     `dp` ranks of a tensor group each hold requests of their own, with whole attention and dense parts; the experts of a
-    layer are cut over all tp × dp of them: `ep` ways between experts, the rest inside each. `dcp` ranks of a tensor
-    group part the tokens of each sequence's cache, where they would all hold the same keys.
+    layer are cut over all tp × dp of them: `ep` ways between experts, the rest inside each. `dcp` ranks that would hold
+    the same keys part the tokens of each sequence's cache (decode context parallelism).
     """
 
     tp: int = 1
@@ -107,9 +107,7 @@ ALONE = Parallel()
 
 @lru_cache(maxsize=1024)
 def copies_of_keys(model: ModelSpec, tp: int) -> int:
-    """Ranks of a tensor group that hold the same keys, which decode context parallelism may part; 1 where layers see a
-    window, choose their keys, or keep states.
-    """
+    """Ranks of a tensor group that hold the same keys; 1 where layers see a window, choose keys, or keep states."""
     mixers = [mixer for layer, _ in model.grouped() for mixer in layer.mixers]
     whole = [isinstance(one, Gqa | Mla) and one.seen is None and one.indexer is None for one in mixers]
     heads = max((one.kv_heads if isinstance(one, Gqa) else 1 for one in mixers), default=tp) if all(whole) else tp

@@ -20,16 +20,14 @@ from pipewave.physics.arith import ARRAY, Arith
 from pipewave.physics.overlap import overlapped
 
 SHARPNESS = 20  # of the bend from the sum of kernels to the power limit
-# Time goes with this root of the power that work would draw over what the board has: dynamic power falls with clock and
-# voltage squared, and what waits for memory slows less than the clock. `python -m qa.energy limit` has the fit.
+# Time goes with this root of the power that work would draw over what the board has (`python -m qa.energy limit`).
 LIMIT_EXPONENT = 3.5
 # µs at the limit that a board draws beyond it before its clock gives way. Prompts of 50 ms alone, between decodes or
 # idle, take 4 % less than one after another (H200: `data/measured/h200/engine` beside `steady`); of a second, as much.
 SLACK_US = 10_000.0
 LEAST_LIMIT = 0.25  # of a board's own power limit: no clock is low enough to hold less
-# A product measured alone is over before the board has averaged its power, so that the fit of its time to the slack
-# that is left gives other joules than a board at its limit: `python -m studies.gemm_base`, a robust fit of rows of five
-# architectures. Joules of a 16-bit dense FLOP by tensor instruction, of a byte of DRAM, and the share of idle watts.
+# Of a product alone, over before the board has averaged its power: joules of a 16-bit dense FLOP by tensor instruction,
+# of a byte of DRAM, and the share of idle watts. A robust fit of rows of five architectures (`studies.gemm_base`).
 PRODUCT_FLOP_J: Mapping[str, float] = {"mma": 1.25e-12, "wgmma": 0.68e-12, "tcgen05": 0.43e-12}
 PRODUCT_BYTE_J, PRODUCT_IDLE = 6e-12, 0.2
 
@@ -61,9 +59,7 @@ def joules_per_flop(gpu: GPU, dtype: str, wide_j: float | None = None) -> float:
 
 @lru_cache(maxsize=1024)
 def product_w(gpu: GPU) -> float:
-    """Watts that the board has for a product alone. Under another limit than the part's own it runs at other clocks, at
-    which the work takes other joules: what counts is how fast it does the work.
-    """
+    """Watts that the board has for a product alone; under another limit as many as its clocks fall."""
     own = as_made(gpu).tdp_w
     left = max(gpu.tdp_w / own, LEAST_LIMIT) - PRODUCT_IDLE
     return float((left / (1.0 - PRODUCT_IDLE)) ** (1.0 / LIMIT_EXPONENT) * (1.0 - PRODUCT_IDLE) * own)
@@ -89,11 +85,9 @@ def limited(gpu: GPU, power_limit_w: float | None) -> GPU:
     return gpu.what_if(tdp_w=power_limit_w)
 
 
-def limited_us(
-    kernel_us: Any, at_limit_us: Any, xp: Arith = ARRAY, slack_us: Any = 0.0, exponent: float = LIMIT_EXPONENT
-) -> Any:
+def limited_us(kernel_us: Any, at_limit_us: Any, xp: Arith = ARRAY, slack_us: Any = 0.0) -> Any:
     """Time of kernels that take `kernel_us` at burst clocks, and whose joules take `at_limit_us` at the power limit, of
     which the board draws `slack_us` beyond it.
     """
     over = overlapped(SHARPNESS, 1.0, at_limit_us / xp.maximum(kernel_us + slack_us, 1e-9), xp=xp)
-    return kernel_us * over ** (1.0 / exponent)
+    return kernel_us * over ** (1.0 / LIMIT_EXPONENT)

@@ -155,9 +155,8 @@ def dram_byte_j(made: GPU) -> float:
 
 
 def flop_j(made: GPU, dtype: str) -> float:
-    """Joules of a FLOP that a share of one stands for, of a board as made. One that nobody measured takes those of the
-    measured board of its generation, by what architectures take, but no more than its own power at its peak: parts
-    whose tensor cores are cut draw less, and parts of little power run at low clocks.
+    """Joules of a FLOP that a share of one stands for, of a board as made. One that nobody measured takes those of a
+    measured board by what architectures take, but no more than its own power at its peak: it may run at low clocks.
     """
     law, most = packaged.shared(LAW), made.tdp_w / made.peak_flops(dtype)
     if made.base_gpu in law["boards"]:

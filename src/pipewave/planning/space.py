@@ -106,7 +106,6 @@ class Split:
     kv_dtype: str | None = None
     engine: str = field(default_factory=default_engine)
     dp: int = 1
-    dcp: int = 1
     speculative: str | None = None
     prefill: Split | None = None  # of the engines that run prompts, when this is that of the engines that decode
     workers: tuple[int, int] = (0, 1)  # prefill engines, decode engines
@@ -114,6 +113,7 @@ class Split:
     max_num_batched_tokens: int | None = None
     weights: str = ""  # a quantised checkpoint of the model, by name; empty for the model as asked
     power_limit_w: float | None = None  # of each board; None: the part's own
+    dcp: int = 1
 
     @property
     def card(self) -> GPU:
@@ -217,13 +217,12 @@ class Space:
         """
         hardware = find_gpu(gpu)
         for engine, kv_dtype, limit in product(self.engines_on(gpu), self.kv_dtypes, self.limits_on(hardware)):
-            parts_caches = find_engine(engine).kernels.parts_caches and not kv_dtype  # of 16 bits
             for tp, pp, dp in self._degrees(model, hardware):
-                if tp * pp * dp <= self.gpus_most:
-                    for ep in sorted({1, tp * dp}) if self.experts and model.is_moe and dp == 1 else (tp * dp,):
-                        split = Split(gpu, tp, pp, ep if model.is_moe and self.experts else 1, kv_dtype, engine, dp)
-                        for dcp in sorted({1, copies_of_keys(model, tp)} if parts_caches else {1}):
-                            yield replace(split, weights=weights, power_limit_w=limit, dcp=dcp)
+                eps = sorted({1, tp * dp} if dp == 1 else {tp * dp}) if self.experts and model.is_moe else [1]
+                for ep, dcp in product(eps, _parted(model, tp, engine, kv_dtype)):
+                    if tp * pp * dp <= self.gpus_most:
+                        split = Split(gpu, tp, pp, ep, kv_dtype, engine, dp, weights=weights, dcp=dcp)
+                        yield replace(split, power_limit_w=limit)
 
     def settings(self) -> Iterator[dict[str, Any]]:
         """Limits of the scheduler to try."""
@@ -258,6 +257,14 @@ class Space:
             yield from ((usual[-1], pp, 1) for pp in (2, 4))
             if model.is_moe and self.experts and dps is None:
                 yield from ((1, 1, dp) for dp in (16, WIDEST) if dp not in wide)
+
+
+def _parted(model: ModelSpec, tp: int, engine: str, kv_dtype: str | None) -> Sequence[int]:
+    """Degrees of decode context parallelism: none, or all ranks that hold the same keys, of 16 bits as vLLM asks."""
+    with suppress(PipewaveError):  # a version that is none is refused when it is looked at
+        if not kv_dtype and find_engine(engine).kernels.parts_caches:
+            return sorted({1, copies_of_keys(model, tp)})
+    return (1,)
 
 
 def _whole(value: Any) -> bool:

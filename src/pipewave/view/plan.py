@@ -39,7 +39,7 @@ def _blocks(answer: Mapping[str, Any]) -> Iterator[doc.Block]:
         yield doc.Notes((f"No design meets the limits.{least}",), detail=False)
     if left := answer.get("left_out"):
         said = ", ".join(f"{row['option']} ({round(row['rate_change_percent']):+} % of the rate)" for row in left)
-        yield doc.Notes((f"not tried for the winner: {said}; decode context parallelism and KV offload",), detail=False)
+        yield doc.Notes((f"not tried for the winner: {said}; KV offload",), detail=False)
     yield from _refused(answer)
     if answer["prices"]:
         yield doc.table_of("Prices", answer["prices"], doc.LABELS["prices"], detail=True)
@@ -89,6 +89,7 @@ def _winner(answer: Mapping[str, Any]) -> doc.Facts:
     row, fleet = answer["winner"], answer["fleet"]
     name = "cheapest design" + ("" if row["sure"] == "yes" else ", which may miss a limit")
     split = f"TP {row['tp']}, PP {row['pp']}, EP {row['ep']}, DP {row['dp']}, {row['engine']}"
+    split += f", DCP {row['dcp']}" if row["dcp"] else ""
     split += "" if row["drafts"] == "none" else f", drafts {row['drafts']}"
     split += "" if row["engines"] == "one" else f", engines apart: {row['engines']}"
     used = f"{100 * fleet['utilisation']:.0f} % of what it serves within the limits"
