@@ -29,9 +29,8 @@ from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.physics.cache import SERVING
-from pipewave.physics.energy import LIMIT_EXPONENT, SHARPNESS
 from pipewave.physics.overlap import overlapped
-from pipewave.physics.power import board_of
+from pipewave.physics.power import LIMIT_EXPONENT, SHARPNESS, board_of
 from pipewave.prediction.api import group_on, predict_grouped
 from pipewave.step import Runner, find_engine
 from pipewave.told.answers import ENERGY, RATE, drawn_at
@@ -87,7 +86,7 @@ def _own_line(name: str, rows: list[dict[str, Any]]) -> None:
 
 
 def limit() -> None:
-    """How clocks give way: the exponent of `pipewave.physics.energy` beside others."""
+    """How clocks give way: the exponent of `pipewave.physics.power` beside others."""
     over, slower = np.array(list(_loops())).T
     for exponent in (2.0, 2.5, 3.0, LIMIT_EXPONENT, 4.0, 5.0):
         error = np.log(overlapped(SHARPNESS, 1.0, over)) / exponent - np.log(slower)

@@ -16,7 +16,7 @@ from pipewave.gpus import all_gpus, architectures, find
 from pipewave.gpus.architectures import Architecture, architecture_of, required, shipped
 from pipewave.kernels.gemm.machine import MULTICAST as GEMM_MULTICAST
 from pipewave.kernels.moe.software import MULTICAST as MOE_MULTICAST
-from pipewave.physics.energy import PRODUCT_FLOP_J
+from pipewave.physics.power import PRODUCT_FLOP_J
 
 SOURCE = Path(pipewave.__file__).parent
 RUBIN = {

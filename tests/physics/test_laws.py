@@ -11,9 +11,8 @@ from pipewave.gpus import find
 from pipewave.physics.arith import SCALAR, log2
 from pipewave.physics.cache import MISSES, MULTICAST, l2_bytes, least_dram, missing_share, walked
 from pipewave.physics.demand import PIPES, busiest, demand, floor_s, pipe_rates
-from pipewave.physics.energy import LIMIT_EXPONENT, SLACK_US, joules_per_flop, limited_us
 from pipewave.physics.overlap import LAUNCHES, launch_s, overlapped
-from pipewave.physics.power import board_of, draw_of, flop_j
+from pipewave.physics.power import LIMIT_EXPONENT, SLACK_US, board_of, draw_of, flop_j, joules_per_flop, limited_us
 
 SIZES = np.geomspace(0.01, 100.0, 400)  # footprints in sizes of the L2
 

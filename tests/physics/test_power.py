@@ -13,8 +13,7 @@ import pipewave as pw
 from pipewave.calls.families import Call
 from pipewave.gpus import find
 from pipewave.physics.collected import MOST_SHARE, MOST_TAKEN, READINGS
-from pipewave.physics.energy import Work
-from pipewave.physics.power import EXTRAPOLATED, KINDRED, LAW, MEASURED, MOST_OVER, board_of, draw_of
+from pipewave.physics.power import EXTRAPOLATED, KINDRED, LAW, MEASURED, MOST_OVER, Work, board_of, draw_of
 
 GPUS = ("H200", "B200", "H100", "H800", "A100", "L40S", "RTX 4090", "MI300X")
 CALLS: list[Call] = [

@@ -11,8 +11,7 @@ from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
-from pipewave.physics.energy import limited, product_w
-from pipewave.physics.power import MOST_OVER, board_of
+from pipewave.physics.power import MOST_OVER, board_of, limited, product_w
 from pipewave.published.answers import answer, deploy
 from pipewave.published.cases import Case, from_dict
 from pipewave.simulate.power import MOST_KEPT, StretchLog

@@ -15,7 +15,7 @@ from pipewave.models.expert_parallel import is_shared
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel, kv_bytes_per_token, weight_bytes
 from pipewave.physics.arith import SCALAR
-from pipewave.physics.energy import limited_us
+from pipewave.physics.power import limited_us
 from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
 from pipewave.published.unstated import degrees_of

@@ -30,7 +30,7 @@ from pipewave.kernels.base import FAMILIES
 from pipewave.models import load
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel
-from pipewave.physics.energy import Work
+from pipewave.physics.power import Work
 from pipewave.prediction.api import answer_one, predict
 from pipewave.step import Runner, find_engine
 

@@ -13,8 +13,7 @@ from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import ALONE, Parallel
-from pipewave.physics.energy import LIMIT_EXPONENT, limited_us
-from pipewave.physics.power import board_of
+from pipewave.physics.power import LIMIT_EXPONENT, board_of, limited_us
 from pipewave.prediction.api import predict
 from pipewave.software.engine import Engine
 from pipewave.software.rules import constant

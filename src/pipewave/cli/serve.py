@@ -182,7 +182,7 @@ class Fleet:
         `none`. Its boards under their power limit.
         """
         from pipewave.gpus import find
-        from pipewave.physics.energy import limited
+        from pipewave.physics.power import limited
         from pipewave.simulate.pools import Side
         from pipewave.software.front import INSIDE, host_of, of
 

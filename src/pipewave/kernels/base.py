@@ -20,7 +20,7 @@ from pipewave.gpus import GPU
 from pipewave.physics.arith import ARRAY, SCALAR, Arith, clipped, log2
 from pipewave.physics.cache import l2_bytes
 from pipewave.physics.demand import Array, Demand, demand
-from pipewave.physics.energy import Work
+from pipewave.physics.power import Work
 from pipewave.software import rules, stacks
 
 if TYPE_CHECKING:

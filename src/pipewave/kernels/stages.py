@@ -20,8 +20,8 @@ from pipewave.kernels.streaming.stream import L2_SHARE, Stream, dram_bytes, leas
 from pipewave.physics.arith import log2
 from pipewave.physics.cache import COLD, MISSES, SERVING, STREAM_DRAM_SHARE, l2_bytes, missing_share
 from pipewave.physics.demand import Array, demand
-from pipewave.physics.energy import Work
 from pipewave.physics.overlap import launch_s, overlapped, wave_efficiency
+from pipewave.physics.power import Work
 
 Amount = Any  # [call], or a float that is the same for all
 MATH_SHARE = 0.7  # of the datasheet's tensor peak, in full waves

@@ -16,7 +16,7 @@ from pipewave.gpus import find as find_gpu
 from pipewave.kernels.collective.fabric import joined
 from pipewave.models import ModelSpec
 from pipewave.models.shard import Parallel, copies_of_keys, stage_bytes
-from pipewave.physics.energy import limited
+from pipewave.physics.power import limited
 from pipewave.planning.manifests import platform_of
 from pipewave.published.unstated import default_engine, newest
 from pipewave.simulate.report import Limit, limits_of

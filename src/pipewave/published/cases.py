@@ -15,7 +15,7 @@ from pipewave.errors import BadInput, MissingField
 from pipewave.gpus import find as find_gpu
 from pipewave.models.load import load_as
 from pipewave.physics.demand import Array
-from pipewave.physics.energy import limited
+from pipewave.physics.power import limited
 from pipewave.prediction.jsonl import check_id, json_object
 from pipewave.published.unstated import Stated
 from pipewave.simulate.pools import Side, side_of

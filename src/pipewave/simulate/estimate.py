@@ -19,8 +19,7 @@ from pipewave.models import ModelSource, ModelSpec
 from pipewave.models.kernels import Deployment
 from pipewave.models.load import load_as
 from pipewave.models.lora_and_drafts import notes as draft_notes
-from pipewave.physics.energy import limited
-from pipewave.physics.power import Board, board_of
+from pipewave.physics.power import Board, board_of, limited
 from pipewave.results import Shown
 from pipewave.simulate.drafting import with_drafter
 from pipewave.simulate.interval import interval_ends

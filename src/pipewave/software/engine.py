@@ -16,7 +16,7 @@ from pipewave.errors import BadInput, did_you_mean
 from pipewave.files import packaged
 from pipewave.physics.arith import ARRAY, SCALAR, Arith
 from pipewave.physics.demand import Array
-from pipewave.physics.energy import SLACK_US, limited_us
+from pipewave.physics.power import SLACK_US, limited_us
 from pipewave.software import engine_parts, engine_rules, stacks
 from pipewave.software.engine_parts import PART_OF, PARTS, DeploymentFacts, KernelRule, StateCheckpoints
 from pipewave.software.recorded_models import unread

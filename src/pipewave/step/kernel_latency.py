@@ -15,8 +15,7 @@ from pipewave.gpus import GPU
 from pipewave.models.expert_parallel import FEW_TOKENS, HIGH_THROUGHPUT, LOW_LATENCY, NARROW
 from pipewave.physics.cache import SERVING, l2_bytes
 from pipewave.physics.demand import Array
-from pipewave.physics.energy import Work
-from pipewave.physics.power import draw_of
+from pipewave.physics.power import Work, draw_of
 from pipewave.prediction.answers import Predictions
 from pipewave.prediction.api import Group, group_on, predict_grouped
 from pipewave.prediction.notes import Note

@@ -17,8 +17,7 @@ import numpy as np
 from pipewave.errors import PipewaveError
 from pipewave.gpus import GPU, find
 from pipewave.physics.demand import Array
-from pipewave.physics.energy import limited
-from pipewave.physics.power import board_of
+from pipewave.physics.power import board_of, limited
 from pipewave.published.answers import DIGITS, deploy
 from pipewave.published.answers import answer as uncorrected
 from pipewave.published.cases import MEASURED, Case, Measured, from_dict

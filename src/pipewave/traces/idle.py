@@ -26,8 +26,7 @@ import numpy as np
 from pipewave.files import packaged
 from pipewave.gpus import GPU
 from pipewave.physics.arith import SCALAR
-from pipewave.physics.energy import limited_us
-from pipewave.physics.power import board_of
+from pipewave.physics.power import board_of, limited_us
 from pipewave.prediction.answers import Prediction, Predictions
 from pipewave.traces.group import Group, by_step
 from pipewave.traces.kernel_names import short

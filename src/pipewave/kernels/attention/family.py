@@ -24,7 +24,7 @@ from pipewave.kernels.attention.tasks import (
 from pipewave.kernels.base import Analysis, Columns, Context, Sketch
 from pipewave.physics.arith import Arith
 from pipewave.physics.cache import least_dram
-from pipewave.physics.energy import Work
+from pipewave.physics.power import Work
 from pipewave.software.rules import constant
 
 DECODE, PREFILL = "attention_decode", "attention_prefill"

@@ -12,7 +12,7 @@ from pipewave.kernels.collective import algorithms
 from pipewave.kernels.collective.algorithms import Chosen, Nccl, Own
 from pipewave.kernels.collective.fabric import islands, joined, link, network_gbps
 from pipewave.physics.arith import Arith, clipped, log2
-from pipewave.physics.energy import Work
+from pipewave.physics.power import Work
 
 SMALL_ALL_REDUCE = "all_reduce_small"  # the net of messages that frameworks may reduce by their own kernels
 # Rows of send_recv have up to four ranks, over NVLink or the network; what a host's PCIe costs, and more neighbours at

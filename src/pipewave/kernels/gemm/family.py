@@ -24,8 +24,8 @@ from pipewave.kernels.gemm.machine import (
 from pipewave.physics.arith import ARRAY, Arith, clipped
 from pipewave.physics.cache import COLD, LINE, PRODUCT_DRAM_SHARE, SERVING
 from pipewave.physics.demand import Array
-from pipewave.physics.energy import Work
 from pipewave.physics.overlap import overlapped, wave_efficiency
+from pipewave.physics.power import Work
 from pipewave.software.rules import constant
 
 # Types that run the same kernels share a net; the others differ in library, quantisation and pipe.

@@ -14,8 +14,8 @@ from pipewave.files import packaged
 from pipewave.kernels.base import Context
 from pipewave.physics.arith import Arith
 from pipewave.physics.cache import COLD, MULTICAST, PRODUCT_DRAM_SHARE, SERVING, l2_bytes, missing_share, walked
-from pipewave.physics.energy import PRODUCT_BYTE_J, PRODUCT_FLOP_J, joules_per_flop, product_w
 from pipewave.physics.overlap import launch_s, waves
+from pipewave.physics.power import PRODUCT_BYTE_J, PRODUCT_FLOP_J, joules_per_flop, product_w
 from pipewave.software.rule_values import UnfusedQuantize
 
 # What the formulas of a GEMM need of a GPU and its software, computed once a context.

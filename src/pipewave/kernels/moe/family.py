@@ -13,8 +13,8 @@ from pipewave.kernels.moe.software import ENGINES, Blocks, MoeMachine, Tiling, b
 from pipewave.physics.arith import log2
 from pipewave.physics.cache import COLD, MISSES, SERVING, least_dram, missing_share
 from pipewave.physics.demand import Array, Demand, demand
-from pipewave.physics.energy import Work
 from pipewave.physics.overlap import overlapped, waves
+from pipewave.physics.power import Work
 
 
 def before_s(work: Layer, ctx: Context, at: MoeMachine) -> Array:

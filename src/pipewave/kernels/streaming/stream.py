@@ -9,8 +9,8 @@ from pipewave.gpus import GPU
 from pipewave.kernels.base import Context, Sketch, features_of
 from pipewave.physics.arith import ARRAY, Arith
 from pipewave.physics.cache import COLD, MISSES, SERVING, STREAM_DRAM_SHARE, l2_bytes, least_dram, missing_share
-from pipewave.physics.energy import Work
 from pipewave.physics.overlap import launch_s, overlapped
+from pipewave.physics.power import Work
 
 # Share of the L2 peak that streaming kernels reach (static fp8 quantisation of six GPUs, fused norms of two).
 L2_SHARE = 0.42
