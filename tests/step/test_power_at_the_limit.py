@@ -30,9 +30,10 @@ from pipewave.kernels.base import FAMILIES
 from pipewave.models import load
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel
-from pipewave.physics.power import Work
+from pipewave.physics.power import Work, board_of
 from pipewave.prediction.api import answer_one, predict
 from pipewave.step import Runner, find_engine
+from pipewave.step.kernel_latency import kernel_latencies
 
 TRI = 1000 * 1001 / 2  # query-key pairs of a causal prompt of 1000 tokens
 PROMPT = Attention((1000,), (1000,), 32, 8, 128)
@@ -204,3 +205,12 @@ def test_a_longer_prompt_draws_more() -> None:
     limited = runner.steps([Batch((n,), (n,)) for n in (1024, 4096, 16_384, 65_536)]).load.at_limit_us
     assert all(2 < later / earlier < 16 for earlier, later in pairwise(limited.tolist()))
     assert np.all(limited > 0)
+
+
+def test_times_of_loops_that_lasted_are_of_a_board_at_its_limit_already() -> None:
+    """An A100 has no rows of calls measured one by one: what replays took is not lengthened once more."""
+    call = Gemm(8192, 8192, 8192)
+    for gpu, bursts in (("A100", False), ("H200", True)):
+        found = kernel_latencies([call], find(gpu), find_engine("vllm")).found
+        over = board_of(find(gpu)).at_limit_us(found.above_idle_j[0]) / found.latency_us[0]
+        assert over > 1.3 if bursts else over == pytest.approx(1.0, rel=0.01)

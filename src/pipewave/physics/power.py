@@ -186,6 +186,10 @@ class Draw:
         law = (joules + self.active_w * base_s) / made_j
         return joules + made_j * self.reading.above(law, shares, base_s, features, xp)
 
+    def most_j(self, seconds: Any) -> Any:
+        """The most that work of a loop that lasts can take in so long."""
+        return (self.board.limit_w - self.board.idle_w - self.active_w) * seconds
+
     def above_idle_j(self, work_j: Any, seconds: Any, xp: Arith = ARRAY) -> Any:
         """Joules above what the idle board draws, of calls that take so long."""
         joules = self.active_w * xp.maximum(seconds - START_S, 0.0) + work_j
