@@ -208,7 +208,7 @@ def test_a_longer_prompt_draws_more() -> None:
 
 
 def test_times_of_loops_that_lasted_are_of_a_board_at_its_limit_already() -> None:
-    """An A100 has no rows of calls measured one by one: what replays took is not lengthened once more."""
+    """An A100 has no rows of calls measured one by one, and none of watts: what replays took is not lengthened again."""
     call = Gemm(8192, 8192, 8192)
     for gpu, bursts in (("A100", False), ("H200", True)):
         found = kernel_latencies([call], find(gpu), find_engine("vllm")).found

@@ -187,8 +187,9 @@ class Draw:
         return joules + made_j * self.reading.above(law, shares, base_s, features, xp)
 
     def most_j(self, seconds: Any) -> Any:
-        """The most that work of a loop that lasts can take in so long."""
-        return (self.board.limit_w - self.board.idle_w - self.active_w) * seconds
+        """The most that work of a loop that lasted counts as, where nobody measured what a board draws: its limit."""
+        room_w = self.board.limit_w - self.board.idle_w - self.active_w
+        return (room_w if self.board.basis == EXTRAPOLATED else np.inf) * seconds
 
     def above_idle_j(self, work_j: Any, seconds: Any, xp: Arith = ARRAY) -> Any:
         """Joules above what the idle board draws, of calls that take so long."""

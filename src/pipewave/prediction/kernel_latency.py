@@ -112,9 +112,7 @@ def as_run(note: str, found: Answers, other: Answers, xp: Arith) -> Answers:
     """Answers of a run's first calls with those of its others."""
     if note:
         seconds = replayed(other.numbers, found.numbers[FLOOR], xp)
-        work_j = xp.minimum(
-            found.numbers[WORK_J], found.draw.most_j(seconds[LATENCY])
-        )  # of a board at its limit already
+        work_j = xp.minimum(found.numbers[WORK_J], found.draw.most_j(seconds[LATENCY]))
         return found._replace(numbers=(*seconds, found.numbers[BOUND], work_j), source=with_note(other.source, note))
     # No ceiling was trained on what a step leaves in the L2: a well-made kernel gains as much by it as this one.
     step, cold = found.numbers, other.numbers
