@@ -12,7 +12,7 @@ from pipewave.physics.arith import SCALAR, log2
 from pipewave.physics.cache import MISSES, MULTICAST, l2_bytes, least_dram, missing_share, walked
 from pipewave.physics.demand import PIPES, busiest, demand, floor_s, pipe_rates
 from pipewave.physics.overlap import LAUNCHES, launch_s, overlapped
-from pipewave.physics.power import LIMIT_EXPONENT, SLACK_US, board_of, draw_of, flop_j, joules_per_flop, limited_us
+from pipewave.physics.power import LIMIT_EXPONENT, board_of, draw_of, flop_j, joules_per_flop, limited_us
 
 SIZES = np.geomspace(0.01, 100.0, 400)  # footprints in sizes of the L2
 
@@ -128,7 +128,7 @@ def test_clocks_give_way_to_the_limit() -> None:
     assert limited_us(100.0, 100.0, SCALAR) == pytest.approx(100.0 * 2 ** (1 / 20 / LIMIT_EXPONENT))
     assert limited_us(np.array([1.0]), np.array([1e6]))[0] == pytest.approx(1e6 ** (1 / LIMIT_EXPONENT))
     assert limited_us(0.0, 0.0, SCALAR) == 0.0
-    a_burst = limited_us(50e3, 75e3, SCALAR, SLACK_US)
+    a_burst = limited_us(50e3, 75e3, SCALAR, 10e3)
     assert a_burst == pytest.approx(limited_us(50e3, 62.5e3, SCALAR)) and a_burst < limited_us(50e3, 75e3, SCALAR)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipewave.step import find_engine
-from studies.e2e_sglang import GPUS, ROUNDS, Told, measured, one_answer, points, rows, told
+from studies.e2e_sglang import GPUS, ROUNDS, Told, idle_engine, measured, one_answer, points, rows, told
 from studies.e2e_steps import Measured
 from studies.e2e_vllm import leave_one_model_out
 from train.step_fit import loss
@@ -66,7 +66,7 @@ def test_prompts_whose_next_step_replays_no_graph_are_left_out() -> None:
 
 @pytest.mark.slow
 def test_servers_timed_over_rounds_meet_the_bar_with_the_machine_known_from_other_models(loads: Measured) -> None:
-    off = np.abs(leave_one_model_out(told(loads, GPUS, others=True), find_engine("sglang")) / measured_of(loads) - 1.0)
+    off = np.abs(leave_one_model_out(told(loads, GPUS, others=True), idle_engine()) / measured_of(loads) - 1.0)
     often = np.array([point.card.endswith(ROUNDS) for point in loads.points])
     assert often.sum() >= 56 and len({point.card for point in loads.points}) == 4 and off[often].mean() < 0.04
 
@@ -74,7 +74,7 @@ def test_servers_timed_over_rounds_meet_the_bar_with_the_machine_known_from_othe
 @pytest.mark.slow
 def test_told_the_hosts_pace_no_model_left_out_is_far_off(loads: Measured) -> None:
     """The bar that own steps have to meet, of prompts and of decodes."""
-    off = np.abs(leave_one_model_out(told(loads, GPUS), find_engine("sglang")) / measured_of(loads) - 1.0)
+    off = np.abs(leave_one_model_out(told(loads, GPUS), idle_engine()) / measured_of(loads) - 1.0)
     prompt = np.array([point.phase == "prefill" for point in loads.points])
     assert off[prompt].mean() < 0.04 and off[~prompt].mean() < 0.04
 

@@ -42,9 +42,6 @@ MEASURED, KINDRED, EXTRAPOLATED = POWER_BASES = "measured_gpu", "same_architectu
 SHARPNESS = 20  # of the bend from the sum of kernels to the power limit
 # Time goes with this root of the power that work would draw over what the board has (`python -m qa.energy limit`).
 LIMIT_EXPONENT = 3.5
-# µs at the limit that a board draws beyond it before its clock gives way. Prompts of 50 ms alone, between decodes or
-# idle, take 4 % less than one after another (H200: `data/measured/h200/engine` beside `steady`); of a second, as much.
-SLACK_US = 10_000.0
 LEAST_LIMIT = 0.25  # of a board's own power limit: no clock is low enough to hold less
 # Of a product alone, over before the board has averaged its power: joules of a 16-bit dense FLOP by tensor instruction,
 # of a byte of DRAM, and the share of idle watts. A robust fit of rows of five architectures (`studies.gemm_base`).

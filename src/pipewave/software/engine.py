@@ -16,7 +16,7 @@ from pipewave.errors import BadInput, did_you_mean
 from pipewave.files import packaged
 from pipewave.physics.arith import ARRAY, SCALAR, Arith
 from pipewave.physics.demand import Array
-from pipewave.physics.power import SLACK_US, limited_us
+from pipewave.physics.power import limited_us
 from pipewave.software import engine_parts, engine_rules, stacks
 from pipewave.software.engine_parts import PART_OF, PARTS, DeploymentFacts, KernelRule, StateCheckpoints
 from pipewave.software.recorded_models import unread
@@ -177,7 +177,7 @@ class Engine:
             serial + xp.where(graph, host.decode_host_us, host.prefill_host_us),
             host.draw_request_us,
             self.each_request_us,
-            xp.where(graph, 0.0, SLACK_US),
+            xp.where(graph, 0.0, host.slack_us),
         )
 
     def gaps_us(self, load: StepLoad) -> dict[str, Array]:

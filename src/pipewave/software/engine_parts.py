@@ -142,6 +142,9 @@ class HostTimes:
     draw_request_us: float = 0.0  # beside the GPU, for each request whose token a sampler draws (`models.samplers`)
     draw_wait_us: float = 0.0  # the same, for which the GPU waits
     compile_us: float = 0.0  # a step with prompts waits so long for a kernel compiled once for its number of tokens
+    # At the power limit that a step with prompts draws beyond it before its clock gives way: prompts of 50 ms alone
+    # take 4 % less than one after another (H200: `data/measured/h200/engine` beside `steady`); of a second, as much.
+    slack_us: float = 10_000.0
 
     def scaled(self, host: float, launch: float, request_us: float) -> HostTimes:
         """With host work `host` times as long, eager steps `launch` times, and `request_us` more a request."""
