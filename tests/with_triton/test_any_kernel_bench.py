@@ -21,6 +21,7 @@ from lab.any_kernel.subjects import Subject  # noqa: E402
 from lab.any_kernel.wheels import CACHE  # noqa: E402
 from pipewave.tune.law.anchors import peaks_of  # noqa: E402
 from pipewave.tune.source.formula import inputs_of, unwrapped  # noqa: E402
+from pipewave.tune.user_kernels import measuring  # noqa: E402
 from pipewave.tune.user_kernels.device import Built, Launch  # noqa: E402
 from pipewave.tune.user_kernels.kernel import described  # noqa: E402
 from pipewave.tune.user_kernels.launch_formulas import LaunchFormulas  # noqa: E402
@@ -141,6 +142,7 @@ class MadeUp:
 def test_recording_and_scoring_run_through(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "ANCHORS", 9)
     monkeypatch.setattr(record, "TESTS", 4)
+    monkeypatch.setattr(measuring, "SHARE", np.inf)  # of the budget: all are timed at the one launch that it pays for
     subject = next(one for one in subjects() if one.name == name)
     made = record.record(subject, MadeUp(), on_paper(), 60.0)
     assert (len(made.shapes), sum(made.is_test)) == (13, 4)
