@@ -219,10 +219,9 @@ class Space:
         for engine, kv_dtype, limit in product(self.engines_on(gpu), self.kv_dtypes, self.limits_on(hardware)):
             for tp, pp, dp in self._degrees(model, hardware):
                 eps = sorted({1, tp * dp} if dp == 1 else {tp * dp}) if self.experts and model.is_moe else [1]
-                for ep, dcp in product(eps, _parted(model, tp, engine, kv_dtype)):
-                    if tp * pp * dp <= self.gpus_most:
-                        split = Split(gpu, tp, pp, ep, kv_dtype, engine, dp, weights=weights, dcp=dcp)
-                        yield replace(split, power_limit_w=limit)
+                dcps = _parted(model, tp, engine, kv_dtype) if tp * pp * dp <= self.gpus_most else ()
+                for ep, dcp in product(eps, dcps):
+                    yield Split(gpu, tp, pp, ep, kv_dtype, engine, dp, weights=weights, power_limit_w=limit, dcp=dcp)
 
     def settings(self) -> Iterator[dict[str, Any]]:
         """Limits of the scheduler to try."""
