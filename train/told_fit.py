@@ -35,14 +35,14 @@ ERROR = 20.0  # what an error counts in the loss: answers are scored by their er
 RUNS = (1, 2, 3, 3, 3, 4)  # told in a draw
 STEPS = 80
 RATE = 0.08
-HOLD = 0.03  # how much a doubled parameter costs beside the loss of a group
+HOLD = 1.0  # what a parameter e times as large costs beside the loss of a group; less learns the groups by heart
 PAIRS = 96  # of two models on one machine, and of two numbers of GPUs
 SIBLINGS = 0.5  # what each kind of pairs counts beside a group's own rows
 ROUND = 0.01  # below which errors do not pull
 COVERED = 0.9
 START = settings("told")  # of the search: standard deviations in log time
 FIXED = ("spoiled", "spoiled_share", "width")  # assumed: few published runs are spoiled, users' may well be
-SHARES = ("other_software", "other_model", "spoiled_share")
+SHARES = ("other_software", "other_model", "other_gpus", "spoiled_share")
 Drawn = tuple[Points, Array, Points, Array, float]  # told, off, asked, truth, and what the draw counts
 
 

@@ -192,6 +192,21 @@ def test_the_closed_form_is_the_conditional_of_a_normal_law() -> None:
     assert np.linalg.eigvalsh(whole).min() > 0
 
 
+def test_runs_of_another_number_of_gpus_say_less_and_of_the_machine_s_level_alone_where_nothing_else_is_shared() -> (
+    None
+):
+    """Kernels of other shards, and what couples them, are off by something else."""
+    prior = replace(shipped(), lengths=np.full(len(PLACES), 1e9), trend=np.zeros((len(LATENTS), len(PLACES))))
+    told, place = points(6, 3, 0), np.full(len(PLACES), 3.0)
+    alike = replace(told, place=np.tile(place, (6, 1)), model=np.zeros(6), software=np.zeros(6))
+    moved = replace(alike, place=alike.place + np.eye(len(PLACES))[PLACES.index("gpus")])
+    of_level = (alike.parts * prior.level**2) @ alike.parts.T
+    apart = {share: covariance(replace(prior, other_gpus=np.full(2, share)), alike, moved) for share in (0.0, 0.5, 1.0)}
+    assert apart[0.0] == pytest.approx(of_level)
+    assert apart[1.0] == pytest.approx(covariance(prior, alike, alike))
+    assert (of_level < apart[0.5]).all() and (apart[0.5] < apart[1.0]).all()
+
+
 def test_a_told_batch_draws_what_its_times_and_joules_say(tmp_path: Path) -> None:
     asked = "estimate --model Qwen3-0.6B --gpu H100 --engine vllm:0.12.0 --batch 8 --isl 500 --osl 40 --json --told"
     file = tmp_path / "runs.json"

@@ -13,8 +13,9 @@ All are normal with mean zero; their standard deviations were read off published
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -30,6 +31,7 @@ CAUSES = ("decode", "prompt", "host", "frontend")  # fields of `pipewave.simulat
 # Figures that are off each for itself; those of closed loops follow from the first two (`answers._part`).
 LATENTS = ("ttft_ms", "tpot_ms", "rate", "energy")
 PLACES = ("in_flight", "isl", "osl", "gpus", "ep", "dp")  # of a load: log2 of each
+GPUS = PLACES.index("gpus")
 MIDDLE = np.array([5.0, 10.0, 9.0, 1.0, 0.0, 0.0])  # of the places of published runs
 SPREAD = np.array([2.0, 1.5, 1.5, 1.5, 2.0, 2.0])  # the unit of a trend along each
 NORMAL = 1.6449  # half the 90 % interval of a normal law
@@ -52,6 +54,7 @@ class Prior:
     run: Array  # [1] of one run, all figures alike
     other_software: Array  # [2] share of variance that another version keeps: of causes, of what is unexplained
     other_model: Array  # [2] the same of another model
+    other_gpus: Array  # [2] the same of another number of GPUs
     spoiled: Array  # [latent] of a run that something else disturbed
     spoiled_share: Array  # [1] of runs
     width: Array  # [1] of the interval over the normal one
@@ -93,9 +96,8 @@ class Points:
     def joined(cls, runs: Sequence[Points]) -> Points:
         """All of them, as runs of their own."""
         starts = np.cumsum([0, *(int(one.run.max()) + 1 for one in runs)])
-        names = ("slopes", "parts", "place", "software", "model")
-        parts = {name: np.concatenate([getattr(one, name) for one in runs]) for name in names}
-        return cls(**parts, run=np.concatenate([one.run + start for one, start in zip(runs, starts, strict=False)]))
+        own = [replace(one, run=one.run + start) for one, start in zip(runs, starts, strict=False)]
+        return cls(*(np.concatenate([getattr(one, name) for one in own]) for name in cls.__slots__))
 
     def __len__(self) -> int:
         return int(self.run.shape[-1])
@@ -113,24 +115,24 @@ def _labels(names: Sequence[Hashable]) -> Array:
 def covariance(prior: Prior, these: Points, those: Points, xp: Any = np) -> Any:
     """[..., these, those] of what figures are off by, noise apart."""
 
-    def between(name: str) -> Any:
-        return getattr(these, name)[..., :, None] == getattr(those, name)[..., None, :]
-
     def latent(deviation: Array) -> Any:
         return (these.parts * deviation**2) @ those.parts.swapaxes(-1, -2)
 
-    def kept(share: int) -> Any:
-        version, model = prior.other_software[share], prior.other_model[share]
-        return (version + (1.0 - version) * same_software) * (model + (1.0 - model) * same_model)
+    apart = these.place[..., :, None, :] - those.place[..., None, :, :]
+    labels = {name: (getattr(these, name), getattr(those, name)) for name in ("software", "model")}
+    same = {name: 1.0 * (here[..., :, None] == there[..., None, :]) for name, (here, there) in labels.items()}
+    same["gpus"] = 1.0 * (apart[..., GPUS] == 0.0)
 
-    same_software, same_model = 1.0 * between("software"), 1.0 * between("model")
-    of_causes, unexplained = kept(0), kept(1)
-    apart = (these.place[..., :, None, :] - those.place[..., None, :, :]) / prior.lengths
-    alike = xp.exp(-0.5 * (apart**2).sum(-1)) * unexplained
+    def kept(share: int, *among: str) -> Any:
+        shares = {name: getattr(prior, f"other_{name}")[share] for name in among}
+        return math.prod(one + (1.0 - one) * same[name] for name, one in shares.items())
+
+    of_causes, unexplained = kept(0, *same), kept(1, *same)
+    alike = xp.exp(-0.5 * ((apart / prior.lengths) ** 2).sum(-1)) * unexplained
     sums = these.parts.sum(-1)[..., :, None] * those.parts.sum(-1)[..., None, :]
     found = (these.slopes * prior.causes**2) @ those.slopes.swapaxes(-1, -2) * of_causes
-    of_model = prior.other_model[1] + (1.0 - prior.other_model[1]) * same_model
-    found = found + latent(prior.level) * of_model + latent(prior.own_level) * same_software * same_model
+    own = same["software"] * same["model"] * kept(1, "gpus")
+    found = found + latent(prior.level) * kept(1, "model") + latent(prior.own_level) * own
     found = found + (latent(prior.local) + prior.shared**2 * sums) * alike
     for column in range(len(PLACES)):
         here, there = (_from_middle(points, column) for points in (these, those))
