@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from pipewave.measure.impls import Pools, Prepared
-from pipewave.measure.impls.vllm_moe import routing, width
+from pipewave.measure.impls.vllm_layers import routing, width
 from pipewave.measure.plan import Case
 
 SCALED = 32  # weights that share a scale

@@ -38,35 +38,11 @@ if TYPE_CHECKING:
 __version__ = VERSION
 
 __all__ = [
-    "GPU",
-    "Model",
-    "PipewaveError",
-    "Prediction",
-    "Predictions",
-    "all_gather",
-    "all_reduce",
-    "all_to_all",
-    "attention",
-    "cost",
-    "elementwise",
-    "estimate",
-    "find",
-    "find_rate",
-    "fused_moe",
-    "gemm",
-    "load_model",
-    "mla",
-    "plan",
-    "predict",
-    "reduce_scatter",
-    "rmsnorm",
-    "send_recv",
-    "serve",
-    "silu_and_mul",
-    "step_time",
-    "tell",
-    "trace",
-]
+    "GPU", "Model", "PipewaveError", "Prediction", "Predictions", "all_gather", "all_reduce", "all_to_all",
+    "attention", "cost", "elementwise", "estimate", "find", "find_rate", "fused_moe", "gemm", "load_model",
+    "mla", "plan", "predict", "reduce_scatter", "rmsnorm", "send_recv", "serve", "silu_and_mul", "step_time",
+    "tell", "trace",
+]  # fmt: skip
 
 _HOMES = (
     {"PipewaveError": "errors", "GPU": "gpus", "find": "gpus"}

@@ -23,7 +23,7 @@ from pipewave.simulate.speculative import Speculative, of
 from pipewave.simulate.step_grids import Sizes
 from pipewave.simulate.step_table import StepTable
 from pipewave.simulate.traffic import synthetic
-from pipewave.software.recorded_models import acceptance_range
+from pipewave.software.recorded import acceptance_range
 from pipewave.step import Runner, find_engine
 from tests.simulate.serving import serve
 

@@ -10,7 +10,7 @@ from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
-from pipewave.software.recorded_models import first_versions, unread
+from pipewave.software.recorded import first_versions, unread
 from pipewave.step import Runner, find_engine
 
 CASE = {"gpu": "H200", "mode": "serve", "isl": 64, "osl": 8, "concurrency": 1, "requests": 2}

@@ -9,8 +9,8 @@ import pytest
 
 import pipewave as pw
 from pipewave.gpus import find
+from pipewave.software.recorded import TUNED, tuned
 from pipewave.software.stacks import version_of
-from pipewave.software.tuned_experts import TUNED, tuned
 
 FILES = json.loads(TUNED.read_text(encoding="utf-8"))["files"]
 

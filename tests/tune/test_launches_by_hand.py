@@ -18,11 +18,11 @@ from pipewave.tune.chooser import Held, Memo, _cells, _grouped, shortlist
 from pipewave.tune.decorate import KernelReport
 from pipewave.tune.engine.lookups import Lookup
 from pipewave.tune.engine.profiling import ANCHORS, Profiled, candidates, counts
-from pipewave.tune.explain import explain, runs
 from pipewave.tune.export import entries, steady, tokens
 from pipewave.tune.law.anchors import Peaks
 from pipewave.tune.shipped_kernels import stated
 from pipewave.tune.store import Measured
+from pipewave.tune.tables import explain, runs
 from pipewave.tune.user_kernels.call_sites import Place, named
 from pipewave.tune.user_kernels.device import Built, Launch
 from pipewave.tune.user_kernels.hooks import Benched, noted, read_log, user_benchmark

@@ -16,11 +16,12 @@ from pipewave.errors import BadInput
 from pipewave.tune.source.emitted import compiled, identifier
 from pipewave.tune.source.emitted import plain as in_c
 from pipewave.tune.source.expressions import Expressions, either, name_of
-from pipewave.tune.source.formula import enclosed, follows, inputs_of, is_size, seen, tensor_of
+from pipewave.tune.source.formula import enclosed, follows, inputs_of, is_size
 from pipewave.tune.source.grid_dependence import GridDependence
 from pipewave.tune.source.inspect import Shaped, arguments, expression_grid
 from pipewave.tune.source.interpreter import Reader, Turns, bound
 from pipewave.tune.source.language import Address, Block, Counts, Tensor, Tile, Unknown, broadcast, combined
+from pipewave.tune.source.launch_work import seen, tensor_of
 from pipewave.tune.source.traced import (
     Trace,
     Traced,

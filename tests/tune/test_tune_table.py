@@ -19,11 +19,10 @@ from pipewave.cli import build
 from pipewave.errors import BadFile, BadInput, MissingField, PipewaveError, UnknownField, UnknownKernel
 from pipewave.files import sealed
 from pipewave.tune import load_table, store
-from pipewave.tune.explain import explain, reachable
 from pipewave.tune.export import NAMES, SLACK, Layer, both, entries, sglang, steady, vllm
 from pipewave.tune.shipped_kernels import SHAPE_FIELDS, defaults, family
 from pipewave.tune.store import TableMismatch, check_environment, locate, read_table, write_table
-from pipewave.tune.tables import KERNELS, SHAPE, description
+from pipewave.tune.tables import KERNELS, SHAPE, description, explain, reachable
 from pipewave.tune.user_kernels import device
 from tests.command_line import CliRunner
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from pipewave.errors import BadInput
-from pipewave.tune.source.formula import reading_of, seen, source, tensor_of
 from pipewave.tune.source.interpreter import bound
 from pipewave.tune.source.language import Counts, Tensor
+from pipewave.tune.source.launch_work import reading_of, seen, source, tensor_of
 
 MOST_BLOCKS = 40  # read of a launch; more where fewer would not end at the last
 Grid = Sequence[int] | Callable[[Mapping[str, Any]], Sequence[int]]

@@ -16,6 +16,8 @@ from lab.own_kernels.kernels import gemm, prefill  # noqa: E402
 from pipewave.tune.shipped_kernels import stated  # noqa: E402
 from pipewave.tune.source.formula import Formula, constants_of, follows, formula, inputs_of, values_of  # noqa: E402
 from pipewave.tune.source.inspect import Shaped  # noqa: E402
+from pipewave.tune.source.interpreter import bound  # noqa: E402
+from pipewave.tune.source.launch_work import reading_of, seen, source, tensor_of  # noqa: E402
 from pipewave.tune.user_kernels.kernel import described  # noqa: E402
 from tests.with_triton.block_by_block import count  # noqa: E402
 from tests.with_triton.launches import CDIV, dense, two_ways  # noqa: E402
@@ -47,6 +49,18 @@ def by_data(x, ends, BLOCK: tl.constexpr):
 def over_a_cache(keys, lengths, BLOCK: tl.constexpr):
     for start in tl.range(0, tl.load(lengths + tl.program_id(0)), BLOCK):
         tl.load(keys + start + tl.arange(0, BLOCK))
+
+
+@triton.jit
+def in_parts(keys, starts, parts, out, BLOCK: tl.constexpr, LEAST: tl.constexpr):
+    length = tl.load(starts + tl.program_id(0) + 1) - tl.load(starts + tl.program_id(0))
+    each = tl.cdiv(tl.cdiv(length, tl.load(parts)), LEAST) * LEAST
+    first = each * tl.program_id(1)
+    last = tl.minimum(first + each, length)
+    if last > first:
+        for at in tl.range(first, last, BLOCK):
+            tl.load(keys + at + tl.arange(0, BLOCK))
+        tl.store(out + tl.arange(0, BLOCK), 0.0)
 
 
 @triton.jit
@@ -185,6 +199,33 @@ def test_a_loop_over_data_turns_until_all_blocks_have_read_its_tensor_once() -> 
         blocks, trips, longest, _, moved, _ = made.one(*values_of(made.inputs, numbers))
         assert (blocks, trips, longest, moved) == (requests, turns, turns, requests * (turns * 64 * 2 + 4))
     assert any("lengths" in why for why in made.unknown), "and still says that the source does not tell"
+
+
+@pytest.mark.parametrize("block", [16, 64])
+def test_a_cache_in_parts_is_counted_as_its_blocks_turn(block: int) -> None:
+    """Two of three loaded numbers are a list of starts, the third counts the parts: blocks beyond the last have none."""
+    config = {"BLOCK": block, "LEAST": 32}
+
+    def launch(requests: int, length: int, parts: int) -> tuple[Any, dict[str, Any]]:
+        named = {"keys": Shaped(requests * length, 2, "bf16"), "starts": Shaped(requests + 1, 4, "int32"),
+                 "parts": Shaped(1, 4, "int32"), "out": Shaped(1 << 20, 4, "fp32")}  # fmt: skip
+        return (requests, parts), named
+
+    grid, named = launch(4, 1000, 8)
+    made = formula(in_parts, grid, named, config, tuple(config))
+    code, constants = source(in_parts)
+    for requests, length, parts in ((4, 1000, 8), (3, 161, 8), (8, 8, 8), (1, 30_000, 16), (64, 100, 2)):
+        grid, named = launch(requests, length, parts)
+        names = bound(code, (), {name: seen(name, value) for name, value in (named | config).items()})
+        tensors = {name: tensor_of(value) for name, value in named.items()}
+        loaded = {"starts": (length, 0), "parts": (parts,)}
+        each = [reading_of(code, constants, names, tensors, (0, at), grid, loaded) for at in range(parts)]
+        work = [one for one in each if one.trips]
+        moved = sum(sum(one.read.values()) + sum(one.written.values()) for one in work)
+        blocks, trips, longest, _, all_moved, _ = made.one(*values_of(made.inputs, inputs_of(grid, named, ())))
+        assert (blocks, longest) == (requests * len(work), work[0].trips)
+        assert blocks * trips == pytest.approx(requests * sum(one.trips for one in work))
+        assert all_moved == pytest.approx(requests * moved)
 
 
 def test_a_constant_is_a_flag_where_a_branch_asks_for_it_or_for_what_it_makes() -> None:

@@ -145,15 +145,7 @@ def _config(rule: Rule, name: str, value: Any) -> tuple[tuple[str, int], ...]:
     return tuple(sorted((str(k), _int(rule, f"{name}.{k}", v)) for k, v in value.items()))
 
 
-_CHECKS = {
-    "int": _int,
-    "float": _float,
-    "bool": _bool,
-    "str": _str,
-    "ints": _ints,
-    "routing": _routing,
-    "config": _config,
-}
+_CHECKS = {check.__name__[1:]: check for check in (_int, _float, _bool, _str, _ints, _routing, _config)}
 
 
 def of(kind: str, default: Any = MISSING, **limits: Any) -> Any:

@@ -108,9 +108,9 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Rank configurations at a shape: predicted µs, waves, what the time is made of, and how sure the choice is."""
-    from pipewave.tune import load_table
-    from pipewave.tune.explain import explain as explained
     from pipewave.tune.law.wave import PARTS
+    from pipewave.tune.tables import explain as explained
+    from pipewave.tune.tables import load_table
 
     fields = ",".join(shape)
     answer = explained(load_table(kernel, gpu=gpu, path=file, env={}, transfer=transfer), _fields_of(fields), rows)
@@ -196,7 +196,7 @@ def reachable(
 ) -> None:
     """List every configuration a range of shapes can reach, to compile ahead."""
     from pipewave.tune import load_table
-    from pipewave.tune.explain import reachable as reach
+    from pipewave.tune.tables import reachable as reach
 
     loaded = load_table(kernel, gpu=gpu, path=file, env={})
     vary, points, fixed = _range_of(shape)

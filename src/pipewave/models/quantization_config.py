@@ -312,8 +312,8 @@ def _w4afp8(section: Mapping[str, Any]) -> Quantisation:
 # By `quant_method`.
 _READERS: dict[str, Callable[[Mapping[str, Any]], Quantisation]] = {
     **dict.fromkeys(("fp8", "fbgemm-fp8", "ptpc-fp8"), _fp8),
-    **dict.fromkeys(("modelopt", "modelopt-fp4", "modelopt-fp8", "modelopt-mixed", "modelopt-mxfp8"), _modelopt),
-    **dict.fromkeys(("modelopt-nvfp4", "petit-nvfp4"), _modelopt),
+    **dict.fromkeys((f"modelopt{kind}" for kind in ("", "-fp4", "-fp8", "-mixed", "-mxfp8", "-nvfp4")), _modelopt),
+    "petit-nvfp4": _modelopt,
     "compressed-tensors": _compressed,
     **dict.fromkeys(("awq", "awq-marlin", "gptq", "gptq-marlin", "moe-wna16"), weight_only),
     **dict.fromkeys(("auto-round", "intel/auto-round", "inc"), weight_only),

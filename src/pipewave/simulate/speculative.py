@@ -10,8 +10,8 @@ from typing import Any
 
 from pipewave.errors import BadInput, MissingField
 from pipewave.models.spec import ModelSpec
-from pipewave.software.recorded_models import acceptance as usual
-from pipewave.software.recorded_models import acceptance_range
+from pipewave.software.recorded import acceptance as usual
+from pipewave.software.recorded import acceptance_range
 
 METHODS = ("mtp", "eagle3", "ngram", "draft")
 ALIASES = {

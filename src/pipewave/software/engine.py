@@ -19,7 +19,7 @@ from pipewave.physics.demand import Array
 from pipewave.physics.power import limited_us
 from pipewave.software import engine_parts, engine_rules, stacks
 from pipewave.software.engine_parts import PART_OF, PARTS, DeploymentFacts, KernelRule, StateCheckpoints
-from pipewave.software.recorded_models import unread
+from pipewave.software.recorded import unread
 
 FILE = Path(__file__).with_name("times.json")  # fitted times of each engine's host
 USUAL = DeploymentFacts()  # a GPU of 140 GiB and a dense model

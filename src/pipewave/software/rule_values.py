@@ -1,6 +1,7 @@
 """What rules of software answer with: the type of each rule's value, its parts and units.
 
-`VALUES` declares every rule of `stack_rules.json`; a value that is not of its type is refused when the file is read.
+`VALUES` declares the rules of `stack_rules.json` that say no plain `type` there; a value that is not of its type is
+refused when the file is read.
 """
 
 from __future__ import annotations
@@ -137,51 +138,39 @@ def record(**fields: Any) -> Any:
 
 
 TILE = record(rows=float, columns=float)  # of a thread block
+# NCCL's cost model of an all-reduce in a host: starts of its rings, and each of their steps; shares of a link's rate.
+NCCL_COST = record(**dict.fromkeys(
+    ("link_share", "halved_beyond_ranks", "ll_us", "ll_step_us", "ll128_share", "ll128_us", "ll128_step_us",
+     "simple_us", "simple_step_us"), float))  # fmt: skip
 GemmLibrary = Literal["cublas", "cutlass", "cutlass_one_tile", "block", "four_bit"]
+PLAIN: Mapping[str, Any] = {"flag": bool, "number": float, "word": str}  # by the `type` that a rule of the file says
 VALUES: Mapping[str, Any] = {
     "changed_in": tuple[Version, ...],
     "gemm_library": GemmLibrary,
     "gemm_quantize_row_cycles": float | None,
     "gemm_quantize_unfused": UnfusedQuantize | None,
-    "gemm_graph_copies": float,
-    "gemm_graph_all_rotate": bool,
-    "gemm_graph_fitted_copies": bool,
-    "sm_clock": float,
     # Exponent of the time in the inverse clock: of a product bound on the chip, and what one bound by DRAM loses.
     "gemm_clock_exponent": record(on_chip=float, lost_by_dram=float),
     # Log of the clock lost by products that are all tensor work, at 60 µs and from 150 µs on.
     "gemm_clock_drop": record(log_at_60_us=float, log_from_150_us=float) | None,
     # Log of the time lost with the fewest tiles an SM, and more for each doubling of tiles.
     "gemm_row_start": record(log_at_fewest_tiles=float, log_per_doubling=float) | None,
-    "norm_row_start": float,
-    "attention_engine": str,
-    "default_impl": str,
     "attention_costs": AttentionCosts,
     "attention_prefill_cycles": PrefillCycles | None,
     "attention_decode_cycles": DecodeCycles | None,
-    "attention_legacy_products": float,
     "attention_decode_companions": Companions,
     "attention_value_dim": float | None,
     "attention_groups": record(least=float, most=float | None),  # heads of a group that a kernel takes (None: any)
-    "attention_skips": bool,
     "attention_widest_window": float | None,
-    "attention_fp8_products": bool,
-    "attention_page_loads": bool,
     "attention_query_loads": tuple[int, ...],
-    "mla_stays_latent": bool,
     "attention_companions": Companions,
-    "step_setup_saved": float,
     "step_write_back": Mapping[str, float],
     "step_waiting": tuple[float, float] | None,
-    "moe_model": str,
-    "moe_engine": str,
     "moe_costs": MoeCosts,
     "moe_remote_pairs": Literal["", "between", "all", "packed"],
     "moe_untuned": TILE | None,
     "moe_kept_as": str | None,
-    "moe_scales": float,
     "moe_multiplies": str | None,
-    "moe_narrow_activations": bool,
     "moe_rounding_remainder": Literal["spread", "first", "busiest"],
     "moe_rank_tokens": Literal["all", "local"],
     # The router's kernel, and what operations in its place cost beyond its limits: SM cycles for each token and expert.
@@ -194,41 +183,15 @@ VALUES: Mapping[str, Any] = {
     "moe_blocks_by_experts": record(few_tokens=TILE, many_tokens=TILE),
     "all_reduce_kernels": str | None,
     "all_reduce_algorithms": Mapping[str, tuple[SizeLimit, ...]],
-    "all_reduce_ends": float,
-    "nccl_cost": record(  # NCCL's cost model of an all-reduce in a host: starts of its rings, and each of their steps
-        link_share=float,  # of a link's rate
-        halved_beyond_ranks=float,
-        ll_us=float,
-        ll_step_us=float,
-        ll128_share=float,
-        ll128_us=float,
-        ll128_step_us=float,
-        simple_us=float,
-        simple_step_us=float,
-    ),
+    "nccl_cost": NCCL_COST,
     # What it grants at most: the LL protocol; a start of a sum in the switch, and its share of a link's rate (0: none).
     "nccl_caps": record(ll_gbps=float, switch_us=float, switch_share=float),
-    "sends_directly": bool,
-    "nvlink_in_pairs": bool,
-    "nvlink_rack": float,
     "network": record(gbps=float, pcie_share=float),  # of a GPU between hosts, at most a share of its PCIe
     # Share of its PCIe that a GPU keeps beside others of a host; up to `staged_gbps` copies are staged.
     "pcie_sharing": record(crowded_share=float, staged_gbps=float),
     "link_times": record(step_s=float, start_s=float),  # of one step of a ring, and of a start
-    "delta_scan": str,
-    "delta_between": float,
-    "delta_flops": float,
     "norm_scalar": ScalarNorm | None,
-    "conv_chunk": float,
-    "module_expands_up_to": float,
     "module_pool": IndexPoolCopy,
-    "module_index_splits": bool,
-    "module_index_waits": bool,
-    "module_skips_choice": bool,
     "module_tiles": SparseTiles,
-    "module_splits": float,
-    "module_small_kernels": float,
     "module_block_major": BlockMajor,
-    "module_widens_from": float,
-    "module_multiplies": str,
 }

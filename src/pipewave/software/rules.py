@@ -3,7 +3,7 @@
 A rule is a list of cases; the first whose conditions hold answers. A condition names a fact (`framework`, `dtype`, ...)
 and its value or a list of values; `since` and `before` bound the version, `X_from` and `X_below` a number, and `X_has`,
 `X_starts`, `X_ends` look at a fact's text. Every case has a source, and its value the type that its reader declares
-(`rule_values.VALUES` for `stack_rules.json`, fields of `engine_parts` for the rules of an engine).
+(`rule_values` for `stack_rules.json`, fields of `engine_parts` for the rules of an engine).
 
 JSON and not YAML: every command reads such files, and PyYAML takes longer to import than a file to parse.
 """
@@ -20,7 +20,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pipewave.errors import BadFile
 from pipewave.files import packaged
-from pipewave.software.rule_values import VALUES
+from pipewave.software.rule_values import PLAIN, VALUES
 from pipewave.software.stacks import version_of
 
 FILE = Path(__file__).with_name("stack_rules.json")
@@ -93,9 +93,14 @@ def read(file: Path, values: Mapping[str, Any] | None = None) -> Mapping[str, tu
     """The rules of a file of this form; other packages keep rules of their own. `values`: type of each rule's value."""
     with packaged.well_formed(file):
         return {
-            name: tuple(_case(rule, case, values[name] if values else Any) for case in rule["cases"])
+            name: tuple(_case(rule, case, kind_of(name, rule, values)) for case in rule["cases"])
             for name, rule in packaged.document(file).items()
         }
+
+
+def kind_of(name: str, rule: Mapping[str, Any], values: Mapping[str, Any] | None) -> Any:
+    """The type of a rule's value: a plain one that its file says, or what its reader declares."""
+    return PLAIN[rule["type"]] if "type" in rule else values[name] if values else Any
 
 
 def _case(rule: Mapping[str, Any], case: Mapping[str, Any], kind: Any) -> Case:

@@ -23,8 +23,9 @@ from pipewave.errors import BadInput, MissingExtra
 from pipewave.gpus import find
 from pipewave.tune.law.anchors import peaks_of
 from pipewave.tune.law.model import physics_us
-from pipewave.tune.source.formula import formula, tensor_of
+from pipewave.tune.source.formula import formula
 from pipewave.tune.source.inspect import check_blocks, complete, tuned
+from pipewave.tune.source.launch_work import tensor_of
 from pipewave.tune.source.traced import plain
 from pipewave.tune.user_kernels.device import Built
 from pipewave.tune.user_kernels.kernel import KernelDescription, described

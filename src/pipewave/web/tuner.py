@@ -10,7 +10,7 @@ from pipewave.calls.families import Attention, Call, FusedMoe, Gemm
 from pipewave.errors import BadFile
 from pipewave.gpus import find
 from pipewave.tune import load_table
-from pipewave.tune.explain import runs as merged
+from pipewave.tune.tables import runs as merged
 
 Shape = dict[str, int]
 GEMMS = {"bf16": "gemm", "fp16": "gemm", "fp8": "gemm_fp8"}

@@ -14,10 +14,10 @@ from pipewave.kernels.moe.routing import Layer, Product
 from pipewave.physics.cache import MULTICAST, PROFILER_WARM, STREAM_DRAM_SHARE, l2_bytes
 from pipewave.physics.demand import Array
 from pipewave.physics.overlap import launch_s, overlapped, waves
+from pipewave.software.recorded import tuned
 from pipewave.software.rule_values import MoeCosts
 from pipewave.software.rules import constant
 from pipewave.software.stacks import version
-from pipewave.software.tuned_experts import tuned
 
 # The machine a fused-MoE call meets: rates of the GPU, operand types, and the engine behind the implementation.
 

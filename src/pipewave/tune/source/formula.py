@@ -1,35 +1,27 @@
 """A launch of any kernel as formulas over its numbers: read once, worked out in a microsecond for every later size.
 
-The kernel is read at the sizes of one launch with numbers that remember (`traced`), for one block that stands for all
-(`places`); at three corners of the grid where blocks take other turns.
+The kernel is read at the sizes of one launch with numbers that remember (`traced`).
 """
 
 from __future__ import annotations
 
 import ast
-import inspect
-import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from types import CellType, FunctionType, MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any
 
 from pipewave.errors import BadInput
 from pipewave.tune.source.emitted import compiled
-from pipewave.tune.source.grid_dependence import SHARES, GridDependence
-from pipewave.tune.source.interpreter import BOUNDS, Reader, bound
-from pipewave.tune.source.language import Address, Block, Counts, Tensor, Unknown
+from pipewave.tune.source.language import Tensor
+from pipewave.tune.source.launch_work import LaunchReader, source, tensor_of
 from pipewave.tune.source.traced import Trace, Traced, cdiv, greatest, least, plain
 
 NUMEL, GRID = "numel:", "grid:"  # inputs that are not arguments: elements of a tensor, numbers a grid function encloses
-PLACE = "place:"  # a block's program id: stands for all blocks, so that it is no input of a launch
 TRIP_BYTES = 8192  # that a block without a loop moves: counted as a trip, so that its size is seen
 SMALLEST_SIZE = 16  # of a constant of the binary: what is less may be a flag or one of a few ways to work
 OUTPUTS = ("blocks", "trips", "longest", "least_bytes", "moved_bytes", "flops")  # of a launch; trips of a block
 Inputs = Mapping[str, Any]
-# Of a block: turns by ("loop", line), bytes by ("read" or "written", argument), and ("all", what is added up).
-Work = dict[tuple[str, Any], Any]
 Heuristics = Mapping[str, Callable[[Mapping[str, Any]], Any]]
 
 
@@ -40,67 +32,6 @@ def unwrapped(fn: Any) -> tuple[Any, dict[str, Any]]:
         heuristics |= fn.values
         fn = fn.fn
     return fn, heuristics
-
-
-@lru_cache(maxsize=512)
-def source(kernel: Any) -> tuple[ast.FunctionDef, Mapping[str, Any]]:
-    """Syntax tree and global names of a kernel function. BadInput where it has no source."""
-    function = getattr(kernel, "fn", kernel)
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, TypeError, SyntaxError) as problem:
-        raise BadInput(f"{getattr(kernel, '__name__', kernel)!r}: its source cannot be read ({problem})",
-                       field="kernel") from problem  # fmt: skip
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    if not found:
-        raise BadInput(f"{getattr(kernel, '__name__', kernel)!r} is no function", field="kernel")
-    closed = inspect.getclosurevars(function).nonlocals if getattr(function, "__closure__", None) else {}
-    return found[0], {**getattr(function, "__globals__", {}), **closed}
-
-
-def reading_of(
-    code: ast.FunctionDef, constants: Mapping[str, Any], names: Mapping[str, Any],
-    tensors: Mapping[str, Tensor], ids: tuple[Any, ...], grid: tuple[Any, ...], unknown_turns: int = 1,
-) -> Counts:  # fmt: skip
-    """Counts of the block at one place of the grid; `unknown_turns`: of loops whose bounds are not known."""
-
-    def functions(name: str) -> tuple[ast.FunctionDef, Mapping[str, Any]] | None:
-        found = kernel_function(name, block.constants)
-        return None if found is None else source(found)
-
-    block = Block(ids, grid, tensors, functions, constants, unknown_turns=unknown_turns)
-    Reader(block, dict(names)).run(code.body)
-    return block.counts
-
-
-def kernel_function(name: str, constants: Mapping[str, Any]) -> Any:
-    """The kernel function of a dotted name, None for functions of the language and of Python."""
-    first, *rest = name.split(".")
-    found: Any = constants.get(first)
-    for part in rest:
-        found = getattr(found, part, None)
-    function = getattr(found, "fn", None)
-    is_language = (getattr(function, "__module__", "") or "").startswith("triton.")
-    return found if callable(function) and not is_language else None
-
-
-def seen(name: str, value: Any) -> Any:
-    """An argument as the source sees it."""
-    if hasattr(value, "block_shape") and hasattr(value, "base"):
-        return Address(name, tuple(int(extent) for extent in value.block_shape))
-    if tensor_of(value) is not None:
-        return Address(name)
-    plain = isinstance(value, int | float | bool | str | tuple | list | Traced) or value is None
-    return value if plain else Unknown(f"the argument {name}")
-
-
-def tensor_of(value: Any) -> Tensor | None:
-    """Extent of a tensor argument, of a descriptor's tensor, or None for anything else."""
-    value = getattr(value, "base", value) if hasattr(value, "block_shape") else value
-    if not (hasattr(value, "data_ptr") and hasattr(value, "element_size")):
-        return None
-    elements = int(value.numel()) if hasattr(value, "numel") else None
-    return Tensor(elements, int(value.element_size()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +138,7 @@ def formula(
         size = tuple(numbers[name] for name in enclosed(grid))
     tensors = {name: Tensor(numbers.get(NUMEL + name, each.elements), each.element_bytes)
                for name, value in named.items() if (each := tensor_of(value)) is not None}  # fmt: skip
-    outputs, loops, unknown = _read(kernel, given, tensors, size, trace)
+    outputs, loops, unknown = LaunchReader.of(kernel, given, tensors, size, trace).outputs()
     if trips is not None:
         stated = trips({**numbers, **given}) if callable(trips) else trips
         outputs[1:3] = stated if isinstance(stated, tuple) else (stated, stated)
@@ -243,80 +174,6 @@ def _traced(grid: Any, numbers: Mapping[str, Any]) -> Callable[[Mapping[str, Any
 
 def _is_cdiv(value: Any) -> bool:
     return getattr(value, "__name__", "") in ("cdiv", "ceil_div")
-
-
-def _read(
-    kernel: Any, given: Mapping[str, Any], tensors: Mapping[str, Tensor], size: tuple[Any, ...], trace: Trace
-) -> tuple[list[Any], dict[int, Any], dict[str, int]]:
-    """The `OUTPUTS` of a launch, turns of its loops and what is unknown, from the blocks that stand for all."""
-    blocks: Any = 1
-    for extent in size:
-        blocks = blocks * extent
-    work, unknown = _mean_block(kernel, given, tensors, size, trace)
-    whole = {name: each.elements * each.element_bytes for name, each in tensors.items() if each.elements is not None}
-    if any(why.startswith(BOUNDS) for why in unknown):
-        twice, _ = _mean_block(kernel, given, tensors, size, trace, 2)
-        more = _turns_over_extents(work, twice, whole, blocks)
-        work = {of: value + more * (twice[of] - value) for of, value in work.items()}
-    asked = [(name, blocks * value) for (into, name), value in work.items() if into in ("read", "written")]
-    moved = sum(value for _, value in asked)
-    least_bytes = sum(least(value, whole[name]) if name in whole else value for name, value in asked)
-    outputs = [blocks, work["all", "trips"], work["all", "longest"], least_bytes, moved, blocks * work["all", "flops"]]
-    return outputs, {line: turns for (into, line), turns in work.items() if into == "loop"}, unknown
-
-
-def _turns_over_extents(once: Work, twice: Work, whole: Mapping[str, Any], blocks: Any) -> Any:
-    """Turns beyond the first of loops whose bounds are not known: until all blocks together have read the largest
-    tensor that is read there once, as kernels do that walk a cache by lengths on the device.
-    """
-    turned = {name: twice["read", name] - value for (into, name), value in once.items()
-              if into == "read" and name in whole and plain(twice["read", name] - value) > 0}  # fmt: skip
-    if not turned:
-        return 0
-    name = max(turned, key=lambda one: float(plain(whole[one])))
-    return greatest(-(-(whole[name] / blocks - once["read", name]) // turned[name]), 0)
-
-
-def _mean_block(
-    kernel: Any, given: Mapping[str, Any], tensors: Mapping[str, Tensor], size: tuple[Any, ...], trace: Trace,
-    unknown_turns: int = 1,
-) -> tuple[Work, dict[str, int]]:  # fmt: skip
-    """What a block does in the mean, and what is unknown."""
-    read, places = _standing_for_all(kernel, given, tensors, size, trace, unknown_turns)
-    every = [{("loop", line): turns for line, turns in each.loops.items()}
-             | {("all", "trips"): each.trips, ("all", "flops"): each.flops}
-             | {(into, name): moved for into in ("read", "written") for name, moved in getattr(each, into).items()}
-             for each in read]  # fmt: skip
-    names = list(dict.fromkeys(name for each in every for name in each))
-    values = [[each.get(name, 0) for name in names] for each in every]
-    if len(read) == 1:
-        mean, most = places.averaged(values[0])
-        longest = most[names.index(("all", "trips"))]
-    else:
-        mean = [sum(share * value for share, value in zip(SHARES, those, strict=True))
-                for those in zip(*values, strict=True)]  # fmt: skip
-        longest = greatest(*(each.trips for each in read))
-    unknown = {why: line for each in read for why, line in each.unknown.items()}
-    return {**dict(zip(names, mean, strict=True)), ("all", "longest"): longest}, unknown
-
-
-def _standing_for_all(
-    kernel: Any, given: Mapping[str, Any], tensors: Mapping[str, Tensor], size: tuple[Any, ...], trace: Trace,
-    unknown_turns: int,
-) -> tuple[list[Counts], GridDependence]:  # fmt: skip
-    """Counts of a block in the middle of the grid, of its first, middle and last ones where they take other turns; and
-    how counts depend on a block's place.
-    """
-    code, names = source(kernel)
-    start = bound(code, (), {name: seen(name, value) for name, value in given.items()})
-    ids = [trace.symbol(f"{PLACE}{axis}", plain(extent) // 2) for axis, extent in enumerate(size)]
-    read = [reading_of(code, names, start, tensors, tuple(ids), size, unknown_turns)]
-    places = GridDependence(trace, {one.terms[0][0]: extent for one, extent in zip(ids, size, strict=True)})
-    if any(places.depends(node) for node, _ in trace.guards):
-        corners = [tuple((0, extent // 2, extent - 1)[which] for extent in size) for which in range(3)]
-        read = [reading_of(code, names, start, tensors, corner, size, unknown_turns) for corner in corners]
-        trace.guards = {guard: None for guard in trace.guards if not places.depends(guard[0])}
-    return read, places
 
 
 def constants_of(kernel: Any) -> tuple[str, ...]:

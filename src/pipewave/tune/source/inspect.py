@@ -19,8 +19,9 @@ from typing import Any
 
 from pipewave.errors import BadFile, BadInput, MissingExtra
 from pipewave.tune.source.expressions import Expressions
-from pipewave.tune.source.formula import constants_of, formula, source, unwrapped
+from pipewave.tune.source.formula import constants_of, formula, unwrapped
 from pipewave.tune.source.language import Block, is_known
+from pipewave.tune.source.launch_work import source
 from pipewave.tune.source.traced import plain
 
 TENSOR = re.compile(r"(\w+)\[(\s*(?:[1-9]\d*\s*(?:,\s*|(?=\])))*)\]")

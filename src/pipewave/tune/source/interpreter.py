@@ -20,7 +20,7 @@ from pipewave.tune.source.traced import Traced, greatest, same
 DEEPEST = 24  # calls of one kernel function by another
 SIXTH = Fraction(1, 6)
 BOUNDS = "bounds of the loop"  # of what is not known
-MOST_TURNS = 100_000  # of a while loop whose counter is followed
+MOST_TURNS = 10_000  # of a while loop whose counter is followed
 
 
 class _Return(Exception):
@@ -103,9 +103,10 @@ class Reader(Expressions):
         turns = self._turns(node.iter)
         if turns is None:
             self.block.tell(f"{BOUNDS}: {ast.unparse(node.iter)}", node.lineno)
-            turns = Turns(0, self.block.unknown_turns, 1)
+            turns = Turns(0, 1, 1)
         before, count = self.block.counts.trips, turns.count
         self.block.looped(node.lineno, count)
+        self.block.counts.spans[node.lineno] = turns.stop - turns.start
         for turn, share in turns.sampled():
             self._bind(node.target, turn)
             self._weighted(node.body, share)

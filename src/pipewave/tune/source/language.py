@@ -115,12 +115,14 @@ def elements(shape: Shape) -> int:
 class Counts:
     """What one block does. `loops`: turns of each loop by line; `trips`: turns of innermost loops, all together."""
 
-    read: dict[str, float] = field(default_factory=dict)  # bytes by argument
-    written: dict[str, float] = field(default_factory=dict)
+    read: dict[str, Any] = field(default_factory=dict)  # bytes by argument
+    written: dict[str, Any] = field(default_factory=dict)
     flops: Any = 0
     trips: Any = 0
     loops: dict[int, float] = field(default_factory=dict)
+    spans: dict[int, Any] = field(default_factory=dict)  # from the start to the end of a loop, by line
     unknown: dict[str, int] = field(default_factory=dict)  # why → line
+    numbers: dict[str, int] = field(default_factory=dict)  # how many single numbers are loaded from an argument
 
 
 @dataclass(slots=True)
@@ -135,7 +137,7 @@ class Block:
     counts: Counts = field(default_factory=Counts)
     weight: Any = 1
     depth: int = 0
-    unknown_turns: int = 1  # of a loop whose bounds are not known
+    taken_for: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # numbers loaded from an argument
 
     def moved(self, into: dict[str, float], address: Address) -> None:
         """Count the bytes of a tile of addresses that is read or written."""
@@ -146,6 +148,12 @@ class Block:
     def looped(self, line: int, turns: Any) -> None:
         """Count the turns of a loop."""
         self.counts.loops[line] = self.counts.loops.get(line, 0) + self.weight * turns
+
+    def number(self, base: str) -> Any:
+        """A number that is loaded, as far as the reading assumes it."""
+        before, known = self.counts.numbers.get(base, 0), self.taken_for.get(base, ())
+        self.counts.numbers[base] = before + 1
+        return known[before] if before < len(known) else Unknown(f"a value loaded from {base}")
 
     def tell(self, why: str, line: int) -> None:
         """Note what the source does not tell."""
@@ -309,7 +317,7 @@ class LanguageCalls:
             self.block.tell("an address that is not followed", 0)
             return Unknown("a value loaded from an unknown address")
         self.block.moved(self.block.counts.read, address)
-        return Tile(address.shape) if address.shape else Unknown(f"a value loaded from {address.base}")
+        return Tile(address.shape) if address.shape else self.block.number(address.base)
 
     def _call_store(self, given: list[Any]) -> Any:
         if isinstance(address := given[0], Address):

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipewave.tune.chooser import Chooser, Memo
-from pipewave.tune.source.formula import GRID, NUMEL, SMALLEST_SIZE, is_size, tensor_of
+from pipewave.tune.source.formula import GRID, NUMEL, SMALLEST_SIZE, is_size
+from pipewave.tune.source.launch_work import tensor_of
 from pipewave.tune.user_kernels.kernel import NUMBERS, KernelDescription
 
 

@@ -19,7 +19,7 @@ from pipewave.errors import BadFile
 from pipewave.files import whole
 from pipewave.tune import store
 from pipewave.tune.law.anchors import Floats
-from pipewave.tune.source.formula import tensor_of
+from pipewave.tune.source.launch_work import tensor_of
 from pipewave.tune.store import Measured
 from pipewave.tune.user_kernels.call_sites import named
 from pipewave.tune.user_kernels.device import Built, Device, Launch

@@ -10,7 +10,8 @@ from functools import lru_cache
 from typing import Any
 
 from pipewave.tune.source.expressions import name_of
-from pipewave.tune.source.formula import constants_of, is_size, kernel_function, source, tensor_of, unwrapped
+from pipewave.tune.source.formula import constants_of, is_size, unwrapped
+from pipewave.tune.source.launch_work import kernel_function, source, tensor_of
 
 BRANCHES = ast.If, ast.While, ast.IfExp
 NUMBERS = int, float
