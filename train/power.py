@@ -48,7 +48,8 @@ FLOPS = {"9": "H200", "10": "B200", "other": "H200"}  # and a FLOP
 # What readings of a collection's meter are asked by besides work and time.
 FEATURES = {
     "gemm": ["log_m"], "attention_prefill": ["batch", "keys"], "attention_decode": ["batch", "keys", "group"],
-    "fused_moe": ["tokens_per_active"],
+    # Where the busiest expert has all tokens, a collection draws its loads for long, and the board cools before a loop.
+    "fused_moe": ["tokens_per_active", "busiest_share"],
 }  # fmt: skip
 HIDDEN = {"gemm": 16, "attention_prefill": 12, "attention_decode": 8, "fused_moe": 16}
 PROMPTS = "attention_prefill"  # collected from the longest, on a board that is cold when a loop begins
