@@ -135,7 +135,9 @@ def test_a_plan_starts_with_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> No
         plan(MODEL, QUESTION, Space(("H100", "H1000")))
 
 
-@pytest.mark.parametrize(("in_flight", "requests"), [(0.1, 300), (50.0, 300), (50.5, 303), (250.0, 1500), (1e4, 1500)])
+@pytest.mark.parametrize(
+    ("in_flight", "requests"), [(0.1, 300), (50.0, 300), (50.5, 303), (250.0, 1500), (900, 1800), (1e4, 6000)]
+)
 def test_requests_of_a_run(in_flight: float, requests: int) -> None:
     assert requests_for(in_flight) == requests and (FEWEST, MOST) == (300, 1500)
 
@@ -253,7 +255,7 @@ def test_what_the_search_for_a_rate_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     look = Screened(SPLIT, 4.0, 2.0, times_ms=(100.0, 10.0, 2000.0))
     search.serve_best(MODEL, look, QUESTION, Demand(), True)
     search.serve_best(MODEL, look, QUESTION, Demand(rate=1.0), False)
-    told = [(SPLIT, QUESTION, 2.0, 4.0, {"sure": True, "near": 0.03}), (SPLIT, QUESTION, 4.0, 8.0, {"sure": False, "near": 0.03}),
+    told = [(SPLIT, QUESTION, 2.0, 4.0, {"sure": True, "near": 0.05}), (SPLIT, QUESTION, 4.0, 8.0, {"sure": False, "near": 0.05}),
             (SPLIT, QUESTION, 2.0, 4.0, {"sure": True, "near": 0.08})]  # fmt: skip
     assert asked == told, "its rate by the look, and what is in flight then"
 
@@ -267,7 +269,7 @@ def test_the_largest_rate_below_a_cliff(edge: float, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(run, "_above", lambda *_, **__: OVERLOADED if tried[-1] > edge else -0.5)
     found = run.largest(MODEL, SPLIT, LIMITED, 8.0, 16.0, sure=True, near=0.03)
     assert found == max(rate for rate in tried if rate <= edge) and len(tried) <= 5
-    assert edge / 1.2 < found <= edge
+    assert edge / 1.3 < found <= edge
     above = [rate for rate in tried if rate > edge]
     assert all(rate < min(above[:at], default=math.inf) for at, rate in enumerate(above)), "never beyond what failed"
     late = run.largest(MODEL, SPLIT, LIMITED, 1e4 * edge, 16.0, sure=True, near=0.03)

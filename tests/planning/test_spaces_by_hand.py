@@ -94,12 +94,12 @@ def test_a_space_is_made_of_lists(name: str) -> None:
         assert told.value.field == name
     if name in ("tps", "pps", "dps", "budgets", "batches"):
         for value in (0, -1, 1.0, True, "2"):
-            with pytest.raises(BadInput, match=f"{name} = .*must be positive integers"):
+            with pytest.raises(BadInput, match=f"{name} = .*must be an integer from 1 to"):
                 Space(**{"gpus": ("H100",)} | {name: (1, value)})
         if name in ("budgets", "batches"):
             assert getattr(Space(("H100",), **{name: (1, None)}), name) == (1, None), "the engine's own"
         else:
-            with pytest.raises(BadInput, match=f"{name} = None: must be positive integers"):
+            with pytest.raises(BadInput, match=f"{name} = None: must be an integer from 1 to"):
                 Space(**{"gpus": ("H100",)} | {name: (1, None)})
 
 
@@ -131,7 +131,7 @@ def test_racks_of_a_space() -> None:
             Space(("H100",), gpus_most=wrong)
         assert told.value.field == "max_gpus"
     for watts, gpus, field in ((1e4, None, "gpus_per_rack"), (None, 8, "gpus_per_rack"), (0, 8, "rack_w"),
-                               (1e9, 8, "rack_w"), (1e4, 0, "rack_w"), (1e4, 2.5, "rack_w")):  # fmt: skip
+                               (1e9, 8, "rack_w"), (1e4, 0, "gpus_per_rack"), (1e4, 2.5, "gpus_per_rack")):  # fmt: skip
         with pytest.raises(BadInput) as told:
             Space(("H100",), rack_w=watts, gpus_per_rack=gpus)
         assert told.value.field == field

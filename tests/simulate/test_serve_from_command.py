@@ -48,7 +48,14 @@ VLLM = """vllm serve meta-llama/Llama-3.1-70B-Instruct --host 0.0.0.0 --port 800
             {"speculative": of("eagle3,tokens=3")},
         ),
         ("trtllm-serve serve Llama-3.1-8B --tp_size 2 --max_batch_size 32", "trtllm", {"tp": 2, "max_num_seqs": 32}),
+        ("trtllm-serve Llama-3.1-8B --backend pytorch", "trtllm", {}),
         ("docker run --gpus all vllm/vllm-openai vllm serve Qwen3-0.6B", "vllm", {}),
+        ("vllm serve Llama-3.1-8B --enable-chunked-prefill=False", "vllm", {"chunks": False}),
+        ("vllm serve Llama-3.1-8B --no-enable-chunked-prefill --max-model-len 128K", "vllm", {"chunks": False}),
+        ("vllm serve Llama-3.1-8B --enable-chunked-prefill=True --max-model-len auto", "vllm", {"chunks": True}),
+        ("sglang serve Llama-3.1-8B --chunked-prefill-size -1", "sglang", {"chunks": False, "max_num_batched_tokens": 16384}),
+        ("sglang serve DeepSeek-V3 --tp 8 --enable-deepep-moe --deepep-mode normal", "sglang",
+            {"tp": 8, "exchange": "deepep_high_throughput"}),
     ],
 )  # fmt: skip
 def test_servers_as_pasted(command: str, engine: str, changes: dict[str, Any]) -> None:
@@ -69,6 +76,25 @@ def test_what_is_left_out_is_said() -> None:
     assert [note.partition(":")[0] for note in sglang.notes] == ["--mamba-scheduler-strategy"]
     assert sglang.setup.prefix_cache is False
     assert server_command.read("vllm serve Qwen3-0.6B", "0.12.0").setup.engine == "vllm:0.12.0"
+    longer = "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 vllm serve Llama-3.1-8B --max-model-len 200k"
+    assert server_command.read(longer).setup == Setup()
+
+
+def test_quantised_checkpoints_by_name() -> None:
+    """NVIDIA's DeepSeek-R1 in NVFP4 keeps attention in 16 bits; GLM's in FP8 are quantised throughout."""
+    attention, ffn = load("nvidia/DeepSeek-R1-FP4").layers[30].mixer, load("nvidia/DeepSeek-R1-FP4").layers[30].ffn
+    assert "nvfp4" in repr(ffn) and "nvfp4" not in repr(attention)
+    for name in ("zai-org/GLM-4.5-Air-FP8", "GLM-4.6-FP8"):
+        assert {linear.precision for layer in load(name).layers for linear in layer.mixers[0].linears()} == {FP8}
+
+
+def test_prompts_that_are_not_cut() -> None:
+    for line in (
+        "vllm serve Llama-3.1-8B --no-enable-chunked-prefill",
+        "sglang serve Qwen3-8B --chunked-prefill-size -1",
+    ):
+        scheduler = server_command.read(line).setup.program().scheduler
+        assert not scheduler.chunks and scheduler.max_batched_tokens in (8192, 16384)
 
 
 @pytest.mark.parametrize("command", ["vllm serve Llama-3.1-8B -q fp8", "sglang serve Llama-3.1-8B --quantization fp8"])
@@ -102,6 +128,9 @@ def test_other_words_on_sixteen_bits_are_said_to_be_left_out() -> None:
         ("vllm serve Qwen3-0.6B -tp four", BadInput),
         ("vllm serve Qwen3-0.6B --gpu-memory-utilization much", BadInput),
         ("vllm serve Qwen3-0.6B --speculative-config x", BadInput),
+        ("vllm serve Llama-3.1-8B --max-model-len 200k", BadInput),
+        ("trtllm-serve Llama-3.1-8B --backend tensorrt", BadInput),
+        ("trtllm-serve Llama-3.1-8B --backend _autodeploy", BadInput),
         ("python -m sglang.launch_server --model DeepSeek-V3 --tp 4 --dp 3 --enable-dp-attention", BadInput),
     ],
 )

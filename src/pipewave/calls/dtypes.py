@@ -20,14 +20,8 @@ OPERAND_BYTES = {
 SIXTEEN_BIT = {"bf16": ("fp16",), "fp16": ("bf16",)}  # types that the same kernels take
 FOUR_BIT = ("nvfp4", "mxfp4", "int4")
 # What frameworks call operand types. `float8_e4m3fn` is torch's name, `fp8_e4m3` the engines'.
-SPELLINGS = {
-    "bfloat16": "bf16",
-    "float16": "fp16",
-    "half": "fp16",
-    "float8_e4m3fn": "fp8",
-    "float8_e4m3": "fp8",
-    "fp8_e4m3": "fp8",
-}
+SPELLINGS = {"bfloat16": "bf16"} | dict.fromkeys(("float16", "half"), "fp16")
+SPELLINGS |= dict.fromkeys(("float8_e4m3fn", "float8_e4m3", "fp8_e4m3"), "fp8")
 # What engines call the types of a KV cache; `auto` is the model's own.
 CACHE_TYPES = {"auto": None, "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "bfloat16": "bf16", "float16": "fp16"}
 

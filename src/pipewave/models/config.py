@@ -15,7 +15,7 @@ from pipewave.models.families import Family
 from pipewave.models.layer_plan import LayerKind, layer_count, layer_kinds
 from pipewave.models.layer_reader import LayerReader
 from pipewave.models.precision import BF16, FP16, Linear, Precision, Quantisation
-from pipewave.models.quantization_config import EXPERT_DTYPES, FORMATS, read_hf_quant, read_quantization
+from pipewave.models.quantization_config import EXPERT_DTYPES, FORMATS, ONLINE, read_hf_quant, read_quantization
 from pipewave.models.read_attention import attention, recurrent
 from pipewave.models.spec import Ffn, HyperConnection, Layer, ModelSpec
 from pipewave.models.vision import audio_params
@@ -120,8 +120,8 @@ def _base(fields: Fields) -> Precision:
 def _quantisation(fields: Fields, outer: Fields, hf_quant: Any, online: str | None) -> Quantisation:
     section = fields.section("quantization_config") or outer.section("quantization_config")
     section = section or fields.section("compression_config") or fields.section("quantization")
-    if online and not hf_quant:
-        section = section or FORMATS[online]
+    if online and not hf_quant and not (section and online in ONLINE):
+        section = FORMATS[online]
     found = read_hf_quant(hf_quant) if hf_quant and not section else read_quantization(section)
     experts = EXPERT_DTYPES.get(str(fields.get("expert_dtype")))
     return replace(found, experts=experts) if experts and not found.precision.full else found

@@ -1,7 +1,7 @@
 """Designs served: what a plan prints of a design is what `serve` says of it under Poisson arrivals at that rate.
 
 The largest rate of a design within limits is found by runs alone: from a first guess along the power law that the last
-two runs span, until the nearest limit is met by 3 %.
+two runs span, until the nearest limit is met by 5 %.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from pipewave.simulate.speculative import of as speculative_of
 from pipewave.step import find_engine
 
 TURNS, FEWEST, MOST = 6, 300, 1500  # requests of a run for each that is in flight, and at least and at most
+# But at least so many for each, up to so many: engines that still fill look faster than they are, or overloaded.
+FILLS, LONGEST = 2, 6000
 MOST_RANKS = 4  # engines of a fleet that one run simulates (at least one replica), at their share of its rate
 SHORT_TURNS, SHORT_MOST = 4, 700  # of a run on the way to the largest rate
 TRIES = 5  # runs of that search
-STEEPEST, FLATTEST, FARTHEST = 8.0, 0.15, 0.7  # of the power law of times over rate; one stride in logarithms
-OVERLOADED = math.log(2.0)  # how far a run that cannot keep up counts as above its limits
+STEEPEST, FLATTEST, FIRST, FARTHEST = 8.0, 0.15, 2.0, 0.7  # of the power law of times over rate; one stride, in logs
+OVERLOADED = 0.25  # how far a run that cannot keep up counts as above its limits, as a logarithm
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,8 +70,8 @@ def stated(model: ModelSpec, split: Split, question: Question, replicas: int = 1
 
 def side(split: Split, workers: int) -> Side:
     """A pool of a design whose prompts have engines of their own."""
-    limits = {"max_num_seqs": split.max_num_seqs, "max_num_batched_tokens": split.max_num_batched_tokens}
-    return Side(workers, split.tp, split.pp, split.ep, split.dp, **limits, gpu=split.card)
+    limits = split.max_num_seqs, split.max_num_batched_tokens
+    return Side(workers, split.tp, split.pp, split.ep, split.dp, *limits, split.card)
 
 
 def budget_of(split: Split, question: Question) -> int | None:
@@ -83,9 +85,9 @@ def budget_of(split: Split, question: Question) -> int | None:
     return 1 << (longest - 1).bit_length()
 
 
-def requests_for(in_flight: float) -> int:
+def requests_for(in_flight: float, turns: int = TURNS, most: int = MOST) -> int:
     """Requests of a run with so many in flight, for its middle to be steady."""
-    return int(min(max(TURNS * in_flight, FEWEST), MOST))
+    return int(max(min(max(turns * in_flight, FEWEST), most), min(FILLS * in_flight, LONGEST)))
 
 
 def serve(model: ModelSpec, split: Split, question: Question, rate: float, requests: int, replicas: int = 1) -> Point:
@@ -94,11 +96,13 @@ def serve(model: ModelSpec, split: Split, question: Question, rate: float, reque
     record = ready.run()
     window = ready.window(record, steady=True)
     figures, overloaded = ready.figures(record, window), steadiness(record, ready.traffic).overloaded
-    energy = ready.energy(record, figures, window)
     uncertain = ready.engines.uncertain
     above = OVERLOADED if overloaded else over(figures, question.limits)
     others = [ready.steady_figures(scale) for scale in uncertain.tried(None) if above <= 0]
-    figures |= {**interval_ends(figures, uncertain, *(found for found, _ in others)), **energy}
+    figures |= {
+        **interval_ends(figures, uncertain, *(found for found, _ in others)),
+        **ready.energy(record, figures, window),
+    }
     late = overloaded or (bool(question.limits) and any(late for _, late in others))
     high = OVERLOADED if late else over(figures, question.limits, "_high")
     server = ready.engines.decode
@@ -135,10 +139,10 @@ def largest(
     at = math.log(guess)
     for _ in range(TRIES):
         rate = math.exp(at)
-        requests = int(min(max(SHORT_TURNS * in_flight * rate / guess, FEWEST), SHORT_MOST))
+        requests = requests_for(in_flight * rate / guess, SHORT_TURNS, SHORT_MOST)
         ready = deploy(stated(model, split, question), question.traffic(requests, rate))
         above = _above(ready, question, sure=sure)
-        (missed if above > 0 else passed).append((at, min(above, OVERLOADED)))
+        (missed if above > 0 else passed).append((at, min(above, FARTHEST)))
         if -near <= above <= 0 or (above <= 0 and not question.limits):
             break
         at = _next(sorted(passed), sorted(missed), -near / 2)
@@ -154,7 +158,7 @@ def _next(passed: Sequence[tuple[float, float]], missed: Sequence[tuple[float, f
     low, high = (passed[-1] if passed else None), (missed[0] if missed else None)
     two = [low, high] if low and high else (passed[-2:] if passed else missed[:2])
     at, above = low or high or (0.0, 0.0)
-    slope = 1.0
+    slope = FIRST
     if len(two) == 2 and two[0] and two[1] and two[1][0] > two[0][0]:
         slope = (two[1][1] - two[0][1]) / (two[1][0] - two[0][0])
     slope = min(max(slope, FLATTEST), STEEPEST)

@@ -121,11 +121,10 @@ def _screen(model: ModelSpec, split: Split, question: Question, gpu: GPU, at_rat
     platform_of(split.gpu, engine := find_engine(split.engine).name)
     check_blocks(model, split)
     check_online(split.weights, engine)
-    mean = question.input_len + question.output_len
     outputs = max(question.longest - question.longest_prompt, 1)
     longest = synthetic(1, input_len=question.longest_prompt, output_len=outputs, rate=1.0)
     setup = fill(stated(model, split, question), longest).setup
-    server = Server.of(model, gpu, setup, mean, prompt=question.input_len)
+    server = Server.of(model, gpu, setup, question.input_len + question.output_len, prompt=question.input_len)
     check_prompts(server, question.longest_prompt)
     look = _Look(server, question)
     whole = look.curve(apart=False)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import product
 from typing import Any
 
@@ -30,7 +30,7 @@ COULD = 0.85  # of what it seems to cost, a design may
 NEARLY = 0.05  # of a replica, by which those that need fewer of the same number come first
 ALSO = 1.6  # times the cost of the best of its GPU, up to which a design is tried with drafts
 # Logarithm, near enough to the nearest limit: of a largest rate, and where whole replicas are sought.
-NEAR = (0.03, 0.08)
+NEAR = (0.05, 0.08)
 # Further runs where a long one misses a limit that short ones kept, each of the requests of one run more, for a burst
 # at an end looks like overload: how much slower they are, and how that grows.
 ADDED, BACK, FARTHER = 5, 0.04, 1.25
@@ -39,6 +39,7 @@ TOO_DEAR = 1e-6  # of a design's rate, as it is ranked, where the budget pays no
 USERS = 0.95  # of the rate of a run: less than that, users who wait longer in it ask for less
 LOWER = (0.5, 0.2)  # of the largest rate: further points of the front
 CHUNK = 8  # looks of one task
+_same = lru_cache(lambda model: model)  # one object for equal models: caches compare others in full
 
 
 @dataclass(slots=True)
@@ -108,7 +109,7 @@ class Search:
     ) -> list[Any]:
         """Results in the order of their tasks, whoever computes them."""
         out, run = list[Any](), partial(self.executor.map, chunksize=chunk) if self.executor else map
-        for result in run(work, *zip(*tasks, strict=True)) if tasks else ():
+        for result in run(partial(_done, work), *zip(*tasks, strict=True)) if tasks else ():
             out.append(result)
             if self.progress:
                 self.progress(1, total or len(tasks))
@@ -140,10 +141,7 @@ class Search:
         for _ in range(ROUNDS):
             bound = min((d.cost for found in self.found.values() for d in found if d.sure), default=math.inf)
             left = [i for i in self._order(sure=True) if i not in self.found]
-            could = [i for i in left if COULD * self.seems(self.looked[i], sure=True) < bound][:AT_ONCE]
-            if not could:
-                return
-            self.serve(could)
+            self.serve([i for i in left if COULD * self.seems(self.looked[i], sure=True) < bound][:AT_ONCE])
 
     def _order(self, *, sure: bool) -> list[int]:
         costs = {i: tuple(self.seems(one, sure=which) for which in (sure, False))
@@ -163,19 +161,18 @@ class Search:
     def serve(self, numbers: Iterable[int], likely: frozenset[int] = frozenset()) -> None:
         """Run designs, some of them at their likely rate as well."""
         listed = [number for number in numbers if number not in self.found]
-        looks = ((self.looked[number], number in likely) for number in listed)
-        tasks = [(self.models[look.split.weights], look, self.question, self.demand, also) for look, also in looks]
+        asked = self.question, self.demand
+        tasks = [(self.models[(one := self.looked[i]).split.weights], one, *asked, i in likely) for i in listed]
         for number, served in zip(listed, self._each(serve_best, tasks), strict=True):
             self.found[number] = [self._design(self.looked[number], one) for one in served]
 
     def designs(self) -> list[Design]:
-        """Every design that was served; where nothing says how much comes, the best of each GPU at lower rates, too."""
+        """Every design that was served; where nothing says how much comes, the cheapest at lower rates, too."""
         out = [design for found in self.found.values() for design in found]
-        if not self.demand.given:
-            best = {tuple(d.split.by_gpu): d for d in sorted(out, key=lambda d: -d.cost) if d.sure}
-            lower = [(self.models[d.split.weights], d, self.question, part) for d in best.values() for part in LOWER]
-            found = self._each(serve_slower, lower)
-            out += [self._design(task[1].look, one) for task, one in zip(lower, found, strict=True) if one]
+        best = min((d for d in out if d.sure), key=lambda d: d.cost, default=None)
+        if best and not self.demand.given:
+            lower = [(self.models[best.split.weights], best, self.question, part) for part in LOWER]
+            out += [self._design(best.look, one) for one in self._each(serve_slower, lower) if one]
         return out
 
     def _design(self, look: Screened, fleet: Fleet) -> Design:
@@ -210,6 +207,11 @@ def plan(
     known = prices(own_prices, owned, space.gpus)
     meter = Meter(owned.pue if owned else 1.0, grid_g_per_kwh)
     return Search(models, question, space, demand or Demand(), known, meter, executor, progress).run()
+
+
+def _done(work: Callable[..., Any], model: ModelSpec, *task: Any) -> Any:
+    """A task, whose model is its own copy where a process was sent it."""
+    return work(_same(model), *task)
 
 
 def serve_best(model: ModelSpec, look: Screened, question: Question, demand: Demand, likely: bool) -> list[Fleet]:
@@ -260,9 +262,5 @@ def _served(
 def serve_slower(model: ModelSpec, design: Design, question: Question, share: float) -> Fleet | None:
     """A design at a share of its rate."""
     point = design.fleet.point
-    requests = requests_for(point.in_flight * share)
-    try:
-        slower = serve(model, design.split, question, point.rate * share, requests)
-    except PipewaveError:
-        return None
+    slower = serve(model, design.split, question, point.rate * share, requests_for(point.in_flight * share))
     return Fleet(1, design.fleet.capacity, slower) if slower.over <= 0 else None

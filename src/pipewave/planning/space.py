@@ -189,14 +189,16 @@ class Space:
             if isinstance(value, str) or not isinstance(value, Sequence) or not value:
                 raise BadInput(f"{name} = {value!r}: must be a list of what to try, not empty", field=name)
         for name in ("tps", "pps", "dps", "budgets", "batches"):
-            wrong = [v for v in getattr(self, name) or () if not (_whole(v) or (v is None and name in OWN))]
-            if wrong:
-                raise BadInput(f"{name} = {wrong[0]!r}: must be positive integers", field=name)
+            for value in getattr(self, name) or ():
+                if not (value is None and name in OWN):
+                    check_whole(name, value)
         check_whole("max_gpus", self.gpus_most)
         if (self.rack_w is None) != (self.gpus_per_rack is None):
             raise BadInput("max_power_per_rack and gpus_per_rack go together: say both", field="gpus_per_rack")
-        if self.rack_w is not None and not (0 < self.rack_w < 1e9 and _whole(self.gpus_per_rack)):
-            raise BadInput(f"rack_w = {self.rack_w!r} of {self.gpus_per_rack!r} GPUs: must be positive", field="rack_w")
+        if self.rack_w is not None:
+            check_whole("gpus_per_rack", self.gpus_per_rack)
+            if not 0 < self.rack_w < 1e9:
+                raise BadInput(f"rack_w = {self.rack_w!r}: must be above 0 and below 1e9", field="rack_w")
 
     def limits_on(self, gpu: GPU) -> Iterator[float | None]:
         """Power limits to try on a GPU: none above its own or above its share of a rack's power."""
@@ -264,7 +266,3 @@ def _parted(model: ModelSpec, tp: int, engine: str, kv_dtype: str | None) -> Seq
         if not kv_dtype and find_engine(engine).kernels.parts_caches:
             return sorted({1, copies_of_keys(model, tp)})
     return (1,)
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0

@@ -28,12 +28,13 @@ from pipewave.published.unstated import Stated
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import Speculative
 from pipewave.simulate.speculative import of as speculative_of
+from pipewave.step import Engine, find_engine
 
 SWITCH = "on"
+YES = (SWITCH, "true", "1")  # of a switch that is given a value
 MISSPELT = 0.85  # likeness of a word to the one that was meant
 FLAGS = Path(__file__).parent.parent / "software" / "flags"
 OPTIONS = Path(__file__).with_name("server_options.yaml")
-SAME_SPEED = ("auto", "bfloat16", "bf16", "half", "float16", "fp16")  # 16-bit types, by engines' words
 HUMAN = {"k": 1000, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}  # what vLLM lets numbers end with
 ENVIRONMENT = re.compile(r"((?:VLLM|SGLANG|SGL|TRTLLM|TLLM)_\w+)=")
 JSON = ("drafts", "eplb_config")  # settings that vLLM takes as an object, or by its entries: --option.entry value
@@ -81,10 +82,23 @@ def read(command: str, version: str | None = None, configuration: str | None = N
         raise MissingField(f"from_command: no model in {command[:80]!r}", field="from_command")
     spec, loaded = _loaded(model, taken.said.get("weights"))
     name = f"{engine}:{version}" if version else engine
+    allowed = None if "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1" in words else spec.max_length
+    taken.said.update([*_in_our_words(engine, taken.said, find_engine(name), allowed)])
     setup = Setup(engine=name, **_parallel(engine, taken.said, spec), **_limits(taken.said))
     environment = [f"{found[1]}: the environment is not read" for word in words if (found := ENVIRONMENT.match(word))]
     notes = (*loaded, *_alone(engine, taken.said, spec), *passed, *environment)
     return Pasted(engine, spec, setup, version, notes)
+
+
+def _in_our_words(engine: str, said: Mapping[str, str], program: Engine, most: int | None) -> Iterator[tuple[str, str]]:
+    """Settings that an engine gives in other words. Raises BadInput for what is not modelled or allowed."""
+    for key, known in packaged.shared(OPTIONS)["only"].items():
+        if (word := said.get(key, known[0])) not in known:
+            raise BadInput(f"{key} = {word!r}: not modelled; known: {', '.join(known)}", field=key)
+    if most and (asked := said.get("length", "auto")) not in ("auto", "-1") and _whole(asked, "max-model-len") > most:
+        raise BadInput(f"max-model-len = {asked}: vLLM takes at most the model's {most:,}", field="from_command")
+    if engine == "sglang" and said.get("tokens") == "-1":  # prompts are not cut, and a step has its limit of them
+        yield from (("no_chunks", SWITCH), ("tokens", str(program.scheduler.prompt_tokens)))
 
 
 def split(command: str, field: str = "from_command") -> list[str]:
@@ -245,35 +259,26 @@ READERS: dict[str, Callable[[str, str], Any]] = {  # of a word, and the name tha
     "cache_type": lambda word, _name: None if word == "auto" else cache_type(word),
     "word": lambda word, _name: None if word == "auto" else word,
     "triton": lambda word, _name: word if word == "triton" else None,
-    "given": lambda word, _name: word == SWITCH,
-    "not_given": lambda word, _name: word != SWITCH,
+    "given": lambda word, _name: word.lower() in YES,
+    "not_given": lambda word, _name: word.lower() not in YES,
     "zero": lambda word, _name: _whole(word, "optimization_level") == 0,
 }
 
 
 def _limits(said: Mapping[str, str]) -> dict[str, Any]:
     """Limits of the scheduler and the cache, how experts are reached and balanced, and what drafts."""
-    if (dtype := said.get("dtype", "auto")) not in SAME_SPEED:
-        raise BadInput(f"dtype = {dtype!r}: not modelled; known: {', '.join(SAME_SPEED)}", field="dtype")
     readers = ((key, *how) for key, how in _table("settings").items() if key in said)
     found = {field: READERS[reader](said[key], field) for key, field, reader in readers}
     if "exchange" in said:  # DeepEP's mode is an option of its own in SGLang
         word = said["exchange"]
-        found["exchange"] = DEEPEP_MODES.get(said.get("deepep_mode", ""), word) if word == "deepep" else word
+        mode = DEEPEP_MODES.get(said.get("deepep_mode", ""), "deepep")
+        found["exchange"] = mode if word in ("deepep", SWITCH) else word
     if "eplb" in said:
-        found["balance"] = Balance(_redundant(said))
+        given = _json(said["eplb_config"], "eplb-config", "eplb") if "eplb_config" in said else {}
+        copies = given.get("num_redundant_experts", 0) if given else said.get("redundant", 0)
+        found["balance"] = Balance(_whole(str(copies), "eplb"))
     drafts = _drafts(said)
     return found | ({"speculative": drafts} if drafts else {})
-
-
-def _redundant(said: Mapping[str, str]) -> int:
-    """Copies of experts: a number, or in vLLM's JSON."""
-    if "eplb_config" not in said:
-        return _whole(said.get("redundant", "0"), "redundant")
-    try:
-        return int(_json(said["eplb_config"], "eplb-config", "eplb").get("num_redundant_experts", 0))
-    except (ValueError, TypeError, OverflowError) as problem:
-        raise BadInput(f"eplb-config: num_redundant_experts must be an integer ({problem})", field="eplb") from problem
 
 
 def _json(word: str, name: str, field: str) -> dict[str, Any]:

@@ -67,11 +67,12 @@ class DataParallelGroup:
         compiled = set[int]()
         self.ranks = [Replica(one, policy, kv, traffic, ready=ready, compiled=compiled) for one in self.recorders]
         self.waiting: deque[int] = deque()
+        self.given = 0  # requests that run or wait on ranks
 
     @property
     def idle(self) -> bool:
         """True when there is nothing to do."""
-        return not self.waiting and all(rank.idle for rank in self.ranks)
+        return not (self.waiting or self.given)
 
     @property
     def decoding(self) -> int:
@@ -86,7 +87,7 @@ class DataParallelGroup:
     @property
     def load(self) -> int:
         """Requests that run or wait."""
-        return len(self.waiting) + sum(rank.load for rank in self.ranks)
+        return len(self.waiting) + self.given
 
     def step(self, now: float) -> Step:
         """Schedule and run one step of every rank."""
@@ -95,8 +96,7 @@ class DataParallelGroup:
         kept = [rank.waiting for rank in self.ranks] if self._holds() else []
         for rank in self.ranks[: len(kept)]:
             rank.waiting = deque()
-        whole, batches = Step(now, 0.0, 0, []), list[RankBatch]()
-        waits_s = 0.0
+        whole, batches, waits_s = Step(now, 0.0, 0, []), list[RankBatch](), 0.0
         for rank, recorder in zip(self.ranks, self.recorders, strict=True):
             recorder.batch = NOTHING
             if rank.quiet_steps(1):
@@ -113,6 +113,7 @@ class DataParallelGroup:
                 batches.append(recorder.batch)
         for rank, waiting in zip(self.ranks, kept, strict=False):
             rank.waiting = waiting
+        self.given = sum([rank.load for rank in self.ranks])
         if any(decoding or pieces for decoding, _, pieces in batches):
             whole.seconds = self.timer.group_seconds(batches) * self.jitter[self.steps % len(self.jitter)] + waits_s
             self.steps += 1
@@ -126,7 +127,8 @@ class DataParallelGroup:
         while not self.waiting and not (self.most_held and any(rank.waiting for rank in self.ranks)):
             count = min(most - len(ends), BLOCK)
             for rank in self.ranks:
-                count = rank.quiet_steps(count)
+                if count >= FEWEST:
+                    count = rank.quiet_steps(count)
             if count < FEWEST or not self.decoding:
                 break
             work = (

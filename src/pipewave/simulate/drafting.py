@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 from pipewave.models import load
 from pipewave.models.attention_spec import Recurrent
@@ -39,13 +40,14 @@ class Drafter:
         model, axes = draft_model(runner.deployment.model, how), Axes.of(sizes)
         self.caches: Sequence[float] = axes.caches
         self.counts: Sequence[int] = axes.counts if sizes.prompt else upto(sizes.requests, COUNTS)
-        self.table: list[Reader] = []  # by requests: seconds by mean cache
+        self.rows: Sequence[Sequence[float]] = ()  # seconds [requests][mean cache]
+        self.reads = cache(lambda requests: reader(self.caches, self.rows[requests]))
         if model is not None:
             parallel = replace(runner.deployment.parallel, pp=1)
             parts = replace(runner, deployment=replace(runner.deployment, model=model, parallel=parallel))
-            self.table = self._predict(parts, how)
+            self.rows = self._predict(parts, how)
 
-    def _predict(self, runner: Runner, how: Speculative) -> list[Reader]:
+    def _predict(self, runner: Runner, how: Speculative) -> Sequence[Sequence[float]]:
         points = [(n, int(c)) for n in self.counts for c in self.caches]
         verified = how.verified
         first = [Batch((verified,) * n, (c + verified,) * n, verify=verified) for n, c in points]
@@ -53,14 +55,13 @@ class Drafter:
         priced = runner.price([runner.deployment.kernels(batch) for batch in (*first, *later)])
         us = priced.us + priced.nodes * runner.engine.host.graph_gap_us
         size = len(points)
-        rows = at_every_count(self.counts, self.caches, 1e-6 * (us[:size] + (how.tokens - 1) * us[size:]))
-        return [reader(self.caches, row) for row in rows]
+        return at_every_count(self.counts, self.caches, 1e-6 * (us[:size] + (how.tokens - 1) * us[size:]))
 
     def seconds(self, decoding: int, cached: float) -> float:
         """Of drafting for so many requests that hold `cached` tokens together."""
-        if not (decoding and self.table):
+        if not (decoding and self.rows):
             return 0.0
-        return self.table[min(decoding, self.counts[-1])].at(cached / decoding)
+        return self.reads(min(decoding, self.counts[-1])).at(cached / decoding)
 
 
 class Drafted:

@@ -109,7 +109,7 @@ class Replica:
             return 0
         if not self.decoding:
             return most
-        left = min(most, min(self.finish) - self.tick - 1)
+        left = 1 if most == 1 else min(most, min(self.finish) - self.tick - 1)
         return left if self._opened(left) <= self.free else 0
 
     def pass_quiet(self, steps: int) -> None:
@@ -123,7 +123,7 @@ class Replica:
 
     def _opened(self, steps: int) -> int:
         """Pages that decoding requests need for so many tokens each."""
-        return sum(self.opens[tick % self.kv.page_size] for tick in range(self.tick, self.tick + steps))
+        return sum([self.opens[tick % self.kv.page_size] for tick in range(self.tick, self.tick + steps)])
 
     @property
     def decodes_alone(self) -> bool:

@@ -65,6 +65,7 @@ class Setup:
     stream_interval: int = 1  # tokens streamed at once, the first ones too
     mixes_phases: bool | None = None  # decode tokens ride along with prompts (SGLang's mixed chunks)
     message_tokens: int = 1  # tokens of a request that go out in one message after its first
+    chunks: bool | None = None  # prompts are cut over steps
     overlaps: bool | None = None  # the host schedules a step while the one before it runs
     eager: bool = False  # no CUDA graphs and no compiler: every kernel is launched by the host
     graph_limit: int | None = None  # largest captured batch size
@@ -138,6 +139,7 @@ class Setup:
             "max_requests": self.max_num_seqs,
             "memory_share": self.gpu_memory_utilization,
             "mixes_phases": self.mixes_phases,
+            "chunks": self.chunks,
             "overlaps": self.overlaps,
             "graph_limit": self.graph_limit,
             "prefix_cache": self.prefix_cache,

@@ -46,7 +46,7 @@ def spaced(spans: Sequence[tuple[int, int, int]], most: int) -> list[int]:
 
 def at_every_number(grid: Sequence[int], values: Array) -> list[float]:
     """Values at every whole number up to the last point."""
-    return [float(v) for v in np.interp(np.arange(grid[-1] + 1), grid, values)]
+    return [*np.interp(np.arange(grid[-1] + 1), grid, values).tolist()]
 
 
 def at_every_count(counts: Sequence[int], lengths: Points, values: Array) -> list[list[float]]:
@@ -217,7 +217,7 @@ class GridSums:
         self.body, self.head = at_every_number(axes.rows, body), at_every_number(axes.heads, head)
         self.decode = at_every_count(axes.counts, axes.caches, decode)
         more = np.maximum(mixed[0][1:] - mixed[0][0], 0.0) if mixed else decode
-        self.with_prompts = at_every_count(axes.counts, axes.caches, more)
+        self.with_prompts = at_every_count(axes.counts, axes.caches, more) if mixed else self.decode
         self.prompt: dict[tuple[int, int, int], float] = dict(zip(axes.prompts, prompt.tolist(), strict=True))
         for k, q, p in product(PIECES, axes.chunks, axes.prefixes):  # beyond twice the budget, which no step reaches
             self.prompt.setdefault((k, q, p), 2.0 * self.prompt.get((k // 2, q, p), 0.0))
