@@ -171,7 +171,6 @@ def test_names_on_the_hub_are_known(hub: str, name: str) -> None:
         "nvidia/DeepSeek-V3.2-NVFP4",
         "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-FP8",
         "Qwen/Qwen3-Next-80B-A3B-Thinking-FP8",
-        "zai-org/GLM-4.6-FP8",
         "nvidia/GLM-5-NVFP4",
     ],
 )

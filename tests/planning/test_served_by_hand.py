@@ -68,7 +68,7 @@ def test_weights_settings_and_pools_of_a_search(looked: Any) -> None:
     models = {"": MODEL, "w": replace(MODEL, name="w")}
     found = searching(space, models)
     found.look()
-    assert all(model is models[split.weights] for model, split in looked)
+    assert all(model == models[split.weights] for model, split in looked)
     several = [(split.weights, split.max_num_batched_tokens, split.max_num_seqs) for _, split in looked]
     assert several == [(form, budget, batch) for form in ("", "w") for budget in (None, 2048) for batch in (8, 16)]
     apart = found.looked[8:]
