@@ -23,8 +23,7 @@ from pipewave.simulate.speculative import of as speculative_of
 from pipewave.step import find_engine
 
 TURNS, FEWEST, MOST = 6, 300, 1500  # requests of a run for each that is in flight, and at least and at most
-# But at least so many for each, up to so many: engines that still fill look faster than they are, or overloaded.
-FILLS, LONGEST = 2, 6000
+FILLS, LONGEST = 2, 6000  # but so many for each, up to so many: engines that still fill look faster, or overloaded
 MOST_RANKS = 4  # engines of a fleet that one run simulates (at least one replica), at their share of its rate
 SHORT_TURNS, SHORT_MOST = 4, 700  # of a run on the way to the largest rate
 TRIES = 5  # runs of that search
@@ -70,8 +69,8 @@ def stated(model: ModelSpec, split: Split, question: Question, replicas: int = 1
 
 def side(split: Split, workers: int) -> Side:
     """A pool of a design whose prompts have engines of their own."""
-    limits = split.max_num_seqs, split.max_num_batched_tokens
-    return Side(workers, split.tp, split.pp, split.ep, split.dp, *limits, split.card)
+    limits = split.max_num_seqs, split.max_num_batched_tokens, split.card
+    return Side(workers, split.tp, split.pp, split.ep, split.dp, *limits)
 
 
 def budget_of(split: Split, question: Question) -> int | None:

@@ -22,7 +22,7 @@ from pipewave.calls.fields import Rule
 from pipewave.errors import BadInput, MissingField, did_you_mean
 from pipewave.files import packaged
 from pipewave.models import ModelSpec, load
-from pipewave.models.expert_parallel import Balance
+from pipewave.models.expert_parallel import DEEPEP, Balance
 from pipewave.models.quantization_config import ONLINE
 from pipewave.published.unstated import Stated
 from pipewave.simulate.setup import Setup
@@ -271,8 +271,7 @@ def _limits(said: Mapping[str, str]) -> dict[str, Any]:
     found = {field: READERS[reader](said[key], field) for key, field, reader in readers}
     if "exchange" in said:  # DeepEP's mode is an option of its own in SGLang
         word = said["exchange"]
-        mode = DEEPEP_MODES.get(said.get("deepep_mode", ""), "deepep")
-        found["exchange"] = mode if word in ("deepep", SWITCH) else word
+        found["exchange"] = DEEPEP_MODES.get(said.get("deepep_mode", ""), DEEPEP) if word in (DEEPEP, SWITCH) else word
     if "eplb" in said:
         given = _json(said["eplb_config"], "eplb-config", "eplb") if "eplb_config" in said else {}
         copies = given.get("num_redundant_experts", 0) if given else said.get("redundant", 0)
