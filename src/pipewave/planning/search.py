@@ -19,7 +19,7 @@ from pipewave.models import ModelSpec
 from pipewave.planning.fleet import Demand, Fleet, hourly
 from pipewave.planning.plan import Design, Plan
 from pipewave.planning.prices import Meter, Owned, Price, prices
-from pipewave.planning.run import MOST_RANKS, largest, requests_for, serve
+from pipewave.planning.run import MOST_RANKS, TURNS, largest, requests_for, serve
 from pipewave.planning.screen import Screened, pairs, screen
 from pipewave.planning.space import Question, Space, Split
 
@@ -244,7 +244,7 @@ def _served(
         peak = demand.peak(question, e2e_s) if demand.given else capacity
         replicas = max(math.ceil(peak / capacity - 1e-6), 1)
         run = min(replicas, max(MOST_RANKS // look.split.dp, 1))
-        requests = requests_for(peak * e2e_s * run / replicas * (1 + turn if demand.users is None else 1))
+        requests = requests_for(peak * e2e_s * run / replicas, TURNS * (1 + turn if demand.users is None else 1))
         point = serve(model, look.split, question, peak * run / replicas, requests, run)
         if not (point.sure if sure else point.over <= 0):
             capacity, back = min(capacity, peak / replicas) * (1 - back), back * FARTHER
