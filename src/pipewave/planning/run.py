@@ -98,10 +98,8 @@ def serve(model: ModelSpec, split: Split, question: Question, rate: float, reque
     uncertain = ready.engines.uncertain
     above = OVERLOADED if overloaded else over(figures, question.limits)
     others = [ready.steady_figures(scale) for scale in uncertain.tried(None) if above <= 0]
-    figures |= {
-        **interval_ends(figures, uncertain, *(found for found, _ in others)),
-        **ready.energy(record, figures, window),
-    }
+    ends = interval_ends(figures, uncertain, *(found for found, _ in others))
+    figures = {**figures, **ends, **ready.energy(record, figures, window)}
     late = overloaded or (bool(question.limits) and any(late for _, late in others))
     high = OVERLOADED if late else over(figures, question.limits, "_high")
     server = ready.engines.decode

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import product
@@ -221,10 +222,9 @@ def serve_best(model: ModelSpec, look: Screened, question: Question, demand: Dem
     out = list[Fleet]()
     for sure, guess in ((True, look.sure_rate), (False, look.rate)):
         if guess > 0 and (sure or likely or not out):
-            try:
+            found = None
+            with suppress(PipewaveError):
                 found = _served(model, look, question, demand, guess, sure=sure)
-            except PipewaveError:
-                found = None
             same = [one for one in out if found and found.replicas == one.replicas]
             if found and not any(demand.given or found.peak == one.peak for one in same):  # not the same run again
                 out.append(found)
@@ -260,7 +260,9 @@ def _served(
 
 
 def serve_slower(model: ModelSpec, design: Design, question: Question, share: float) -> Fleet | None:
-    """A design at a share of its rate."""
+    """A design at a share of its rate; None where it misses a limit or cannot be served."""
     point = design.fleet.point
-    slower = serve(model, design.split, question, point.rate * share, requests_for(point.in_flight * share))
-    return Fleet(1, design.fleet.capacity, slower) if slower.over <= 0 else None
+    with suppress(PipewaveError):
+        slower = serve(model, design.split, question, point.rate * share, requests_for(point.in_flight * share))
+        return Fleet(1, design.fleet.capacity, slower) if slower.over <= 0 else None
+    return None
