@@ -231,6 +231,9 @@ def test_a_design_that_cannot_be_run_is_left_out(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(search, "largest", refuses)
     assert search.serve_best(MODEL, seen(), QUESTION, Demand(), True) == []
+    monkeypatch.setattr(search, "serve", refuses)
+    slower: Any = SimpleNamespace(split=seen().split, fleet=Fleet(1, 4.0, point(4.0)))
+    assert search.serve_slower(MODEL, slower, QUESTION, 0.5) is None
 
 
 def test_a_share_of_a_rate(runs: Any) -> None:
