@@ -108,12 +108,12 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Rank configurations at a shape: predicted µs, waves, what the time is made of, and how sure the choice is."""
+    from pipewave.tune import tables
     from pipewave.tune.law.wave import PARTS
-    from pipewave.tune.tables import explain as explained
-    from pipewave.tune.tables import load_table
 
     fields = ",".join(shape)
-    answer = explained(load_table(kernel, gpu=gpu, path=file, env={}, transfer=transfer), _fields_of(fields), rows)
+    table = tables.load_table(kernel, gpu=gpu, path=file, env={}, transfer=transfer)
+    answer = tables.explain(table, _fields_of(fields), rows)
     if as_json:
         print_json(answer)
         return
@@ -195,13 +195,12 @@ def reachable(
     as_json: AsJson = False,
 ) -> None:
     """List every configuration a range of shapes can reach, to compile ahead."""
-    from pipewave.tune import load_table
-    from pipewave.tune.tables import reachable as reach
+    from pipewave.tune import tables
 
-    loaded = load_table(kernel, gpu=gpu, path=file, env={})
+    loaded = tables.load_table(kernel, gpu=gpu, path=file, env={})
     vary, points, fixed = _range_of(shape)
     rows = [{**dict(config), vary: " ".join(f"{a}-{b}" if a < b else str(a) for a, b in intervals)}
-            for config, intervals in reach(loaded, vary, points, **fixed).items()]  # fmt: skip
+            for config, intervals in tables.reachable(loaded, vary, points, **fixed).items()]  # fmt: skip
     if as_json:
         print_json({"configurations": rows})
         return

@@ -136,8 +136,9 @@ class LaunchReader:
         read, places = self._standing_for_all()
         unknown = {why: line for each in read for why, line in each.unknown.items()}
         size, work = self.size, self._mean(read, places)
-        if any(why.startswith(BOUNDS) for why in unknown):
-            size, work = self._by_length(read[0]) or (size, work)
+        lines = {line for why, line in unknown.items() if why.startswith(BOUNDS)}
+        if len(lines) == 1:
+            size, work = self._by_length(read[0], lines.pop()) or (size, work)
         blocks = math.prod(size)
         asked = [(name, blocks * value) for (into, name), value in work.items() if into in ("read", "written")]
         moved, whole = sum(value for _, value in asked), self.whole
@@ -173,20 +174,20 @@ class LaunchReader:
         longest = most[names.index(("all", "trips"))]
         return {**dict(zip(names, mean, strict=True)), ("all", "longest"): longest}
 
-    def _by_length(self, once: Counts) -> tuple[tuple[Any, ...], Work] | None:
-        """The grid of blocks that work, and the work of each, where one loaded length a request bounds a loop and
+    def _by_length(self, once: Counts, line: int) -> tuple[tuple[Any, ...], Work] | None:
+        """The grid of blocks that work, and the work of each, where one loaded length a request bounds the loop and
         blocks along no or one axis share it in even parts; None elsewhere. Of loaded numbers it is the one that comes
         out the shortest; others count the parts.
         """
-        lines = {line for why, line in once.unknown.items() if why.startswith(BOUNDS)}
         guards, axes = dict(self.trace.guards), self._shared_along(once.numbers)
-        extent = self.size[axes[0]] if axes else 1
-        ways = (partial(_taken, once.numbers, name, extent, turned) for name in once.numbers for turned in ORDERS)
-        found = [each for taken in ways for each in self._length(taken, once)] if len(lines) == 1 else []
+        extent, names = self.size[axes[0]] if axes else 1, once.numbers if len(axes) < 2 else ()
+        orders = ORDERS[: max(once.numbers.values(), default=0)]  # one where nothing is loaded twice
+        ways = (partial(_taken, once.numbers, name, extent, turned) for name in names for turned in orders)
+        found = [each for taken in ways for each in self._length(taken, once)]
         self.trace.guards = guards  # the turns of these readings are no launch's
-        if not found or len(axes) > 1:
+        if not found:
             return None
-        line, (length, taken, long) = lines.pop(), min(found, key=lambda way: float(plain(way[0])))
+        length, taken, long = min(found, key=lambda way: float(plain(way[0])))
         full = self.block(self.corner(0), taken(length))
         if line not in full.spans:
             return None
