@@ -94,8 +94,7 @@ def place(case: Case, usual: Answer) -> Array:
     lengths = np.array(case.arrivals, float)[:, 1:].mean(axis=0) if case.arrivals else (case.isl or 1, case.osl or 1)
     flight = usual["output_tokens_per_s"] / lengths[1] * usual["e2e_ms"] / 1e3
     gpus = case.tp * case.pp * case.dp
-    found: Array = np.log2(np.maximum([flight, *lengths, gpus, case.ep, case.dp], 1.0))
-    return found
+    return np.asarray(np.log2(np.maximum([flight, *lengths, gpus, case.ep, case.dp], 1.0)))
 
 
 def _part(name: str, case: Case, usual: Answer, flight: float) -> Array:

@@ -167,8 +167,7 @@ def left_open(prior: Prior, told: Points, asked: Points) -> Array:
     """[figure] variance of what figures are off by once sound runs are told, whatever these find."""
     between = covariance(prior, asked, told)
     precision = np.linalg.inv(covariance(prior, told, told) + _noise(prior, told, np))
-    found: Array = variance(prior, asked) - ((between @ precision) * between).sum(-1)
-    return found
+    return np.asarray(variance(prior, asked) - ((between @ precision) * between).sum(-1))
 
 
 class Posterior:
@@ -213,8 +212,7 @@ class Posterior:
 
     def spoiled(self) -> Array:
         """[run] how likely each told run is spoiled."""
-        found: Array = self.weights @ self.ways
-        return found
+        return np.asarray(self.weights @ self.ways)
 
 
 def _ways(runs: int) -> Array:

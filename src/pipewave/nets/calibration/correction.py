@@ -31,8 +31,9 @@ REACH = (0.4, 0.7, 1.2)  # in standard deviations of a coordinate
 NOISE = (0.02, 0.04, 0.08, 0.15)
 SEARCHED_ROWS = 200  # scales are settled on these many rows
 FARTHEST = 3.0  # standard deviations of the rows beyond which a coordinate counts as the edge
-ROUNDING = 1e-10  # added to squared distances: between equal points rounding leaves less than a tenth of it below 0
-LEAST, MOST, ONE = (np.full((), value) for value in (-FARTHEST, FARTHEST, 1.0))  # numpy would convert plain numbers
+LEAST, MOST = (np.full((), value) for value in (-FARTHEST, FARTHEST))  # numpy would convert plain numbers
+ZERO, ONE = (np.full((), value, np.float32) for value in (0.0, 1.0))
+SINGLE = 50.0  # sum of weights that single precision adds up to within 1e-6
 CHUNK_CALLS = 512  # whose covariances with the rows stay in a cache
 UNIT = "unit"  # with a number: a hidden unit of the net
 CODES = ("stack", "impl", "dtype")
@@ -207,7 +208,8 @@ class SoftwareCorrection:
         if not len(self.weights):
             return np.asarray(total)
         at[..., -1] = np.einsum("ij,ij->i", at, at) if at.ndim > 1 else at.dot(at)
-        far = at.dot(self.products)
+        far = at.astype(self.products.dtype, copy=False).dot(self.products)
+        np.maximum(far, ZERO, out=far)  # rounding leaves less between equal points
         near = np.exp(np.sqrt(far, out=far))
         far += ONE
         far /= near
@@ -228,15 +230,16 @@ def _of_software(correction: Correction, codes: tuple[tuple[str, str], ...]) -> 
     level = weights @ (CONSTANT**2 + scales.software**2 * alike) + slope[own:] @ shared
     nearer = 3.0 / width / scales.reach**2
     rows = points[:, :own].astype(np.float64)
-    squares = (rows**2).sum(1) + ((points[:, own:] - shared) ** 2).sum(1) + ROUNDING / nearer
+    squares = (rows**2).sum(1) + ((points[:, own:] - shared) ** 2).sum(1)
     products = np.vstack([-2.0 * rows.T, squares - 1.0, np.ones(len(rows))])  # |x|² counts the one, too
+    precision = np.float32 if scales.smooth**2 * np.abs(weights).sum() < SINGLE else np.float64
     return SoftwareCorrection(
         features=features,
         units=np.array(units, np.intp),
         middle=np.append(frame.middle[:own], (0.0, 1.0)),
         scale=np.append(1.0 / frame.spread[:own], (1.0, 1.0)),
         trend=np.append(slope[:own], (level, 0.0)),
-        products=nearer * products,
-        weights=scales.smooth**2 * weights if scales.smooth else weights[:0],
+        products=(nearer * products).astype(precision),
+        weights=(scales.smooth**2 * weights if scales.smooth else weights[:0]).astype(precision),
         width=correction.width,
     )
