@@ -41,8 +41,8 @@ SIBLINGS = 0.5  # what each kind of pairs counts beside a group's own rows
 ROUND = 0.01  # below which errors do not pull
 COVERED = 0.9
 START = settings("told")  # of the search: standard deviations in log time
-FIXED = ("spoiled", "spoiled_share", "width")  # assumed: few published runs are spoiled, users' may well be
-SHARES = ("other_software", "other_model", "other_gpus", "spoiled_share")
+FIXED = ("spoiled", "spoiled_share", "unlike", "unlike_share", "width")  # assumed: rare among those published
+SHARES = ("other_software", "other_model", "other_gpus", "spoiled_share", "unlike_share")
 Drawn = tuple[Points, Array, Points, Array, float]  # told, off, asked, truth, and what the draw counts
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import pipewave as pw
 from pipewave.cli import build
 from pipewave.errors import BadInput, MissingField, UnknownField
 from pipewave.gpus import find
@@ -176,7 +177,7 @@ def points(count: int, runs: int, seed: int) -> Points:
 
 
 def test_the_closed_form_is_the_conditional_of_a_normal_law() -> None:
-    prior = replace(shipped(), spoiled_share=np.array([1e-12]))
+    prior = replace(shipped(), spoiled_share=np.array([1e-12]), unlike_share=np.array([1e-12]))
     told, asked = points(6, 3, 0), points(5, 1, 1)
     off = np.random.default_rng(2).normal(0, 0.2, 6)
     mean, spread = Posterior(prior, told, off).at(asked)
@@ -229,4 +230,24 @@ def test_how_many_runs_may_be_spoiled_at_once(runs: int, ways: int) -> None:
     causes, parts, place = np.zeros(len(CAUSES)), np.eye(len(LATENTS))[0], np.zeros(len(PLACES))
     told = Points.of([(causes, parts, place, run, "vllm", "model") for run in range(runs)])
     found = Posterior(shipped(), told, np.zeros(runs))
-    assert found.ways.shape == (ways, runs) and len({*map(tuple, found.ways.tolist())}) == ways
+    assert found.ways.shape == (2 * ways, runs)  # whether the deployment is like others, or not
+    for unlike in (0.0, 1.0):
+        assert len({*map(tuple, found.ways[found.unlike == unlike].tolist())}) == ways
+
+
+@pytest.mark.parametrize("slower", [1.0, 1.5])
+def test_a_deployment_slower_altogether_is_followed_and_named(slower: float) -> None:
+    """No published server is 50 % off at every load, so runs that agree say that this one is unlike them."""
+    asked = {"model": "Llama-3.1-8B", "gpu": "H100", "engine": "vllm:0.12.0", "isl": 1024, "osl": 256}
+    loads = [pw.serve(**asked, concurrency=concurrency) for concurrency in (8, 32, 64)]
+    names = ("ttft_ms", "tpot_ms")
+    told = [
+        {"concurrency": c, **{name: slower * one[name] for name in names}}
+        for c, one in zip((8, 32, 64), loads, strict=True)
+    ]
+    usual = pw.serve(**asked, concurrency=48)
+    found = pw.serve(**asked, concurrency=48, told=told)
+    for name in names:
+        assert found[name] / usual[name] == pytest.approx(slower, rel=0.03)
+        assert found[f"{name}_high"] / found[f"{name}_low"] < usual[f"{name}_high"] / usual[f"{name}_low"]
+    assert ("off alike" in found.notes[-1]) == (slower > 1.0)

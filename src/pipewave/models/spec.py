@@ -283,14 +283,7 @@ class ModelSpec:
         return f"<{self.name} ({self.model_type}): {len(self.layers)} layers, {self.hidden:,} wide, {self.dtype}>"
 
     def length_notes(self, tokens: int) -> tuple[str, ...]:
-        """What is said of requests of up to so many tokens, prompt and output: that the model is made for fewer.
-
-        Args:
-            tokens: of the longest request.
-
-        Returns:
-            One note, or none where they fit.
-        """
+        """A note where the model is made for shorter requests than these, prompt and output."""
         if self.max_length is None or tokens <= self.max_length:
             return ()
         return (f"requests of {tokens:,} tokens exceed the {self.max_length:,} that {self.name} is made for",)
@@ -301,12 +294,5 @@ class ModelSpec:
         return any(layer.moes for layer, _ in self.grouped())
 
     def has(self, *kinds: type[Mixer]) -> bool:
-        """Whether any layer mixes tokens by one of these kinds.
-
-        Args:
-            *kinds: classes of `pipewave.models.attention_spec`.
-
-        Returns:
-            True where one does.
-        """
+        """Whether any layer mixes tokens by one of these kinds, classes of `pipewave.models.attention_spec`."""
         return any(isinstance(mixer, kinds) for layer, _ in self.grouped() for mixer in layer.mixers)

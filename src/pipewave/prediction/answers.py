@@ -65,11 +65,7 @@ class Prediction:
     power_basis: str
 
     def to_dict(self) -> dict[str, Any]:
-        """The answer of the contract, less its id.
-
-        Returns:
-            Values by field name; times in µs.
-        """
+        """The answer of the contract, less its id: values by field name, times in µs."""
         return asdict(self) | {"notes": list(self.notes)}
 
     def __str__(self) -> str:
@@ -215,11 +211,7 @@ class Predictions(Sequence[Prediction]):
         return (self[i] for i in range(len(self)))
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """Lists by name, with the fields of the contract.
-
-        Returns:
-            A list, [call], for every field; times in µs.
-        """
+        """A list, [call], for every field of the contract; times in µs."""
         sourced = ("basis", "impl", "stack", "notes", "software")
         sources = [self.sources[group] for group in self.group.tolist()]
         return (
@@ -231,14 +223,7 @@ class Predictions(Sequence[Prediction]):
         )
 
     def to_pandas(self) -> Any:
-        """A DataFrame with the index and the further columns of the one it was asked with.
-
-        Returns:
-            One row a call, a column for every field of `to_dict`; times in µs.
-
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
+        """A DataFrame of `to_dict`, with the index and columns of the one it was asked with. Raises MissingExtra."""
         pd = extra("pandas", "to_pandas", "pandas")
         answers = self.to_dict()
         kept = {f"{name}_given" if name in answers else name: column for name, column in self.carried.items()}

@@ -36,7 +36,7 @@ SLIGHT = 1e-9  # of lengths, which stay as they are
 RATE = "output_tokens_per_s"
 NO_PART: Array = np.zeros(len(LATENTS))
 FULL = 0.8  # of the most in flight, that hold others back
-LIKELY = 0.5  # that a run is spoiled
+LIKELY = 0.5  # that a run is spoiled, or a deployment unlike others
 CLEAR = 1.645  # standard deviations that a cause is off by, to be named
 ENERGY = "energy_j_per_output_token"
 CAUSE_NAMES = {
@@ -132,8 +132,10 @@ class Learned:
     def sentences(self) -> list[str]:
         """Causes that are clear, and runs that do not fit the others."""
         mean, deviation = self.posterior.causes()
+        apart = "all times are off alike, as no published server's are (another card, a power limit, a slow host?)"
         clear = [k for k in np.argsort(-np.abs(mean)) if abs(mean[k]) > CLEAR * deviation[k]]
         causes = [f"{CAUSE_NAMES[CAUSES[k]]} {math.exp(mean[k]):.2f} times as long as predicted" for k in clear]
+        causes += [apart] if self.posterior.weights @ self.posterior.unlike > LIKELY else []
         likely = self.posterior.spoiled()
         odd = [f"told[{run}]" for run, one in zip(self.runs, likely, strict=True) if one > LIKELY]
         spoiled = f"{', '.join(odd)} fit neither the others nor the model (throttled, shared, other settings?)"

@@ -1,8 +1,9 @@
 """Gaussian posterior, in closed form, of what predictions are off by, given measured figures of some runs.
 
 A run may be spoiled (throttled, shared, another program at the same time): a few in a hundred of those published are.
-Each told run is either sound or spoiled, and an answer is the mean over all ways to take them, by their weight; of more
-than six runs, over those with two spoiled ones at most, of more than 24 with one.
+And a whole deployment may be unlike those published: all its times are off alike. Each told run is either sound or
+spoiled, the deployment like others or not, and an answer is the mean over all ways to take them, by their weight; of
+more than six runs, over those with two spoiled ones at most, of more than 24 with one.
 
 What is unknown before anything is told (`Prior`): a figure of a run is off by the causes that it hinges on, and by what
 no cause explains: a level of the machine, one of its software, a trend with the load, and a part that like loads share.
@@ -57,6 +58,8 @@ class Prior:
     other_gpus: Array  # [2] the same of another number of GPUs
     spoiled: Array  # [latent] of a run that something else disturbed
     spoiled_share: Array  # [1] of runs
+    unlike: Array  # [1] of a deployment unlike those published, all figures alike
+    unlike_share: Array  # [1] of deployments
     width: Array  # [1] of the interval over the normal one
 
     @classmethod
@@ -179,25 +182,36 @@ class Posterior:
     def __init__(self, prior: Prior, told: Points, off: Any, xp: Any = np) -> None:
         self.prior, self.told, self.xp = prior, told, xp
         runs = int(told.run.max()) + 1
-        self.ways = xp.asarray(_ways(runs))  # [way, run] whether it is spoiled
+        ways = _ways(runs)
+        self.ways = xp.asarray(np.concatenate([ways, ways]))  # [way, run] whether it is spoiled
+        self.unlike = xp.asarray(np.repeat([0.0, 1.0], len(ways)))  # [way] whether the deployment is unlike others
         of_run = told.run[..., None, :] == xp.arange(runs)[:, None]
         spoiled = (self.ways @ (1.0 * of_run)) * (told.parts**2 @ prior.spoiled**2)[..., None, :]
-        sound = covariance(prior, told, told, xp) + _noise(prior, told, xp)
-        whole = sound[..., None, :, :] + spoiled[..., None] * xp.asarray(np.eye(len(told)))
+        whole = self._between(told) + _noise(prior, told, xp)[..., None, :, :]
+        whole = whole + spoiled[..., None] * xp.asarray(np.eye(len(told)))
         self.precision = xp.linalg.inv(whole)  # [..., way, told, told]
         self.pull = (self.precision @ off[..., None, :, None])[..., 0]  # [..., way, told]
-        share = prior.spoiled_share[0]
+        odds = [xp.log(share[0] / (1.0 - share[0])) for share in (prior.spoiled_share, prior.unlike_share)]
         likely = -0.5 * (self.pull * off[..., None, :]).sum(-1) - 0.5 * xp.linalg.slogdet(whole)[1]
-        likely = likely + self.ways.sum(-1) * xp.log(share / (1.0 - share))
+        likely = likely + self.ways.sum(-1) * odds[0] + self.unlike * odds[1]
         weights = xp.exp(likely - xp.amax(likely, -1)[..., None])
         self.weights = weights / weights.sum(-1)[..., None]  # [..., way]
 
+    def _between(self, points: Points) -> Any:
+        """[..., way, told, figure] of what told figures and others are off by together."""
+        same = 1.0 * (self.told.model[..., :, None] == points.model[..., None, :])
+        sums = self.told.parts.sum(-1)[..., :, None] * points.parts.sum(-1)[..., None, :]
+        of_all = self.prior.unlike**2 * sums * (same + (1.0 - same) * self.prior.other_model[1])
+        like = covariance(self.prior, self.told, points, self.xp)
+        return like[..., None, :, :] + self.unlike[:, None, None] * of_all[..., None, :, :]
+
     def at(self, points: Points) -> tuple[Any, Any]:
         """Mean and variance of what other runs' figures are off by, their own noise included."""
-        between = covariance(self.prior, points, self.told, self.xp).swapaxes(-1, -2)  # [..., told, figure]
-        means = self.pull @ between
-        known = ((self.precision @ between[..., None, :, :]) * between[..., None, :, :]).sum(-2)
-        variances = variance(self.prior, points)[..., None, :] - known
+        between = self._between(points)
+        means = (self.pull[..., None, :] @ between)[..., 0, :]
+        known = ((self.precision @ between) * between).sum(-2)
+        own = self.unlike[:, None] * (self.prior.unlike * points.parts.sum(-1))[..., None, :] ** 2
+        variances = variance(self.prior, points)[..., None, :] + own - known
         weights = self.weights[..., None]
         mean = (weights * means).sum(-2)
         return mean, (weights * (variances + means**2)).sum(-2) - mean**2
