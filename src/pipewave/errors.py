@@ -36,7 +36,11 @@ class PipewaveError(Exception):
         self.field = field
 
     def to_dict(self) -> dict[str, str | None]:
-        """The error for programs: `code`, `field` and `message` by name."""
+        """The error for programs.
+
+        Returns:
+            `code`, `field` and `message` by name.
+        """
         return {"code": self.code, "field": self.field, "message": self.message}
 
 

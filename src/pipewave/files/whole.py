@@ -85,13 +85,10 @@ def lines(path: str | Path, *, of: str = "", resume: bool = False, field: str = 
     """Write lines of text to `path`, which becomes whole when the block ends without an error.
 
     Args:
-        path: where the file will be; a device or a pipe is written as it is.
+        path: where the file will be, a device or a pipe; BadFile where it cannot be, or another run is writing it.
         of: a fingerprint of what is asked for; only an unfinished file of the same one is continued.
         resume: continue the unfinished file of an interrupted run after its last whole line.
         field: the option that an error names.
-
-    Raises:
-        BadFile: the place cannot be written, or another run is writing it.
     """
     target = _target(Path(path))
     part = target.with_name(f".{target.name}.{of}.partial" if of else f".{target.name}.partial")

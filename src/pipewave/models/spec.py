@@ -283,7 +283,14 @@ class ModelSpec:
         return f"<{self.name} ({self.model_type}): {len(self.layers)} layers, {self.hidden:,} wide, {self.dtype}>"
 
     def length_notes(self, tokens: int) -> tuple[str, ...]:
-        """A note where the model is made for shorter requests than these, prompt and output."""
+        """What is said of requests of up to so many tokens, prompt and output: that the model is made for fewer.
+
+        Args:
+            tokens: of the longest request.
+
+        Returns:
+            One note, or none where they fit.
+        """
         if self.max_length is None or tokens <= self.max_length:
             return ()
         return (f"requests of {tokens:,} tokens exceed the {self.max_length:,} that {self.name} is made for",)
@@ -294,5 +301,12 @@ class ModelSpec:
         return any(layer.moes for layer, _ in self.grouped())
 
     def has(self, *kinds: type[Mixer]) -> bool:
-        """Whether any layer mixes tokens by one of these kinds, classes of `pipewave.models.attention_spec`."""
+        """Whether any layer mixes tokens by one of these kinds.
+
+        Args:
+            *kinds: classes of `pipewave.models.attention_spec`.
+
+        Returns:
+            True where one does.
+        """
         return any(isinstance(mixer, kinds) for layer, _ in self.grouped() for mixer in layer.mixers)

@@ -65,7 +65,11 @@ class Prediction:
     power_basis: str
 
     def to_dict(self) -> dict[str, Any]:
-        """The answer of the contract, less its id: values by field name, times in µs."""
+        """The answer of the contract, less its id.
+
+        Returns:
+            Values by field name; times in µs.
+        """
         return asdict(self) | {"notes": list(self.notes)}
 
     def __str__(self) -> str:
@@ -181,8 +185,7 @@ class Predictions(Sequence[Prediction]):
         """Joules above what the idle board draws, of each call once inside a step, [call]."""
         active_w, in_step = np.array([(draw.active_w, draw.in_step) for draw in self.draws])[self.group].T
         in_step = np.where(self.bound == PIPES.index("dram"), in_step, 1.0)  # of calls that wait for their weights
-        joules: Array = in_step * (active_w * np.maximum(1e-6 * self.latency_us - START_S, 0.0) + self.work_j)
-        return joules
+        return np.asarray(in_step * (active_w * np.maximum(1e-6 * self.latency_us - START_S, 0.0) + self.work_j))
 
     def scaled(self, factor: Array) -> Predictions:
         """The same with times and their intervals multiplied; floors and ceilings stay.
@@ -211,7 +214,11 @@ class Predictions(Sequence[Prediction]):
         return (self[i] for i in range(len(self)))
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """A list, [call], for every field of the contract; times in µs."""
+        """Lists by name, with the fields of the contract.
+
+        Returns:
+            A list, [call], for every field; times in µs.
+        """
         sourced = ("basis", "impl", "stack", "notes", "software")
         sources = [self.sources[group] for group in self.group.tolist()]
         return (
@@ -223,7 +230,14 @@ class Predictions(Sequence[Prediction]):
         )
 
     def to_pandas(self) -> Any:
-        """A DataFrame of `to_dict`, with the index and columns of the one it was asked with. Raises MissingExtra."""
+        """A DataFrame with the index and the further columns of the one it was asked with.
+
+        Returns:
+            One row a call, a column for every field of `to_dict`; times in µs.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
         pd = extra("pandas", "to_pandas", "pandas")
         answers = self.to_dict()
         kept = {f"{name}_given" if name in answers else name: column for name, column in self.carried.items()}

@@ -47,8 +47,7 @@ def read_trace(
         concurrency: most requests (or sessions) in flight; without a rate each is sent as soon as there is room.
         block_tokens: tokens of a block of `hash_ids`.
 
-    Raises:
-        BadFile: it cannot be read. MissingField, BadInput: it is of no known kind, or a value cannot be.
+    Raises BadFile: it cannot be read; MissingField, BadInput: it is of no known kind, or a value cannot be.
     """
     columns = _columns(Path(path), text)
     return _traffic(Rows(columns, kind_of(columns), block_tokens), requests, rate, concurrency)

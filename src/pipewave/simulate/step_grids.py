@@ -87,8 +87,7 @@ def reader(grid: Points, values: Points) -> Reader:
 
     def each(places: Array) -> Array:
         low = np.clip(np.searchsorted(grids, places, side="right") - 1, 0, max(last, 0))
-        found: Array = levels[low] + rises[low] * np.maximum(places - grids[low], 0.0)
-        return found
+        return np.asarray(levels[low] + rises[low] * np.maximum(places - grids[low], 0.0))
 
     return Reader(at, each)
 

@@ -38,14 +38,9 @@ class StepTime:
         self._seconds = lru_cache(maxsize=KEPT)(ask)
 
     def __call__(self, q_lens: Sequence[int], kv_lens: Sequence[int]) -> float:
-        """Seconds of the step.
+        """Seconds of a step of requests with so many new tokens each (1: a decode) and so long caches with them.
 
-        Args:
-            q_lens: new tokens of each request: 1 for a decode, the prompt's or its chunk's otherwise.
-            kv_lens: cache length of each request, its new tokens included.
-
-        Raises:
-            BadInput: lists that differ in length, or a cache shorter than its new tokens.
+        Raises BadInput: lists that differ in length, or a cache shorter than its new tokens.
         """
         if len(q_lens) != len(kv_lens) or not q_lens:
             raise BadInput(f"q_lens and kv_lens have {len(q_lens)} and {len(kv_lens)} requests", field="q_lens")

@@ -136,8 +136,8 @@ class Learned:
         clear = [k for k in np.argsort(-np.abs(mean)) if abs(mean[k]) > CLEAR * deviation[k]]
         causes = [f"{CAUSE_NAMES[CAUSES[k]]} {math.exp(mean[k]):.2f} times as long as predicted" for k in clear]
         causes += [apart] if self.posterior.weights @ self.posterior.unlike > LIKELY else []
-        likely = self.posterior.spoiled()
-        odd = [f"told[{run}]" for run, one in zip(self.runs, likely, strict=True) if one > LIKELY]
+        likely = self.posterior.weights @ self.posterior.ways
+        odd = [f"told[{self.runs[k]}]" for k in np.flatnonzero(likely > LIKELY)]
         spoiled = f"{', '.join(odd)} fit neither the others nor the model (throttled, shared, other settings?)"
         about = f"corrected by what is told ({len(self.runs)})" + (f": {'; '.join(causes)}" if causes else "")
         return [about, f"{spoiled}: mostly left out of account"] if odd else [about]

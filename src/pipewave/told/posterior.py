@@ -224,10 +224,6 @@ class Posterior:
         mean = self.weights @ means
         return mean, np.sqrt(np.maximum(self.weights @ (variances + means**2) - mean**2, 0.0))
 
-    def spoiled(self) -> Array:
-        """[run] how likely each told run is spoiled."""
-        return np.asarray(self.weights @ self.ways)
-
 
 def _ways(runs: int) -> Array:
     """All ways to take some runs as spoiled; of many runs, at most two of them or one."""

@@ -241,11 +241,9 @@ def runs(select: Callable[[int], Any], points: Sequence[int]) -> list[tuple[int,
 def reachable(
     table: KernelTable, vary: str, points: range, **fixed: int
 ) -> dict[tuple[tuple[str, int], ...], list[tuple[int, int]]]:
-    """Every configuration that `table.select` can choose while one shape field varies, with its intervals.
+    """Every configuration that `table.select` can choose while one field varies (`m`, `kv_len`), with its intervals.
 
-    Args:
-        vary, fixed: the field that varies, such as `m` or `kv_len`; the others. Raises as `select` for wrong ones.
-        points: its values; all are tried, so a wide range of attention lengths wants a step.
+    All points are tried, so a wide range of attention lengths wants a step. Raises as `select` does.
     """
     out: dict[tuple[tuple[str, int], ...], list[tuple[int, int]]] = {}
     for first, last, config in runs(lambda value: table.select(**fixed, **{vary: value}), list(points)):
