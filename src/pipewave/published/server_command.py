@@ -39,7 +39,7 @@ HUMAN = {"k": 1000, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 <
 ENVIRONMENT = re.compile(r"((?:VLLM|SGLANG|SGL|TRTLLM|TLLM)_\w+)=")
 JSON = ("drafts", "eplb_config")  # settings that vLLM takes as an object, or by its entries: --option.entry value
 DEEPEP_MODES = {"normal": "deepep_high_throughput", "low_latency": "deepep_low_latency"}
-IMAGE = "vllm/vllm-openai"  # starts the server itself; the images of other engines are given a command
+IMAGES = {"vllm": "vllm/vllm-openai", "sglang": "lmsysorg/sglang", "trtllm": "tensorrt-llm/release"}
 PROGRAMS = {"vllm": "vllm", "sglang": "sglang", "trtllm-serve": "trtllm"}  # start a server of an engine
 NEED_SERVE = ("sglang",)  # where the word `serve` follows
 
@@ -194,17 +194,18 @@ def _alone(engine: str, said: Mapping[str, str], spec: ModelSpec) -> Iterator[st
 
 def _engine(words: Sequence[str]) -> tuple[str, Sequence[str], str | None]:
     """The engine, the words after its program, and its version where an image names it."""
+    tags = dict[str, str]()  # `0.11.0` of `v0.11.0-x86_64`, nothing of `latest` and other names
     for index, word in enumerate(words):
         name, rest = word.rpartition("/")[2], words[index + 1 :]
         serves = rest[:1] == ["serve"]
         if name in PROGRAMS and (serves or name not in NEED_SERVE):
-            return PROGRAMS[name], rest[1:] if serves else rest, None
+            return PROGRAMS[name], rest[1:] if serves else rest, tags.get(PROGRAMS[name])
         if name.startswith(("sglang.launch_server", "vllm.entrypoints")):
-            return name.partition(".")[0], rest, None
-    for index, word in enumerate(words):
-        if word.startswith(IMAGE):  # of `v0.11.0-x86_64`, not of `latest` and other names
-            release = re.match(r"v?(\d+\.\d+\.\d+)", word.partition(":")[2])
-            return "vllm", words[index + 1 :], release and release[1]
+            return (engine := name.partition(".")[0]), rest, tags.get(engine)
+        release = re.search(r":v?(\d+\.\d+\.\d+(rc\d+)?)", word)
+        tags |= {engine: release[1] for engine, image in IMAGES.items() if image in word and release}
+    if images := [index for index, word in enumerate(words) if IMAGES["vllm"] in word]:  # it starts the server itself
+        return "vllm", words[images[0] + 1 :], tags.get("vllm")
     known = "vllm serve, python -m sglang.launch_server, trtllm-serve"
     raise BadInput(f"from_command: no server in {shlex.join(words)[:80]!r}; known: {known}", field="from_command")
 
