@@ -15,11 +15,12 @@ from pipewave.gpus import find
 from pipewave.gpus.architectures import architecture_of
 from pipewave.kernels import family_of
 from pipewave.kernels.attention.family import analyse, phase
-from pipewave.kernels.attention.software import engine_name, engine_of
+from pipewave.kernels.attention.software import engine_of
 from pipewave.kernels.attention.tasks import Requests, requests_of
 from pipewave.kernels.base import Context
 from pipewave.measure.row_files import rows
 from pipewave.prediction.columns import columns, group_key, options_of
+from pipewave.software.rules import constant
 from tests.sampled import examples
 
 FAMILY = family_of("attention")
@@ -149,7 +150,8 @@ def test_one_query_a_request_is_decode() -> None:
     ],
 )
 def test_engines_by_name(impl: str, framework: str, capability: int, engine: str) -> None:
-    assert engine_name(impl, framework, architecture_of(capability).mma) == engine
+    mma = architecture_of(capability).mma
+    assert constant("attention_engine", impl=impl, framework=framework, mma=mma) == engine
 
 
 def test_flash_attention_2_tiles_of_paged_and_plain_caches() -> None:

@@ -384,3 +384,38 @@ def test_a_length_beyond_all_numbers_is_refused_under_a_ratio_too(option: str, f
         and f"{field} = " in str(done.exception)
         and "must be an integer from 1" in str(done.exception)
     )
+
+
+@pytest.mark.parametrize(
+    ("command", "requests", "shared", "own", "output", "groups"),
+    [
+        ("vllm bench serve --dataset-name prefix_repetition --num-prompts 100", 100, 256, 256, 128, 10),
+        ("vllm bench serve --dataset-name prefix_repetition --prefix-repetition-num-prefixes 4 --num-prompts 12 "
+         "--prefix-repetition-prefix-len 64 --prefix-repetition-suffix-len 32 --prefix-repetition-output-len 8",
+         12, 64, 32, 8, 4),
+        ("python3 -m sglang.bench_serving --dataset-name generated-shared-prefix", 1024, 2048, 128, 256, 64),
+        ("python3 -m sglang.benchmark.serving --dataset-name generated-shared-prefix --gsp-num-groups 3 "
+         "--gsp-prompts-per-group 5 --gsp-system-prompt-len 100 --gsp-question-len 20 --gsp-output-len 7 --num-prompts 9",
+         15, 100, 20, 7, 3),
+        ("vllm bench serve --random-prefix-len 50 --random-input-len 10 --random-output-len 5 --num-prompts 8",
+         8, 50, 10, 5, 1),
+    ],
+)  # fmt: skip
+def test_prompts_that_begin_alike_find_what_the_first_of_their_group_left(
+    command: str, requests: int, shared: int, own: int, output: int, groups: int
+) -> None:
+    """Lengths are exact, and so are the defaults of both tools; SGLang's counts its prompts by groups."""
+    load = client_command.read(command)
+    assert not load.notes
+    traffic = load.traffic
+    assert len(traffic) == requests
+    assert set(traffic.input_len.tolist()) == {shared + own} and set(traffic.output_len.tolist()) == {output}
+    assert traffic.found_len is not None
+    assert sorted(traffic.found_len.tolist()) == [0] * groups + [shared] * (requests - groups)
+    assert traffic.found_len[0] == 0
+
+
+@pytest.mark.parametrize("option", ["--gsp-num-groups 0", "--gsp-prompts-per-group -1"])
+def test_groups_of_prompts_have_members(option: str) -> None:
+    with pytest.raises(BadInput, match="must be an integer from 1"):
+        client_command.read(f"python -m sglang.bench_serving --dataset-name generated-shared-prefix {option}")

@@ -7,6 +7,7 @@ for SGLang's client and for `benchmark_serving.py`, the fork that InferenceX run
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,10 +59,10 @@ def read(command: str) -> ClientLoad:
     begun = next(i for i, word in enumerate(words, 1) if word.removesuffix(".py").endswith(client.program.split()[-1]))
     taken = options(words[begun:], named(table["fields"]))
     passed = passed_over("it", "client", taken, table, ("--goodput", *table["not_modelled"]))
-    notes = list[str]()
-    if (chosen := taken.said.get("dataset", MADE[0])) not in (*MADE, *datasets()):
+    notes, alike = list[str](), table["shared_prefixes"]
+    if (chosen := taken.said.get("dataset", MADE[0])) not in (*MADE, *alike, *datasets()):
         notes.append(f"dataset {chosen}: its lengths are not known here; those of the options are taken")
-    return ClientLoad(_traffic(client, taken), limits_of(**goals), (*notes, *passed))
+    return ClientLoad(_traffic(client, taken, alike.get(chosen, {})), limits_of(**goals), (*notes, *passed))
 
 
 def below(nominal: float, ratio: float) -> tuple[float, float]:
@@ -71,11 +72,14 @@ def below(nominal: float, ratio: float) -> tuple[float, float]:
     return min(nominal, 1e9) * (1 + ratio) / 2, (1 - ratio) / (1 + ratio)  # what is longer is refused as too long
 
 
-def _traffic(client: Client, taken: Words) -> Traffic:
-    said = {name: _number(name, word) for name, word in taken.said.items() if name != "dataset"}
-    count = int(said.get("requests", client.prompts))
+def _traffic(client: Client, taken: Words, alike: Mapping[str, int]) -> Traffic:
+    """`alike`: lengths and groups of prompts that begin alike, where no option says them."""
+    said = {**alike} | {name: _number(name, word) for name, word in taken.said.items() if name != "dataset"}
+    groups = _count("groups", said.get("groups", 1))
+    each = "each" in alike and groups * _count("each", said["each"])
+    count = int(each or said.get("requests", client.prompts))
     sizes = (said.get("input", client.input_len), said.get("output", client.output_len))
-    ratio, spread = said.get("ratio", client.ratio), said.get("ratio", 0.0)
+    ratio, spread = (None, 0.0) if alike else (said.get("ratio", client.ratio), said.get("ratio", 0.0))
     if client.meaning == "below" and ratio is not None:
         (mean, spread), (answer, _) = (below(size, ratio) for size in sizes)
         sizes = (mean, answer)
@@ -90,7 +94,11 @@ def _traffic(client: Client, taken: Words) -> Traffic:
         burstiness=said.get("burstiness", 1.0), spread=min(spread, 0.999), seed=seed, **pace,
     )  # fmt: skip
     shared = int(Rule("int", low=0, high=LONGEST).check("random_prefix_len", int(said.get("prefix", 0))))
-    return traffic.with_prefix_tokens(shared) if shared else traffic
+    return traffic.with_prefix_tokens(shared, groups) if shared else traffic
+
+
+def _count(name: str, value: float) -> int:
+    return int(Rule("int", low=1, high=1 << 20).check(name, int(value)))
 
 
 def _goodput(words: list[str]) -> tuple[dict[str, float], list[str]]:

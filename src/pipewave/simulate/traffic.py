@@ -100,10 +100,10 @@ class Traffic:
         found = np.minimum((share * self.input_len).astype(np.int64), self.input_len - 1)
         return replace(self, found_len=found)
 
-    def with_prefix_tokens(self, shared: int) -> Traffic:
-        """The same requests with a prefix of so many tokens more, which all but the first find in the cache."""
-        found = np.full(len(self), shared, np.int64)
-        found[0] = 0
+    def with_prefix_tokens(self, shared: int, groups: int = 1) -> Traffic:
+        """The same requests after so many tokens that a group, of mixed order, shares: all but its first find them."""
+        found, group = np.full(len(self), shared), np.random.default_rng(0).permutation(len(self)) % groups
+        found[np.unique(group, return_index=True)[1]] = 0
         return replace(self, input_len=self.input_len + shared, found_len=found, parting=True)
 
     @property

@@ -135,18 +135,10 @@ def kernel(case: Case, name: str) -> AttentionKernel:
     )
 
 
-# Which attention kernel runs an implementation's name on one GPU, tiled for one head dimension.
-
-
-def engine_name(impl: str, framework: str, mma: str) -> str:
-    """Which kernel an implementation's name means on a GPU of that tensor instruction."""
-    return str(constant("attention_engine", impl=impl, framework=framework, mma=mma))
-
-
 @lru_cache(maxsize=1024)
 def engine_of(ctx: Context, head_dim: int, latent: bool = False) -> AttentionKernel:
-    """The engine behind a context, tiled for a head of `head_dim`."""
-    name = engine_name(ctx.impl, ctx.framework, ctx.gpu.traits.mma)
+    """The kernel that an implementation's name means on the GPU of a context, tiled for a head of `head_dim`."""
+    name = str(constant("attention_engine", impl=ctx.impl, framework=ctx.framework, mma=ctx.gpu.traits.mma))
     causal = bool(ctx.option("causal", True))
     paged = causal and "sdpa" not in ctx.impl
     operands = ("queries" if ctx.dtype.startswith("fp8") else
