@@ -150,7 +150,9 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[float, int
     def told(largest: float | dict[bool, float], *answers: Callable[[float], Point]) -> list[tuple[float, int, int]]:
         calls, left = list[tuple[float, int, int]](), iter(answers)
 
-        def serve(model: Any, split: Any, question: Any, rate: float, requests: int, replicas: int = 1) -> Point:
+        def serve(
+            model: Any, split: Any, question: Any, rate: float, requests: int, replicas: int = 1, **_: Any
+        ) -> Point:
             calls.append((rate, requests, replicas))
             return replace(next(left)(rate), replicas=replicas)
 

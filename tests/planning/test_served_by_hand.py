@@ -147,10 +147,12 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """A run of a made-up deployment: its mean TPOT, and of slower and quicker steps; what was asked is in its list."""
 
     def of(ms: float, ends: dict[float, float], *, overloaded: bool = False, late: bool = False, **kv: Any) -> Any:
-        asked = list[Any]()
+        asked, grows = list[Any](), kv.pop("grows", {})
 
-        def steady(scale: float) -> tuple[dict[str, float], bool]:
-            asked.append(scale)
+        def steady(scale: float = 1.0) -> tuple[dict[str, float], bool]:
+            if scale == 1.0:
+                return {"tpot_mean_ms": ms} | grows, overloaded
+            asked.extend([scale] if scale not in asked else [])  # a run is made once
             return {"tpot_mean_ms": ends[scale]}, late and scale > 1
 
         wide = SimpleNamespace(
@@ -163,15 +165,13 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         )
         ready = SimpleNamespace(
             run=lambda: "record", window=lambda record, steady: (record, steady), traffic="traffic",
-            figures=lambda record, window: {"tpot_mean_ms": ms} if window == ("record", True) else {},
             energy=lambda record, figures, window: {"power_w": 500.0, "window": window}, steady_figures=steady,
             engines=SimpleNamespace(uncertain=wide, decode=decode), all_notes=["one", "two"],
         )  # fmt: skip
         monkeypatch.setattr(
             run, "deploy", lambda stated, traffic: asked.append((stated.setup.replicas, traffic)) or ready
         )
-        state = SimpleNamespace(overloaded=overloaded)
-        monkeypatch.setattr(run, "steadiness", lambda record, traffic: state)
+        run._ready.cache_clear()
         monkeypatch.setattr(Question, "traffic", lambda self, requests, rate: (requests, rate))
         return asked
 
@@ -185,7 +185,7 @@ SPLIT = Split("H100", engine="vllm")
 def test_a_run_within_its_limits_and_its_ends(told: Any) -> None:
     asked = told(10.0, {0.9: 8.0, 1.2: 15.0})
     point = run.serve(MODEL, SPLIT, LIMITED, 4.0, 320, 2)
-    assert asked == [(2, (320, 4.0)), 0.9, 1.2], "two replicas, then both ends"
+    assert asked == [(2, (320, 4.0)), 1.2, 0.9], "two replicas, then both ends"
     assert (point.rate, point.replicas, point.requests, point.notes) == (4.0, 2, 320, ("one", "two"))
     assert point.over == pytest.approx(math.log(10 / 20)) and point.over_high == pytest.approx(math.log(15 / 20))
     assert point.sure and point.figures["tpot_mean_ms_low"] == 8.0 and point.figures["tpot_mean_ms_high"] == 15.0
@@ -210,6 +210,20 @@ def test_ends_of_a_run_that_misses_are_not_run(told: Any) -> None:
     assert run.serve(MODEL, SPLIT, LIMITED, 4.0, 320).over == 0.0 and len(asked) == 2
 
 
+def test_times_of_engines_that_still_fill_count_as_they_grow(told: Any) -> None:
+    told(10.0, {1.2: 15.0}, grows={"tpot_ms_grown": 1.9})
+    point = run.serve(MODEL, SPLIT, LIMITED, 4.0, 320)
+    assert point.over == pytest.approx(math.log(19 / 20)) and point.over_high == pytest.approx(math.log(20.9 / 20))
+    assert not point.sure and point.figures["tpot_mean_ms"] == 10.0, "what is told is as the run has it"
+
+
+def test_the_lower_end_is_not_run_of_a_design_that_surely_misses(told: Any) -> None:
+    asked = told(10.0, {0.9: 8.0, 1.2: 21.0})
+    assert not run.serve(MODEL, SPLIT, LIMITED, 4.0, 320, sure=True).sure and asked[1:] == [1.2]
+    asked = told(10.0, {0.9: 8.0, 1.2: 21.0})
+    assert not run.serve(MODEL, SPLIT, LIMITED, 4.0, 320).sure and asked[1:] == [1.2, 0.9]
+
+
 def test_a_run_that_does_not_keep_up(told: Any) -> None:
     asked = told(1.0, {1.2: 2.0}, overloaded=True)
     point = run.serve(MODEL, SPLIT, LIMITED, 4.0, 320)
@@ -231,7 +245,7 @@ def test_users_who_wait_longer_than_thought(monkeypatch: pytest.MonkeyPatch) -> 
     """Twelve users who think for a second and wait for 3 s, where the look said 2: half way each time, from below."""
     rates = list[float]()
 
-    def serve(model: Any, split: Any, question: Any, rate: float, requests: int, replicas: int = 1) -> Point:
+    def serve(model: Any, split: Any, question: Any, rate: float, requests: int, replicas: int = 1, **_: Any) -> Point:
         rates.append(rate)
         return Point(rate, replicas, requests, FIGURES | {"e2e_mean_ms": 3000.0}, -0.1, -0.1, 256, 2048)
 
@@ -251,7 +265,7 @@ def test_what_the_search_for_a_rate_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     point = partial(Point, replicas=1, requests=300, figures=FIGURES, over=-0.1, over_high=-0.1, max_num_seqs=1,
                     max_num_batched_tokens=1)  # fmt: skip
     monkeypatch.setattr(search, "largest", lambda *words, **more: asked.append((*words[1:], more)) or 3.0)
-    monkeypatch.setattr(search, "serve", lambda model, split, question, rate, *_: point(rate))
+    monkeypatch.setattr(search, "serve", lambda model, split, question, rate, *_, **__: point(rate))
     look = Screened(SPLIT, 4.0, 2.0, times_ms=(100.0, 10.0, 2000.0))
     search.serve_best(MODEL, look, QUESTION, Demand(), True)
     search.serve_best(MODEL, look, QUESTION, Demand(rate=1.0), False)

@@ -187,6 +187,7 @@ def state_bytes(model: ModelSpec, parallel: Parallel = ALONE, width: int = 0) ->
     return _fullest(model, parallel, lambda mixer: mixer.state_bytes(parallel.tp, width))
 
 
+@lru_cache(maxsize=1 << 16)
 def cache_bytes(
     model: ModelSpec, length: int, parallel: Parallel = ALONE, kv_dtype: str | None = None, *, chunk: int = 0
 ) -> float:

@@ -10,6 +10,7 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from pipewave.models import ModelSpec
 from pipewave.planning.space import Question, Split
@@ -17,7 +18,7 @@ from pipewave.published.answers import Deployed, deploy
 from pipewave.published.unstated import Stated
 from pipewave.simulate.interval import interval_ends
 from pipewave.simulate.pools import Side
-from pipewave.simulate.report import over, steadiness
+from pipewave.simulate.report import over
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import of as speculative_of
 from pipewave.step import find_engine
@@ -89,19 +90,25 @@ def requests_for(in_flight: float, turns: int = TURNS, most: int = MOST) -> int:
     return int(max(min(max(turns * in_flight, FEWEST), most), min(FILLS * in_flight, LONGEST)))
 
 
-def serve(model: ModelSpec, split: Split, question: Question, rate: float, requests: int, replicas: int = 1) -> Point:
-    """A design under Poisson arrivals; where it misses, ends of its intervals are not run. Raises as `deploy` does."""
-    ready = deploy(stated(model, split, question, replicas), question.traffic(requests, rate))
-    record = ready.run()
-    window = ready.window(record, steady=True)
-    figures, overloaded = ready.figures(record, window), steadiness(record, ready.traffic).overloaded
-    uncertain = ready.engines.uncertain
-    above = OVERLOADED if overloaded else over(figures, question.limits)
-    others = [ready.steady_figures(scale) for scale in uncertain.tried(None) if above <= 0]
-    ends = interval_ends(figures, uncertain, *(found for found, _ in others))
-    figures = {**figures, **ends, **ready.energy(record, figures, window)}
-    late = overloaded or (bool(question.limits) and any(late for _, late in others))
-    high = OVERLOADED if late else over(figures, question.limits, "_high")
+@lru_cache(maxsize=TRIES)
+def _ready(model: ModelSpec, split: Split, question: Question, rate: float, requests: int, replicas: int) -> Deployed:
+    """A design with its requests: the run that finds the largest rate is often the one that is told."""
+    return deploy(stated(model, split, question, replicas), question.traffic(requests, rate))
+
+
+def serve(
+    model: ModelSpec, split: Split, question: Question, rate: float, requests: int, replicas: int = 1,
+    *, sure: bool = False,
+) -> Point:  # fmt: skip
+    """A design under Poisson arrivals; where it misses, ends of its intervals are not run; nor is the lower one where
+    it must keep the limits by the upper one (`sure`), and does not. Raises as `deploy` does.
+    """
+    ready = _ready(model, split, question, rate, requests, replicas)
+    (figures, _), record, uncertain = ready.steady_figures(), ready.run(), ready.engines.uncertain
+    above, high = (_above(ready, question, sure=upper) for upper in (False, True))
+    scales = uncertain.tried(None) if above <= 0 and (high <= 0 or not sure) else ()
+    ends = interval_ends(figures, uncertain, *(ready.steady_figures(scale)[0] for scale in scales))
+    figures = {**figures, **ends, **ready.energy(record, figures, ready.window(record, steady=True))}
     server = ready.engines.decode
     fits = max(int(server.kv.pages // server.kv.held(question.input_len + question.output_len)), 1)
     limits = min(server.policy.max_requests, fits), server.policy.max_batched_tokens
@@ -116,7 +123,7 @@ def _above(ready: Deployed, question: Question, *, sure: bool) -> float:
     if not sure or overloaded or not question.limits:
         return OVERLOADED if overloaded else over(figures, question.limits)
     uncertain = ready.engines.uncertain
-    if (by_law := over(interval_ends(figures, uncertain), question.limits, "_high")) > 0:
+    if (by_law := over(figures | interval_ends(figures, uncertain), question.limits, "_high")) > 0:
         return by_law
     slow, late = ready.steady_figures(max(uncertain.tried(None), default=1.0))
     return OVERLOADED if late else max(by_law, over(slow, question.limits))
@@ -131,14 +138,14 @@ def largest(
     Without limits, the largest rate near the guess that the design keeps up with. in_flight: requests at that guess.
     near: how near the nearest limit is near enough, as a logarithm.
     """
+    _ready.cache_clear()  # runs of other designs, or under another calibration
     passed: list[tuple[float, float]] = []  # logarithms of rates, and how far above the limits
     missed: list[tuple[float, float]] = []
     at = math.log(guess)
     for _ in range(TRIES):
         rate = math.exp(at)
         requests = requests_for(in_flight * rate / guess, SHORT_TURNS, SHORT_MOST)
-        ready = deploy(stated(model, split, question), question.traffic(requests, rate))
-        above = _above(ready, question, sure=sure)
+        above = _above(_ready(model, split, question, rate, requests, 1), question, sure=sure)
         (missed if above > 0 else passed).append((at, min(above, FARTHEST)))
         if -near <= above <= 0 or (above <= 0 and not question.limits):
             break

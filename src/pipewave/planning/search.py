@@ -245,7 +245,7 @@ def _served(
         replicas = max(math.ceil(peak / capacity - 1e-6), 1)
         run = min(replicas, max(MOST_RANKS // look.split.dp, 1))
         requests = requests_for(peak * e2e_s * run / replicas, TURNS * (1 + turn if demand.users is None else 1))
-        point = serve(model, look.split, question, peak * run / replicas, requests, run)
+        point = serve(model, look.split, question, peak * run / replicas, requests, run, sure=sure)
         if not (point.sure if sure else point.over <= 0):
             capacity, back = min(capacity, peak / replicas) * (1 - back), back * FARTHER
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from pipewave.simulate.interval import FOUND, METRICS, interval_ends
 from pipewave.simulate.kv_budget import traffic_notes
 from pipewave.simulate.pools import Pools
 from pipewave.simulate.power import energy_figures, watts_over_time
-from pipewave.simulate.report import Limit, Mask, as_seen, middle, steadiness, summary
+from pipewave.simulate.report import Limit, Mask, as_seen, grown, middle, steadiness, summary
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import AS_PREDICTED, Pace
 from pipewave.simulate.simulation import MOST_KEPT, MOST_STEPS, Record
@@ -41,14 +41,18 @@ class Deployed:
     engines: Pools
     traffic: Traffic  # as many of the requests as a run can simulate
     notes: tuple[str, ...]  # on what was assumed
+    runs: dict[float, Record] = field(default_factory=dict, init=False, repr=False, compare=False)  # by scale
 
     def run(self, *, scale: float = 1.0, keep_steps: bool = False, most_steps: int = MOST_STEPS) -> Record:
         """What clients see of each request; every step takes `scale` times its predicted time. Raises BadInput for a
         run of more than so many steps.
         """
+        if scale in self.runs and not keep_steps:
+            return self.runs[scale]
         most = min(most_steps, MOST_KEPT) if keep_steps else most_steps
         record = self.engines.record(self.traffic, scale=scale, keep_steps=keep_steps, most_steps=most)
-        return as_seen(record, self.traffic, self._first_tokens)
+        seen = as_seen(record, self.traffic, self._first_tokens)
+        return seen if keep_steps else self.runs.setdefault(scale, seen)
 
     def window(self, record: Record, *, steady: bool) -> Mask | None:
         """The requests that count: all (None), or the middle of the run."""
@@ -59,10 +63,10 @@ class Deployed:
         return summary(record, self.traffic, self.engines.gpus, limits, window)
 
     def steady_figures(self, scale: float = 1.0) -> tuple[dict[str, Any], bool]:
-        """Figures of the middle of a run, and whether it did not keep up with its requests."""
+        """Figures of the middle of a run, how its tokens still grow among them, and whether it did not keep up."""
         record = self.run(scale=scale)
-        overloaded = steadiness(record, self.traffic).overloaded
-        return self.figures(record, self.window(record, steady=True)), overloaded
+        state, found = steadiness(record, self.traffic), self.figures(record, self.window(record, steady=True))
+        return found | ({} if state.steady else grown(record, found)), state.overloaded
 
     def energy(self, record: Record, figures: Mapping[str, Any], window: Mask | None = None) -> Mapping[str, float]:
         """Mean watts of one GPU and joules of an output token, with the ends of their intervals."""

@@ -14,26 +14,13 @@ from typing import Protocol
 
 import numpy as np
 
-from pipewave.simulate.engine_step import BatchPolicy, Step, StepTimer
+from pipewave.simulate.engine_step import BatchPolicy, Step, StepTimer, Untimed
 from pipewave.simulate.kv_budget import KvBudget
 from pipewave.simulate.replica import Replica
-from pipewave.simulate.step_grids import Pieces, RankBatch
+from pipewave.simulate.step_grids import RankBatch
 from pipewave.simulate.traffic import Traffic
 
 FEWEST, BLOCK = 3, 16  # steps whose times are read between the first's and the last's
-NOTHING: RankBatch = (0, 0, ())
-
-
-class StepRecorder:
-    """A timer that records the batch of a step, which takes no time: ranks share one."""
-
-    def __init__(self) -> None:
-        self.batch = NOTHING
-
-    def seconds(self, decoding: int, cached: int, pieces: Pieces) -> float:
-        """Remember the step."""
-        self.batch = (decoding, cached, pieces)
-        return 0.0
 
 
 class GroupTimer(StepTimer, Protocol):
@@ -63,9 +50,8 @@ class DataParallelGroup:
     ) -> None:
         self.jitter, self.jitters, self.steps = jitter, np.array(jitter), 0
         self.timer, self.most_held, self.held = timer, 0 if ready else policy.prefill_wait_steps, 0
-        self.recorders = [StepRecorder() for _ in range(ranks)]
-        compiled = set[int]()
-        self.ranks = [Replica(one, policy, kv, traffic, ready=ready, compiled=compiled) for one in self.recorders]
+        parts, compiled = (Untimed(), policy, kv, traffic), set[int]()
+        self.ranks = [Replica(*parts, ready=ready, compiled=compiled) for _ in range(ranks)]
         self.waiting: deque[int] = deque()
         self.given = 0  # requests that run or wait on ranks
 
@@ -97,24 +83,27 @@ class DataParallelGroup:
         for rank in self.ranks[: len(kept)]:
             rank.waiting = deque()
         whole, batches, waits_s = Step(now, 0.0, 0, []), list[RankBatch](), 0.0
-        for rank, recorder in zip(self.ranks, self.recorders, strict=True):
-            recorder.batch = NOTHING
-            if rank.quiet_steps(1):
-                opening = rank.opening
-                rank.pass_quiet(1)
-                pages = rank.kv.pages - rank.free - opening
-                quiet = Step(now, 0.0, rank.decoding, [], cached=rank.cached, waiting=len(rank.waiting), pages=pages)
-                _add(whole, quiet)
+        for rank in self.ranks:
+            opened = rank.pass_quiet_step()
+            if opened is not None:
+                whole.pages += rank.kv.pages - rank.free - opened
                 batches.append((rank.decoding, rank.cached, ()))
-            else:
-                step = rank.step(now)
-                waits_s = max(waits_s, step.seconds)  # the recorder's own step takes none
-                _add(whole, step)
-                batches.append(recorder.batch)
+                continue
+            step = rank.step(now)
+            waits_s = max(waits_s, step.seconds)  # for a kernel to be compiled, or caches
+            whole.pieces += step.pieces
+            whole.first += step.first
+            whole.done += step.done
+            whole.preempted += step.preempted
+            whole.pages += step.pages
+            batches.append((step.decoding, step.cached, [(size, before) for _, size, before in step.pieces]))
+        whole.decoding = sum([decoding for decoding, _, _ in batches])
+        whole.cached = sum([cached for decoding, cached, _ in batches if decoding])
+        whole.waiting = sum([len(rank.waiting) for rank in self.ranks])
         for rank, waiting in zip(self.ranks, kept, strict=False):
             rank.waiting = waiting
         self.given = sum([rank.load for rank in self.ranks])
-        if any(decoding or pieces for decoding, _, pieces in batches):
+        if whole.decoding or whole.pieces:
             whole.seconds = self.timer.group_seconds(batches) * self.jitter[self.steps % len(self.jitter)] + waits_s
             self.steps += 1
         return whole
@@ -139,7 +128,7 @@ class DataParallelGroup:
             found = np.add.accumulate(np.concatenate(([now], took)))[1:]
             run = int(np.searchsorted(found, until, "right"))
             for rank in self.ranks:
-                rank.pass_quiet(run)
+                rank.pass_quiet(run, rank.opened(run))
             ends += found[:run].tolist()
             self.steps += run
             if run < count:
@@ -149,21 +138,8 @@ class DataParallelGroup:
 
     def _holds(self) -> bool:
         """Whether prompts wait for ranks that have none."""
-        with_prompts = [bool(rank.waiting) for rank in self.ranks]
-        if not self.most_held or not any(with_prompts):
+        if not self.most_held or not any(with_prompts := [bool(rank.waiting) for rank in self.ranks]):
             return False
         waits = not all(with_prompts) and all(rank.decoding for rank in self.ranks) and self.held + 1 < self.most_held
         self.held = self.held + 1 if waits else 0
         return waits
-
-
-def _add(whole: Step, step: Step) -> None:
-    """One rank's step as part of the group's."""
-    whole.decoding += step.decoding
-    whole.pieces += step.pieces
-    whole.first += step.first
-    whole.done += step.done
-    whole.preempted += step.preempted
-    whole.cached += step.cached
-    whole.waiting += step.waiting
-    whole.pages += step.pages

@@ -51,11 +51,11 @@ class Drafter:
         points = [(n, int(c)) for n in self.counts for c in self.caches]
         verified = how.verified
         first = [Batch((verified,) * n, (c + verified,) * n, verify=verified) for n, c in points]
-        later = [Batch((1,) * n, (c + verified,) * n) for n, c in points]
+        later = [Batch((1,) * n, (c + verified,) * n) for n, c in points if how.tokens > 1]
         priced = runner.price([runner.deployment.kernels(batch) for batch in (*first, *later)])
         us = priced.us + priced.nodes * runner.engine.host.graph_gap_us
-        size = len(points)
-        return at_every_count(self.counts, self.caches, 1e-6 * (us[:size] + (how.tokens - 1) * us[size:]))
+        us = us.reshape(-1, len(points)).T @ [1.0, how.tokens - 1][: 1 + bool(later)]
+        return at_every_count(self.counts, self.caches, 1e-6 * us)
 
     def seconds(self, decoding: int, cached: float) -> float:
         """Of drafting for so many requests that hold `cached` tokens together."""
@@ -94,7 +94,7 @@ class Drafted:
 
     def group_seconds(self, ranks: Sequence[RankBatch]) -> float:
         """The same of data-parallel ranks in lock step; the fullest one's drafts count."""
-        drafts = max(self._draft_s(decoding, cached) for decoding, cached, _ in ranks)
+        drafts = max([self._draft_s(decoding, cached) for decoding, cached, _ in ranks])
         whole = self.verifying.group_seconds(ranks) + drafts
         if not any(decoding for decoding, _, _ in ranks):
             return whole

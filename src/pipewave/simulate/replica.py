@@ -107,21 +107,28 @@ class Replica:
         """How many of the next steps, at most so many, decode alone: none of its requests begins, ends or leaves."""
         if self._prompts_due() or self.tick + 1 in self.finish:
             return 0
-        if not self.decoding:
-            return most
-        left = 1 if most == 1 else min(most, min(self.finish) - self.tick - 1)
-        return left if self._opened(left) <= self.free else 0
+        left = min(most, min(self.finish) - self.tick - 1) if self.decoding else most
+        return left if self.opened(left) <= self.free else 0
 
-    def pass_quiet(self, steps: int) -> None:
-        """Run so many of those, without their time."""
-        self._let_go()
+    def pass_quiet_step(self) -> int | None:
+        """Run the next step without its time, if it is one of those; pages that it opens (None: it is none)."""
+        opened, begins = self.opens[self.tick % self.kv.page_size], self.waiting and self._prompts_due()
+        if self.partial or begins or self.tick + 1 in self.finish or opened > self.free:
+            return None
+        self.pass_quiet(1, opened)
+        return opened
+
+    def pass_quiet(self, steps: int, opened: int) -> None:
+        """Run so many of those, which open so many pages, without their time."""
+        if self.leaving:
+            self._let_go()
         if self.decoding:
-            self.free -= self._opened(steps)
+            self.free -= opened
             self.tick += steps
             self.cached += steps * self.decoding
             self.owed -= steps * self.decoding
 
-    def _opened(self, steps: int) -> int:
+    def opened(self, steps: int) -> int:
         """Pages that decoding requests need for so many tokens each."""
         return sum([self.opens[tick % self.kv.page_size] for tick in range(self.tick, self.tick + steps)])
 

@@ -27,11 +27,11 @@ TIMES = ("ttft_ms", "tpot_ms", "e2e_ms")
 Mask = NDArray[np.bool_]
 EDGE = 0.1  # of open-loop requests, at either end
 DIGITS = 4
-EARLY = 0.25  # share of the time in which requests come that fills an engine
+EARLY = 0.25  # share of the time in which requests come that fills an engine; the last such share is late
 BEHIND = 0.02  # growth of a queue over arrivals that is overload
 ALONE = 1.0  # percentile of the times a token takes: requests that hardly met others
 TURNS = 4.0  # times that the mean request takes, after which the first ones have left
-MEAN = "mean"
+MEAN, GROWN = "mean", "_grown"
 LEAST = 1e-6  # of a time over its limit, where nothing is limited
 
 
@@ -75,8 +75,11 @@ class Limit:
 
 
 def over(figures: Mapping[str, float], limits: Sequence[Limit], end: str = "") -> float:
-    """Logarithm of the time nearest to its limit over that limit; `end` of its interval: `_low`, `_high`."""
-    return math.log(max([figures.get(one.figure + end, 0.0) / one.ms for one in limits] + [LEAST]))
+    """Logarithm of the time nearest to its limit over that limit; `end` of its interval: `_low`, `_high`. Times of
+    engines that still fill count as they grow (`grown`).
+    """
+    times = (figures.get(one.figure + end, 0.0) * figures.get(one.metric + GROWN, 1.0) / one.ms for one in limits)
+    return math.log(max([*times, LEAST]))
 
 
 def limits_of(**given: float | str | None) -> tuple[Limit, ...]:
@@ -234,6 +237,19 @@ def _filling(e2e_s: NDArray[np.float64], outputs: NDArray[np.int64]) -> float:
     for n requests, the share that a request's time alone is of the time it takes.
     """
     return float(np.percentile(e2e_s / outputs, ALONE) * outputs.mean() / e2e_s.mean())
+
+
+def grown(record: Record, figures: Mapping[str, float]) -> dict[str, float]:
+    """How much longer first tokens and later ones take in the last quarter of the time in which requests come than in a
+    run's figures, as factors of at least 1: of engines that still fill, the figures are those of emptier ones.
+    """
+    come, last = record.arrival_s, float(record.arrival_s.max())
+    begin = EARLY * float(come.min()) + (1.0 - EARLY) * last
+    steps = record.log.within(begin, last)
+    late = _itl(steps["seconds"], steps["decoding"]) | spread("ttft_ms", 1e3 * (record.first_s - come)[come >= begin])
+    names = zip(TIMES, (f"{of}_mean_ms" for of in ("ttft", "itl", "itl")), strict=True)
+    more = ((time, late[name] / (figures.get(name) or math.inf)) for time, name in names if name in late)
+    return {time + GROWN: max(factor, 1.0) for time, factor in more}
 
 
 def over_time(record: Record, pages: int, powered: Sequence[Boards], points: int) -> dict[str, list[float]]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pipewave.models.kernels import Batch
 from pipewave.physics.demand import Array
 from pipewave.simulate.drafting import Drafter
+from pipewave.simulate.engine_step import Untimed
 from pipewave.simulate.kv_budget import UNLIMITED, KvBudget
 from pipewave.simulate.policies import SchedulingPolicy, policy_of
 from pipewave.simulate.replica import Replica
@@ -30,14 +31,6 @@ Ints = NDArray[np.int64]
 TIMES = ("prefill_ms", "tpot_ms", "e2e_ms")
 NEVER = 1 << 62
 PROMPT_SAMPLES, DECODE_SAMPLES, DRAFT_SAMPLES = 16, 6, 6
-
-
-class Untimed:
-    """A timer of steps of which only the order counts."""
-
-    def seconds(self, *batch: object) -> float:
-        """No time."""
-        return 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ def reader(grid: Points, values: Points) -> Reader:
     def at(place: float) -> float:
         if place <= first or last < 0:
             return values[0]
-        low = min(bisect_right(grid, place) - 1, last)
+        low = bisect_right(grid, place, 1, last + 1) - 1
         return values[low] + slopes[low] * (place - grid[low])
 
     def each(places: Array) -> Array:
@@ -168,15 +168,14 @@ class Axes:
         ]
 
     def place(self, rows: int, heads: int, decoding: int, cached: float, pieces: Pieces) -> Place:
-        """Where a step lies whose decoding requests hold `cached` tokens together."""
+        """Where a step lies whose decoding requests hold `cached` tokens together; pieces lie where their means do."""
         held = shares(self.caches, cached / decoding) if decoding else ()
-        return Place(rows, heads, decoding, held, self._prompts(pieces) if pieces else ())
-
-    def _prompts(self, pieces: Pieces) -> PromptShares:
-        """Shares of points for pieces of the mean size, behind the mean prefix of a token."""
+        if not pieces:
+            return Place(rows, heads, decoding, held, ())
         count, tokens = len(pieces), sum([size for size, _ in pieces])
         before = sum([size * prefix for size, prefix in pieces]) / tokens
-        return _prompt_shares(self.chunks, self.prefixes, count, tokens / count, before)
+        prompts = _prompt_shares(self.chunks, self.prefixes, count, tokens / count, before)
+        return Place(rows, heads, decoding, held, prompts)
 
     def mixed(self) -> list[Batch]:
         """A prompt alone, and with every point of the decode grid before it in the same step."""

@@ -157,11 +157,15 @@ class StepTable:
         whole_us = gaps.step_us(kernel_us, self.board.at_limit_us(joules), requests)
         return float(self.factor * (whole_us + self.prompt_us * images))
 
-    def own(self, rows: int, decoding: int, cached: int) -> tuple[float, float]:
-        """Of a data-parallel rank's own kernels while it decodes: µs, and joules."""
-        known = self.owns.get((rows, decoding))
+    def own(self, rows: int, rank: RankBatch) -> tuple[float, float]:
+        """Of the own kernels of a data-parallel rank that has so many rows: µs, and joules."""
+        decoding, cached, pieces = rank
+        known = None if pieces else self.owns.get((rows, decoding))
         if known is None:
-            heads = min(decoding, self.most_requests) * self.verify
+            heads = min(decoding * self.verify + len(pieces), self.most_requests * self.verify)
+            if pieces:
+                place = self.axes.place(rows, heads, decoding, cached, pieces)
+                return self.time.at(place), self.joules.at(place)
             values = (sums.decoding(rows, heads, decoding) for sums in (self.time, self.joules))
             known = self.owns[rows, decoding] = [reader(self.axes.caches, each) for each in values]
         time, joules = known
@@ -178,24 +182,23 @@ class StepTable:
         hide behind kernels.
         """
         engine, verify, overlap = self.engine, self.verify, self.two_batch
-        most, prompts = max(decoding for decoding, _, _ in ranks), any(pieces for _, _, pieces in ranks)
+        most, prompts = max([decoding for decoding, _, _ in ranks]), [pieces for _, _, pieces in ranks if pieces]
         graph = most <= engine.graphs.graph_limit and not prompts
         # Rows of each rank; an empty one runs along with one.
-        tokens = [max(count * verify + sum(size for size, _ in pieces), 1) for count, _, pieces in ranks]
+        tokens = [max(count * verify + sum([size for size, _ in pieces]), 1) for count, _, pieces in ranks]
         rows = [engine.graphs.padded(max(most, 1)) * verify] * len(ranks) if graph else tokens
-        cut = overlap is not None and overlap.cuts(min(tokens), prompts=prompts)
-        if prompts or overlap:
-            time, joules = (_parts(self, sums, rows, ranks, halves=cut) for sums in (self.time, self.joules))
-        else:  # which most steps are
-            mean = (graph and _sent(engine, ranks, verify)) or round(sum(rows) / len(rows))
-            own = [self.own(n, decoding, cached) for n, (decoding, cached, _) in zip(rows, ranks, strict=True)]
-            time, joules = (
-                (max(one[part] for one in own) + sums.group[mean], sums.moved[mean])
-                for part, sums in enumerate((self.time, self.joules))
-            )
-        kernels = float(overlap.busy(*time, sum(rows) / len(rows) / 2)) if cut and overlap else sum(time)
-        requests = max(decoding + len(pieces) for decoding, _, pieces in ranks)
-        images = max(fresh(pieces) for _, _, pieces in ranks)
+        of_rank = sum(rows) / len(rows)
+        halves = 2 if overlap and overlap.cuts(min(tokens), prompts=bool(prompts)) else 1
+        parts = [_half(rank) for rank in ranks] if halves > 1 else ranks
+        own = [self.own(-(-n // halves), part) for n, part in zip(rows, parts, strict=True)]
+        mean = (graph and not overlap and _sent(engine, ranks, verify)) or -(-round(of_rank) // halves)
+        time, joules = (
+            (halves * (max(each) + sums.group[mean]), halves * sums.moved[mean])
+            for each, sums in zip(zip(*own, strict=True), (self.time, self.joules), strict=True)
+        )
+        kernels = float(overlap.busy(*time, of_rank / 2)) if overlap and halves > 1 else sum(time)
+        requests = max([decoding + len(pieces) for decoding, _, pieces in ranks]) if prompts else most
+        images = max([fresh(pieces) for pieces in prompts], default=0) if self.prompt_us else 0
         pace = self.pace.prompt if prompts else self.pace.decode
         return self.law(self.regime(max(rows), graph=graph), pace * kernels, pace * sum(joules), requests, images)
 
@@ -205,21 +208,6 @@ def _sent(engine: Engine, ranks: Sequence[RankBatch], verify: int) -> int:
     if not (engine.expert_parallel.masks_padding and engine.expert_parallel.exchange.startswith(DEEPEP)):
         return 0
     return max(-(-sum(decoding for decoding, _, _ in ranks) * verify // len(ranks)), 1)
-
-
-def _parts(
-    table: StepTable, sums: GridSums, rows: Sequence[int], ranks: Sequence[RankBatch], *, halves: bool
-) -> tuple[float, float]:
-    """Kernels of the fullest rank with the group's experts, and the group's exchange; as two halves, or whole."""
-    parts, verify = 1 + halves, table.verify
-    mean = -(-round(sum(rows) / len(rows)) // parts)
-
-    def own(i: int) -> float:
-        decoding, cached, pieces = _half(ranks[i]) if halves else ranks[i]
-        heads = min(decoding * verify + len(pieces), table.most_requests * verify)
-        return sums.at(table.axes.place(-(-rows[i] // parts), heads, decoding, cached, pieces))
-
-    return parts * (max(own(i) for i in range(len(ranks))) + sums.group[mean]), parts * sums.moved[mean]
 
 
 def _half(rank: RankBatch) -> RankBatch:

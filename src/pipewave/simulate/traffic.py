@@ -28,7 +28,7 @@ TURNS, REQUESTS = 10, 1000  # of a run where nothing says how many: for each in 
 LENGTHS_FILE = Path(__file__).with_name("lengths.json")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Traffic:
     """Requests in order of arrival: seconds, prompt tokens, generated tokens.
 
