@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipewave.simulate.report import Steadiness, middle, steadiness, summary
+from pipewave.simulate.report import Limit, Steadiness, grown, middle, over, steadiness, summary
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.simulation import Record
@@ -48,6 +48,25 @@ def test_the_middle_of_a_short_run_is_as_fast_as_a_long_one(server: Server) -> N
     )
     seen = summary(short.record, short.traffic, 1, (), middle(short.record, short.traffic))
     assert seen["output_tokens_per_s"] == pytest.approx(long.answer["output_tokens_per_s"], rel=0.05)
+
+
+def test_times_of_a_run_that_ends_while_it_fills_grow_towards_those_of_a_long_one() -> None:
+    """Two hundred requests of which sixty are in flight: what the last quarter takes is near what all of 4,000 do."""
+    large = Server.of("Llama-3.1-8B", "H200", Setup(engine="vllm:0.19.0"), 4096)
+    seen = []
+    for count in (200, 4000):
+        found = serve(large, synthetic(count, input_len=512, output_len=2048, rate=3.5))
+        figures = summary(found.record, found.traffic, 1, (), middle(found.record, found.traffic))
+        seen.append((figures, grown(found.record, figures)))
+    (short, more), (long, little) = seen
+    assert (
+        more["tpot_ms_grown"] > 1.03 > little["tpot_ms_grown"] >= 1.0 and more["tpot_ms_grown"] == more["e2e_ms_grown"]
+    )
+    assert short["tpot_mean_ms"] < 0.95 * long["tpot_mean_ms"]
+    assert short["tpot_mean_ms"] * more["tpot_ms_grown"] == pytest.approx(long["tpot_mean_ms"], rel=0.02)
+    limit = Limit("tpot_ms", short["tpot_mean_ms"])
+    assert over(short, [limit]) == 0.0
+    assert over(short | more, [limit]) == pytest.approx(np.log(more["tpot_ms_grown"]))
 
 
 def test_requests_all_at_once_are_no_steady_state() -> None:
