@@ -115,3 +115,37 @@ def test_the_list_of_commands_says_of_each_what_it_says_of_itself() -> None:
 def test_the_version_is_told() -> None:
     done = subprocess.run([sys.executable, "-m", "pipewave", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == f"pipewave {pw.__version__}"
+
+
+@pytest.mark.parametrize(
+    ("ask", "field"),
+    [
+        (lambda bad: pw.plan("Qwen3-0.6B", bad, input_len=9, output_len=9), "gpus"),
+        (lambda bad: pw.plan("Qwen3-0.6B", "H200", quantize=bad, input_len=9, output_len=9), "quantize"),
+        (lambda bad: pw.plan("Qwen3-0.6B", "H200", ignore=bad, input_len=9, output_len=9), "ignore"),
+        (lambda bad: pw.plan("Qwen3-0.6B", "H200", prices=bad, input_len=9, output_len=9), "prices"),
+        (lambda bad: pw.plan("Qwen3-0.6B", "H200", arrivals=bad, input_len=9, output_len=9), "arrivals"),
+        (lambda bad: pw.cost("H200", gpus=1, power_w=300, output_tokens_per_s=9, owned=bad), "owned"),
+        (
+            lambda bad: pw.estimate("Qwen3-0.6B", "H200", batch=1, input_len=9, output_len=9, power_limit_w=bad),
+            "power_limit_w",
+        ),
+        (lambda bad: pw.trace(bad), "file"),
+        (lambda bad: pw.tell(bad), "files"),
+        (lambda bad: pw.tell(["a.json"], also=bad), "also"),
+    ],
+)
+@pytest.mark.parametrize("bad", [7.5, object(), float("nan")], ids=["number", "object", "nan"])
+def test_an_argument_of_a_wrong_type_is_named(ask: Any, field: str, bad: Any) -> None:
+    with pytest.raises(pw.PipewaveError) as found:
+        ask(bad)
+    assert found.value.field == field and field in str(found.value)
+
+
+def test_telling_takes_one_path_or_several_and_not_none(tmp_path: Path) -> None:
+    file = tmp_path / "runs.json"
+    file.write_text(json.dumps([{"isl": 500, "osl": 40, "concurrency": 8, "tpot_ms": 6.0}]))
+    said = {"model": "Qwen3-0.6B", "gpu": "H100", "engine": "vllm:0.12.0"}
+    assert pw.tell(file, **said).runs == pw.tell(str(file), **said).runs == pw.tell([file], **said).runs
+    with pytest.raises(pw.PipewaveError, match="name a result"):
+        pw.tell([], **said)

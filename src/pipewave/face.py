@@ -121,15 +121,15 @@ def find_rate(
     return search(load, limits_of(**limits))
 
 
-def tell(files: Sequence[str | Path], *, also: Mapping[str, Any] | None = None, **case: Any) -> Told:
+def tell(files: str | Path | Sequence[str | Path], *, also: Mapping[str, Any] | None = None, **case: Any) -> Told:
     """What result files say of a deployment.
 
         found = pw.tell(["result.json"], model="Llama-3.1-8B", gpu="H200")
         pw.serve("Llama-3.1-8B", "H200", input_len=1000, output_len=200, rate=5, told=found.runs)
 
     Args:
-        files: results of `vllm bench serve`, SGLang's `bench_serving`, `trtllm-bench`, AIPerf, genai-perf, GuideLLM,
-            InferenceX, or metrics of a vLLM or SGLang server; or what was told before.
+        files: results, by path, of `vllm bench serve`, SGLang's `bench_serving`, `trtllm-bench`, AIPerf, genai-perf,
+            GuideLLM, InferenceX, or metrics of a vLLM or SGLang server; or what was told before.
         also: fields of a case that the files leave out, or have otherwise.
         **case: the deployment: model, gpu, engine, version, tp, pp, ep, dp, and other fields of `serve --cases`.
 
@@ -142,7 +142,11 @@ def tell(files: Sequence[str | Path], *, also: Mapping[str, Any] | None = None, 
     """
     from pipewave.told.tell import tell as told
 
-    return told(files, also=also, **case)
+    every = [files] if isinstance(files, (str, Path)) else files
+    _typed(files=(every, Sequence, "paths of results"), also=(also or {}, Mapping, "fields by name"))
+    if not every:
+        raise MissingField("files: name a result at least", field="files")
+    return told(every, also=also, **case)
 
 
 def plan(
@@ -199,6 +203,9 @@ def plan(
     from pipewave.planning.prices import Owned
     from pipewave.simulate.arrival_files import read_trace
 
+    _typed(gpus=(gpus, (str, Sequence), "names of GPUs"), prices=(prices or {}, Mapping, "USD an hour by GPU"),
+           quantize=(quantize, Sequence, "a list of words"), ignore=(ignore, Sequence, "a list of fields"),
+           arrivals=(arrivals or "", (str, Path), "a path"))  # fmt: skip
     recorded = None if arrivals is None else read_trace(arrivals)
     usual = {} if recorded is None else {name: round(float(getattr(recorded, name).mean())) for name in LENGTHS}
     question, demand, space = _sorted(asked, usual, (Question, Demand, Space))
@@ -257,5 +264,13 @@ def trace(file: str | Path, *, gpu: str | GPU | None = None, protocol: str | Non
     """
     from pipewave.traces import Workload, explain_trace
 
+    _typed(file=(file, (str, Path), "a path"))
     spec = None if gpu is None else find(gpu)
     return explain_trace(file, gpu=spec, protocol=protocol, workload=Workload(**known))
+
+
+def _typed(**given: tuple[Any, type | tuple[type, ...], str]) -> None:
+    """Raise BadInput for an argument of another type; given by name: its value, its types and what they are."""
+    for name, (value, types, what) in given.items():
+        if not isinstance(value, types):
+            raise BadInput(f"{name} = {value!r:.80}: must be {what}", field=name)

@@ -96,8 +96,8 @@ def limited(gpu: GPU, power_limit_w: float | None) -> GPU:
     if power_limit_w is None:
         return gpu
     least, most = LEAST_LIMIT * gpu.tdp_w, gpu.tdp_w
-    if not least <= power_limit_w <= most:
-        must = f"power_limit_w = {power_limit_w:g}: must be from {least:g} to {most:g} W on a {gpu.name}"
+    if not (isinstance(power_limit_w, (int, float)) and least <= power_limit_w <= most):
+        must = f"power_limit_w = {power_limit_w!r}: must be from {least:g} to {most:g} W on a {gpu.name}"
         raise BadInput(must, field="power_limit_w")
     return gpu.what_if(tdp_w=power_limit_w)
 

@@ -68,6 +68,8 @@ class Owned:
         """As given, or read from `H200=32000,years=4,usd_per_kwh=0.08,pue=1.2,utilisation=0.8`. Raises BadInput."""
         if said is None or isinstance(said, Owned):
             return said
+        if not isinstance(said, (str, Mapping)):
+            raise BadInput(f"owned = {said!r}: must be words such as H200=32000,years=4, or a dict", field="owned")
         given = dict(number(word, "owned") for word in said.split(",")) if isinstance(said, str) else dict(said)
         known = {one.name: given.pop(one.name) for one in fields(cls) if one.name in given}
         if missing := [name for name in ("years", "usd_per_kwh") if name not in known]:

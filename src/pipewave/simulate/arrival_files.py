@@ -37,11 +37,9 @@ def read_trace(
     concurrency: int | None = None,
     block_tokens: int = HASHED,
 ) -> Traffic:
-    """Requests of a file; sessions and hashes of blocks tell what they share.
+    """Requests of a file, or of its `text`; sessions and hashes of blocks tell what they share.
 
     Args:
-        path: the file.
-        text: what it holds; else it is read.
         requests: only the first so many in order of arrival.
         rate: rescale its times to so many requests (or sessions) a second; inf: all arrive at once.
         concurrency: most requests (or sessions) in flight; without a rate each is sent as soon as there is room.

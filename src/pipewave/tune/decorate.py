@@ -135,11 +135,7 @@ _ACTIVE: list[Patch] = []
 def patch(*, budget_s: float = BUDGET_S, cache: Any = True, report: bool = True, device: Any = None) -> Patch:
     """Let pipewave choose for every kernel under `triton.autotune` from now on.
 
-    Args:
-        budget_s: seconds of timing at first use, for each kernel, compilation apart.
-        cache: folder of what was measured instead of the user's own; False keeps nothing.
-        report: write a line a kernel to stderr when the program ends.
-        device: what measures (`user_kernels.device.Device`); default: the GPU in use.
+    `budget_s` (of each kernel), `cache`, `device` are as of `autotune`. `report`: a line a kernel to stderr at the end.
     """
     if _ACTIVE:
         return _ACTIVE[0]

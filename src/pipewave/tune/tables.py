@@ -43,21 +43,14 @@ Config = Mapping[str, int]
 
 def load_table(kernel: str, *, gpu: str | None = None, path: str | Path | None = None,
                env: Mapping[str, Any] | None = None, transfer: bool = False) -> KernelTable:  # fmt: skip
-    """Load a shipped kernel's table, ready to `select(...)` from.
+    """The table of a shipped kernel (a name of `KERNELS`), ready to `select(...)` from.
 
-    Args:
-        kernel: a name of `KERNELS`.
-        gpu: whose table; default: this machine's GPU, or the H200 where none is known. One in
-            your own folder of tables goes before the shipped one.
-        path: a table file instead; it must hold `kernel`, unless that is empty.
-        env: the machine to serve; default: this one, as far as it can be known without touching the GPU. `{}` checks
-            nothing, for a machine that only reads.
-        transfer: where the GPU has no table, carry the H200's over by the physics of both GPUs: a warm start, half as
-            sure of itself.
+    `gpu`: whose; default: this machine's, or the H200's where none is known. One in your own folder goes before the
+    shipped one. `path`: a table file instead, of `kernel` unless that is empty. `env`: the machine to serve; default:
+    this one, as far as it is known without touching the GPU; `{}` checks nothing, for a machine that only reads.
+    `transfer`: where the GPU has no table, carry the H200's over by the physics of both: a warm start, half as sure.
 
-    Raises:
-        UnknownKernel: no such kernel. BadFile: no table, or a corrupted one.
-        TableMismatch: a table of another kernel, kernel source, configuration space or GPU.
+    Raises UnknownKernel, BadFile (no table, or a corrupted one), TableMismatch (of another kernel, space or GPU).
     """
     of = description(kernel or (store.card(Path(path))["kernel"].get("name", "") if path else ""))
     here = device.this_machine() if env is None else env

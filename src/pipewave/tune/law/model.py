@@ -164,15 +164,11 @@ def fit(
     anchors: Anchors, peaks: Peaks, elsewhere: Floats | None = None, there: Model | None = None,
     default: Ints | None = None,
 ) -> Model:  # fmt: skip
-    """Fit everything.
+    """Fit everything to measured launches, of which there may be none with the model of another GPU.
 
-    Args:
-        anchors: launches measured; may be none, with the model of another GPU.
-        peaks: where they were measured.
-        elsewhere: counts [v, c, 6] of launches like those to choose for; default: the anchors'.
-        there: the model of another GPU as it is expected here, whose laws are the prior and whose corrections over
-            sizes are kept; default: the pooled law of the anchors is the prior.
-        default: the choice [s] to beat at each launch; default: the first configuration.
+    `elsewhere`: counts [v, c, 6] of launches like those to choose for (None: the anchors'). `there`: that model as it
+    is expected here: its laws are the prior (None: the anchors' pooled law), its corrections over sizes are kept.
+    `default`: the choice [s] to beat at each launch (None: the first configuration).
     """
     made = _without_margin(anchors, peaks, elsewhere, there)
     if len(anchors.us) < JUDGED:
