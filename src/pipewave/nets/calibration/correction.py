@@ -31,8 +31,7 @@ REACH = (0.4, 0.7, 1.2)  # in standard deviations of a coordinate
 NOISE = (0.02, 0.04, 0.08, 0.15)
 SEARCHED_ROWS = 200  # scales are settled on these many rows
 FARTHEST = 3.0  # standard deviations of the rows beyond which a coordinate counts as the edge
-LEAST, MOST = (np.full((), value) for value in (-FARTHEST, FARTHEST))  # numpy would convert plain numbers
-ZERO, ONE = (np.full((), value, np.float32) for value in (0.0, 1.0))
+LEAST, ONE, MOST = (np.full((), value, np.float32) for value in (-FARTHEST, 1.0, FARTHEST))
 SINGLE = 50.0  # sum of weights that single precision adds up to within 1e-6
 CHUNK_CALLS = 512  # whose covariances with the rows stay in a cache
 UNIT = "unit"  # with a number: a hidden unit of the net
@@ -191,25 +190,27 @@ class SoftwareCorrection:
 
     def log_factor(self, calls: int, features: Any, units: Floats | None = None) -> Array:
         """Log of corrected over predicted latency, [call]; features [call, feature], units [member, call, unit]."""
-        own = len(self.features)
-        raw = np.ones((calls, len(self.middle)))
-        raw[:, :own] = features
-        if units is not None:
-            raw[:, own:-2] = units.swapaxes(0, 1).reshape(calls, -1)[:, self.units]
-        return np.concatenate([self(raw[at : at + CHUNK_CALLS]) for at in range(0, calls, CHUNK_CALLS)])
+        own, each = len(self.features), 0 if units is None else units.shape[2]
+        found = np.empty(calls)
+        for at in range(0, calls, CHUNK_CALLS):
+            part = slice(at, min(at + CHUNK_CALLS, calls))
+            raw = np.ones((len(self.middle), part.stop - at), self.middle.dtype).T  # calls lie side by side
+            raw[:, :own] = features[part]
+            if units is not None:
+                raw[:, own:-2] = units[self.units // each, part, self.units % each].T
+            found[part] = self(raw)
+        return found
 
     def __call__(self, raw: Array) -> Array:
         """Of coordinates and two ones behind them, [coordinate + 2] of one call, [call, coordinate + 2] of several."""
         at = raw - self.middle
         at *= self.scale
-        np.minimum(at, MOST, out=at)
-        np.maximum(at, LEAST, out=at)
+        at.clip(LEAST, MOST, at)
         total = at.dot(self.trend)
         if not len(self.weights):
             return np.asarray(total)
         at[..., -1] = np.einsum("ij,ij->i", at, at) if at.ndim > 1 else at.dot(at)
-        far = at.astype(self.products.dtype, copy=False).dot(self.products)
-        np.maximum(far, ZERO, out=far)  # rounding leaves less between equal points
+        far = np.abs(at.dot(self.products))  # rounding may leave a little less than nothing between equal points
         near = np.exp(np.sqrt(far, out=far))
         far += ONE
         far /= near
@@ -236,9 +237,9 @@ def _of_software(correction: Correction, codes: tuple[tuple[str, str], ...]) -> 
     return SoftwareCorrection(
         features=features,
         units=np.array(units, np.intp),
-        middle=np.append(frame.middle[:own], (0.0, 1.0)),
-        scale=np.append(1.0 / frame.spread[:own], (1.0, 1.0)),
-        trend=np.append(slope[:own], (level, 0.0)),
+        middle=np.append(frame.middle[:own], (0.0, 1.0)).astype(precision),
+        scale=np.append(1.0 / frame.spread[:own], (1.0, 1.0)).astype(precision),
+        trend=np.append(slope[:own], (level, 0.0)).astype(precision),
         products=(nearer * products).astype(precision),
         weights=(scales.smooth**2 * weights if scales.smooth else weights[:0]).astype(precision),
         width=correction.width,
