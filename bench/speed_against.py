@@ -30,7 +30,7 @@ Round = dict[str, float]  # µs a call
 
 
 def rounds(gpu: str) -> Iterator[Round]:
-    """Figures of the pipewave that is imported for a GPU, on shapes new in every round and the same in every process."""
+    """Figures of the imported pipewave for a GPU, on shapes new in every round and the same in every process."""
     import numpy as np
 
     import pipewave as pw
