@@ -44,14 +44,12 @@ __all__ = [
     "tell", "trace",
 ]  # fmt: skip
 
-_HOMES = (
-    {"PipewaveError": "errors", "GPU": "gpus", "find": "gpus"}
-    | dict.fromkeys(("Prediction", "Predictions"), "prediction.answers")
-    | {"predict": "prediction.api", "cost": "planning.prices"}
-    | dict.fromkeys(
-        ("Model", "estimate", "find_rate", "load_model", "plan", "serve", "step_time", "tell", "trace"), "face"
-    )
-)
+_HOMES = {
+    "PipewaveError": "errors", "GPU": "gpus", "find": "gpus", "Prediction": "prediction.answers",
+    "Predictions": "prediction.answers", "predict": "prediction.api", "cost": "planning.prices", "Model": "face",
+    "estimate": "face", "find_rate": "face", "load_model": "face", "plan": "face", "serve": "face",
+    "step_time": "face", "tell": "face", "trace": "face",
+}  # fmt: skip
 
 
 def __dir__() -> list[str]:

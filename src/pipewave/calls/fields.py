@@ -272,6 +272,19 @@ def integers(text: str, field: str) -> tuple[int, ...]:
     return tuple(number for number, times in parts for _ in range(times))
 
 
+def words_of(text: str, kinds: Mapping[str, Callable[[str], Any]], field: str, like: str) -> dict[str, Any]:
+    """Values by name of `name=value,name=value`, each of its kind. UnknownField and BadInput tell what it is `like`."""
+    said = dict(part.partition("=")[::2] for part in text.split(",") if part.strip())
+    named = {name.strip(): value.strip() for name, value in said.items()}
+    if unknown := next((name for name in named if name not in kinds), None):
+        hint = f"{meant_or_known(unknown, kinds)}; it must look like {like}"
+        raise UnknownField(f"{field}: unknown field {unknown!r};{hint}", field=field)
+    try:
+        return {name: kinds[name](value) for name, value in named.items()}
+    except (ValueError, OverflowError) as problem:
+        raise BadInput(f"{field} = {text!r}: must look like {like}", field=field) from problem
+
+
 # What the docstrings of all functions that make calls have in common, written once.
 
 COMPLETED = {

@@ -108,10 +108,7 @@ def of_generation(among: Iterable[str], capability: int) -> frozenset[str]:
 
 # What `pipewave gpus [NAME]` shows, as rows: one a GPU, or one a field with its source.
 
-SUMMARY_FIELDS = (
-    "name", "architecture", "compute_capability", "sms", "boost_clock_mhz", "fp16_tflops", "bf16_tflops",
-    "fp8_tflops", "fp4_tflops", "dram_gb", "dram_gbps", "l2_mb", "link", "link_gbps", "tdp_w",
-)  # fmt: skip
+SUMMARY_FIELDS: tuple[str, ...] = tuple(packaged.shared(NUMBERS)["summary"])
 
 
 def summary_rows() -> list[dict[str, Any]]:
@@ -126,11 +123,8 @@ def field_rows(gpu: str | GPU) -> list[dict[str, Any]]:
         UnknownGPU, BadFile, BadInput: as `find`.
     """
     spec, none = find(gpu), Source("unverified", "")
-    rows = []
-    for field in VALUE_FIELDS:
-        row = {"field": field, "value": getattr(spec, field), "unit": unit_of(field)}
-        rows.append(row | asdict(spec.sources.get(field, none)))
-    return rows
+    return [{"field": field, "value": getattr(spec, field), "unit": unit_of(field)}
+            | asdict(spec.sources.get(field, none)) for field in VALUE_FIELDS]  # fmt: skip
 
 
 def of_one_capability(one: GPU, other: GPU) -> bool:

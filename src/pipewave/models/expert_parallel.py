@@ -24,6 +24,7 @@ from statistics import NormalDist
 import numpy as np
 
 from pipewave.calls.families import Call, all_gather, all_reduce, reduce_scatter
+from pipewave.calls.fields import words_of
 from pipewave.calls.operators import MoeAllToAll
 from pipewave.errors import BadInput
 from pipewave.files import packaged
@@ -84,12 +85,11 @@ class Balance:
 
 def balance_of(text: str) -> Balance:
     """From `redundant=32,loads=power_law_1.2` or `loads=FILE.json`: tokens of each expert, of a layer or several."""
-    said = dict(part.partition("=")[::2] for part in text.split(",") if part.strip())
-    redundant = said.pop("redundant", None)
-    loads = said.pop("loads", USUAL_LOADS)
-    if said or (redundant is not None and not (redundant.isdigit() and int(redundant) <= MOST_SLOTS)):
-        raise _bad(f"{text!r}: must look like redundant=32,loads=power_law_1.2 or redundant=32,loads=FILE.json")
-    return Balance(int(redundant) if redundant is not None else None, _loads(loads))
+    like = "redundant=32,loads=power_law_1.2 or redundant=32,loads=FILE.json"
+    said = words_of(text, {"redundant": int, "loads": str}, "eplb", like)
+    if not 0 <= said.get("redundant", 0) <= MOST_SLOTS:
+        raise _bad(f"redundant = {said['redundant']}: must be from 0 to {MOST_SLOTS}")
+    return Balance(said.get("redundant"), _loads(said.get("loads", USUAL_LOADS)))
 
 
 def _loads(word: str) -> str | tuple[tuple[float, ...], ...]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from pipewave.calls.fields import check_whole
-from pipewave.errors import BadInput
+from pipewave.calls.fields import check_whole, words_of
 from pipewave.models.precision import Linear
 from pipewave.models.shard import Parallel
 from pipewave.models.spec import Layer, Mlp, ModelSpec, Moe
@@ -65,11 +64,7 @@ class Lora:
 
 def lora_of(text: str) -> Lora:
     """From `rank=16,adapters=4`. Raises BadInput."""
-    said = dict(part.partition("=")[::2] for part in text.split(",") if part.strip())
-    try:
-        return Lora(**{name.strip(): int(value) for name, value in said.items()})
-    except (TypeError, ValueError) as problem:
-        raise BadInput(f"lora = {text!r}: must look like rank=16,adapters=4", field="lora") from problem
+    return Lora(**{"rank": 0} | words_of(text, {"rank": int, "adapters": int}, "lora", "rank=16,adapters=4"))
 
 
 def adapted_linears(layer: Layer) -> Iterator[Linear]:

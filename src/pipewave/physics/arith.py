@@ -52,18 +52,11 @@ ARRAY = Arith(
     np.ceil, np.floor, np.sqrt, np.exp, np.log2, np.minimum, np.maximum, np.where, np.any,
     lambda whole, other: np.gcd(whole.astype(int), int(other)),
 )  # fmt: skip
-SCALAR = Arith(
-    math.ceil,
-    math.floor,
-    math.sqrt,
-    math.exp,
-    math.log2,
-    lambda one, other: one if one < other else other,  # a third of the time of the built-in `min`
-    lambda one, other: one if one > other else other,
-    lambda condition, yes, no: yes if condition else no,
-    bool,
+SCALAR = Arith(  # conditional expressions take a third of the time of the built-in `min`
+    math.ceil, math.floor, math.sqrt, math.exp, math.log2, lambda one, other: one if one < other else other,
+    lambda one, other: one if one > other else other, lambda condition, yes, no: yes if condition else no, bool,
     lambda whole, other: math.gcd(int(whole), int(other)),
-)
+)  # fmt: skip
 
 
 def log2(values: Any, xp: Arith = ARRAY) -> Any:
@@ -135,11 +128,7 @@ def _where(condition: Any, yes: Any, no: Any) -> Any:
 
 
 RECORDED = Arith(
-    ceil=_noted("ceil({})", math.ceil),
-    floor=_noted("floor({})", math.floor),
-    sqrt=_noted("sqrt({})", math.sqrt),
-    exp=_noted("exp({})", math.exp),
-    log2=_noted("log2({})", math.log2),
+    **{name: _noted(f"{name}({{}})", LOCALS[name]) for name in ("ceil", "floor", "sqrt", "exp", "log2")},
     minimum=_noted("{0} if {0} < {1} else {1}", SCALAR.minimum),
     maximum=_noted("{0} if {0} > {1} else {1}", SCALAR.maximum),
     where=_where,

@@ -17,10 +17,12 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 
 from pipewave.errors import PipewaveError
+from pipewave.files import packaged
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
 from pipewave.kernels.collective.fabric import network_gbps
@@ -49,12 +51,7 @@ BUSY = 0.93  # of the largest rate, where no limit is nearer
 PREFILL_BUSY = 0.8  # of the time of prefill engines
 MOST_WORKERS = 16  # engines of a pool
 QUICK = 0.7  # of the limit on the first token, up to which a prompt alone leaves time to wait and to be handed over
-# What percentiles are over means, roughly: where the first run begins.
-OVER_MEAN = {
-    "ttft_ms": {"mean": 1.0, "p50": 0.9, "p90": 1.8, "p95": 2.2, "p99": 3.2},
-    "tpot_ms": {"mean": 1.0, "p50": 1.0, "p90": 1.08, "p95": 1.12, "p99": 1.2},
-    "e2e_ms": {"mean": 1.0, "p50": 1.0, "p90": 1.4, "p95": 1.45, "p99": 1.5},
-}
+OVER_MEAN = packaged.shared(Path(__file__).with_name("tables.json"))["over_mean"]  # percentiles over means, roughly
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from pipewave.calls.fields import words_of
 from pipewave.errors import BadInput, UnknownField, meant_or_known
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
@@ -62,26 +63,18 @@ def side_of(given: Any, name: str) -> Side:
     """From a mapping or `workers=2,tp=4`. Raises UnknownField or BadInput."""
     if isinstance(given, Side):
         return given
-    said = _words(given, name) if isinstance(given, str) else given
+    kinds = {one.name: str if one.name == "gpu" else int for one in fields(Side)}
+    said = words_of(given, kinds, name, "workers=2,tp=4") if isinstance(given, str) else given
     if not isinstance(said, Mapping):
         raise BadInput(f"{name} = {given!r}: give workers, gpu, tp, pp, ep, dp, such as workers=2,tp=4", field=name)
-    known = [field.name for field in fields(Side)]
-    if unknown := [key for key in said if key not in known]:
-        raise UnknownField(f"{name}: unknown field {unknown[0]!r};{meant_or_known(str(unknown[0]), known)}", field=name)
+    if unknown := [key for key in said if key not in kinds]:
+        raise UnknownField(f"{name}: unknown field {unknown[0]!r};{meant_or_known(str(unknown[0]), kinds)}", field=name)
     for key, value in said.items():
         if key == "gpu":
             find_gpu(str(value))
         elif type(value) is not int or not 1 <= value <= (1 << 20 if "max" in key else LARGEST):
             raise BadInput(f"{name}.{key} = {value!r}: must be a positive integer", field=name)
     return Side(**said)
-
-
-def _words(text: str, name: str) -> dict[str, int | str]:
-    parts = [part.partition("=") for part in text.split(",") if part.strip()]
-    try:
-        return {key.strip(): value.strip() if key.strip() == "gpu" else int(value) for key, _, value in parts}
-    except ValueError as problem:
-        raise BadInput(f"{name} = {text!r}: must look like workers=2,tp=4", field=name) from problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,13 @@ from itertools import accumulate
 from typing import Any
 
 from pipewave.errors import BadInput, MissingField
+from pipewave.files import packaged
 from pipewave.models.spec import ModelSpec
+from pipewave.software.recorded import ACCEPTANCE, acceptance_range
 from pipewave.software.recorded import acceptance as usual
-from pipewave.software.recorded import acceptance_range
 
 METHODS = ("mtp", "eagle3", "ngram", "draft")
-ALIASES = {
-    "nextn": "mtp", "eagle": "eagle3", "lookahead": "ngram", "draft_model": "draft",
-    "standalone": "draft", "prompt_lookup": "ngram",
-}  # fmt: skip
+ALIASES = {word: method for method in METHODS for word in packaged.shared(ACCEPTANCE)[method]["also"]}
 HEADS_TOO = ("eagle",)  # words for a model's own heads, where it has some (SGLang's EAGLE; its EAGLE3 is never those)
 NAMES = ("method", "tokens", "acceptance", "model")
 MOST = 64

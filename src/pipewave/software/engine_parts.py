@@ -148,18 +148,10 @@ class HostTimes:
 
     def scaled(self, host: float, launch: float, request_us: float) -> HostTimes:
         """With host work `host` times as long, eager steps `launch` times, and `request_us` more a request."""
-        return replace(
-            self,
-            step_us=host * self.step_us,
-            launch_us=launch * self.launch_us,
-            layer_us=launch * self.layer_us,
-            decode_host_us=host * self.decode_host_us,
-            prefill_host_us=launch * self.prefill_host_us,
-            request_host_us=host * self.request_host_us + request_us,
-            serial_request_us=host * self.serial_request_us,
-            draw_request_us=host * self.draw_request_us,
-            draw_wait_us=host * self.draw_wait_us,
-        )
+        eager = dict.fromkeys(("launch_us", "layer_us", "prefill_host_us"), launch)
+        names = ("step_us", "decode_host_us", "serial_request_us", "draw_request_us", "draw_wait_us")
+        longer = {name: by * getattr(self, name) for name, by in (eager | dict.fromkeys(names, host)).items()}
+        return replace(self, **longer, request_host_us=host * self.request_host_us + request_us)
 
 
 @dataclass(frozen=True, slots=True)

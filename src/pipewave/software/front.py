@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from pipewave.calls.fields import words_of
 from pipewave.errors import BadInput
 from pipewave.files import packaged
 from pipewave.software.stacks import framework
 
 FILE = Path(__file__).with_name("front.json")
-NAMES = ("cores", "speed", "api_servers")
+LIKE = "cores=16,speed=0.8,api_servers=2, all above 0; or, of serve alone, none: no server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +75,7 @@ def host_of(text: str | Host) -> Host:
     """From `cores=16,speed=0.8,api_servers=2`. Raises BadInput."""
     if isinstance(text, Host):
         return text
-    if not isinstance(text, str):
-        raise _bad(text)
-    said = dict(part.partition("=")[::2] for part in text.split(",") if part.strip())
-    try:
-        speed, servers = float(said.get("speed", 1.0)), int(said.get("api_servers", 1))
-        cores = int(said["cores"]) if "cores" in said else None
-    except ValueError as problem:
-        raise _bad(text) from problem
-    within = 0.01 <= speed <= 100 and 1 <= servers <= 4096 and (cores is None or 1 <= cores <= 1 << 16)
-    if not (set(said) <= set(NAMES) and within):
-        raise _bad(text)
-    return Host(cores, speed, servers)
-
-
-def _bad(text: str) -> BadInput:
-    wanted = "must look like cores=16,speed=0.8,api_servers=2, all above 0; or, of serve alone, none: no server"
-    return BadInput(f"host = {text!r}: {wanted}", field="host")
+    found = Host(**words_of(str(text), {"cores": int, "speed": float, "api_servers": int}, "host", LIKE))
+    if 0.01 <= found.speed <= 100 and 1 <= found.api_servers <= 4096 and (found.cores is None or found.cores >= 1):
+        return found
+    raise BadInput(f"host = {text!r}: must look like {LIKE}", field="host")

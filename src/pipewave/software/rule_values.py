@@ -1,16 +1,15 @@
 """What rules of software answer with: the type of each rule's value, its parts and units.
 
-`VALUES` declares the rules of `stack_rules.json` that say no plain `type` there; a value that is not of its type is
-refused when the file is read.
+`VALUES` declares the rules of `stack_rules.json` whose values have a class here; all others say their `type` there. A
+value that is not of its type is refused when the file is read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import GenericAlias
 from typing import Any, Literal, NamedTuple
-
-Version = tuple[int, ...]
 
 
 class BlockCycles(NamedTuple):
@@ -132,66 +131,32 @@ class BlockMajor:
     partials: bool = False  # every chosen block leaves a 16-bit partial output
 
 
-def record(**fields: Any) -> Any:
-    """The type of values of one rule alone: a tuple of these fields, each of its type."""
-    return NamedTuple("Record", list(fields.items()))
-
-
-TILE = record(rows=float, columns=float)  # of a thread block
-# NCCL's cost model of an all-reduce in a host: starts of its rings, and each of their steps; shares of a link's rate.
-NCCL_COST = record(**dict.fromkeys(
-    ("link_share", "halved_beyond_ranks", "ll_us", "ll_step_us", "ll128_share", "ll128_us", "ll128_step_us",
-     "simple_us", "simple_step_us"), float))  # fmt: skip
-GemmLibrary = Literal["cublas", "cutlass", "cutlass_one_tile", "block", "four_bit"]
-PLAIN: Mapping[str, Any] = {"flag": bool, "number": float, "word": str}  # by the `type` that a rule of the file says
+PLAIN: Mapping[str, Any] = {"flag": bool, "number": float, "integer": int, "word": str}
 VALUES: Mapping[str, Any] = {
-    "changed_in": tuple[Version, ...],
-    "gemm_library": GemmLibrary,
-    "gemm_quantize_row_cycles": float | None,
     "gemm_quantize_unfused": UnfusedQuantize | None,
-    # Exponent of the time in the inverse clock: of a product bound on the chip, and what one bound by DRAM loses.
-    "gemm_clock_exponent": record(on_chip=float, lost_by_dram=float),
-    # Log of the clock lost by products that are all tensor work, at 60 µs and from 150 µs on.
-    "gemm_clock_drop": record(log_at_60_us=float, log_from_150_us=float) | None,
-    # Log of the time lost with the fewest tiles an SM, and more for each doubling of tiles.
-    "gemm_row_start": record(log_at_fewest_tiles=float, log_per_doubling=float) | None,
     "attention_costs": AttentionCosts,
     "attention_prefill_cycles": PrefillCycles | None,
     "attention_decode_cycles": DecodeCycles | None,
     "attention_decode_companions": Companions,
-    "attention_value_dim": float | None,
-    "attention_groups": record(least=float, most=float | None),  # heads of a group that a kernel takes (None: any)
-    "attention_widest_window": float | None,
-    "attention_query_loads": tuple[int, ...],
     "attention_companions": Companions,
     "step_write_back": Mapping[str, float],
     "step_waiting": tuple[float, float] | None,
     "moe_costs": MoeCosts,
-    "moe_remote_pairs": Literal["", "between", "all", "packed"],
-    "moe_untuned": TILE | None,
-    "moe_kept_as": str | None,
-    "moe_multiplies": str | None,
-    "moe_rounding_remainder": Literal["spread", "first", "busiest"],
-    "moe_rank_tokens": Literal["all", "local"],
-    # The router's kernel, and what operations in its place cost beyond its limits: SM cycles for each token and expert.
-    "moe_router": record(most_experts=int, most_topk=int, start_s=float, cycles_per_score=float) | None,
-    # What a call spends before its products; SM cycles for each element of the tokens that it quantises.
-    "moe_before_products": record(start_s=float, cycles_per_element=float),
-    # Thread blocks up to so many tokens.
-    "moe_blocks": tuple[record(tokens=float, rows=int, columns=int), ...] | None,  # type: ignore[misc]
-    # The thread block up to as many tokens as a rank has experts, and beyond.
-    "moe_blocks_by_experts": record(few_tokens=TILE, many_tokens=TILE),
-    "all_reduce_kernels": str | None,
     "all_reduce_algorithms": Mapping[str, tuple[SizeLimit, ...]],
-    "nccl_cost": NCCL_COST,
-    # What it grants at most: the LL protocol; a start of a sum in the switch, and its share of a link's rate (0: none).
-    "nccl_caps": record(ll_gbps=float, switch_us=float, switch_share=float),
-    "network": record(gbps=float, pcie_share=float),  # of a GPU between hosts, at most a share of its PCIe
-    # Share of its PCIe that a GPU keeps beside others of a host; up to `staged_gbps` copies are staged.
-    "pcie_sharing": record(crowded_share=float, staged_gbps=float),
-    "link_times": record(step_s=float, start_s=float),  # of one step of a ring, and of a start
     "norm_scalar": ScalarNorm | None,
     "module_pool": IndexPoolCopy,
     "module_tiles": SparseTiles,
     "module_block_major": BlockMajor,
 }
+
+
+def type_of(said: Any) -> Any:
+    """The type that a rule's `type` says: `number?` (or null), `all | local` (one of), `["integer"]` (many), a dict."""
+    if isinstance(said, Mapping):
+        return NamedTuple("Record", [(name, type_of(each)) for name, each in said.items()])
+    if isinstance(said, list):
+        return GenericAlias(tuple, (type_of(said[0]), ...))
+    if "|" in said:
+        return Literal[tuple(word.strip() for word in said.split("|"))]
+    plain = PLAIN[said.removesuffix("?")]
+    return plain | None if said.endswith("?") else plain

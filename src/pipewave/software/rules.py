@@ -20,19 +20,15 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pipewave.errors import BadFile
 from pipewave.files import packaged
-from pipewave.software.rule_values import PLAIN, VALUES
+from pipewave.software.rule_values import VALUES, type_of
 from pipewave.software.stacks import version_of
 
 FILE = Path(__file__).with_name("stack_rules.json")
 Facts = Mapping[str, Any]
 _hints = cache(get_type_hints)  # types of the fields of a class
 _ENDINGS: Mapping[str, Callable[[Any, Any], bool]] = {
-    "_from": ge,
-    "_below": lt,
-    "_has": contains,
-    "_starts": str.startswith,
-    "_ends": str.endswith,
-}
+    "_from": ge, "_below": lt, "_has": contains, "_starts": str.startswith, "_ends": str.endswith,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +95,11 @@ def read(file: Path, values: Mapping[str, Any] | None = None) -> Mapping[str, tu
 
 
 def kind_of(name: str, rule: Mapping[str, Any], values: Mapping[str, Any] | None) -> Any:
-    """The type of a rule's value: a plain one that its file says, or what its reader declares."""
-    return PLAIN[rule["type"]] if "type" in rule else values[name] if values else Any
+    """The type of a rule's value: what its file says (`null`: or nothing), or what its reader declares."""
+    if "type" not in rule:
+        return values[name] if values else Any
+    said = type_of(rule["type"])
+    return said | None if "null" in rule else said
 
 
 def _case(rule: Mapping[str, Any], case: Mapping[str, Any], kind: Any) -> Case:

@@ -8,6 +8,7 @@ token longer, and answer together.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -48,9 +49,7 @@ def cached_tokens(found: Lengths, uses: Sequence[Use], members: Sequence[Group],
 
 def _totals(calls: Sequence[Use], found: Lengths, where: Where) -> tuple[Array, float]:
     """µs of a step's attention at each of the lengths tried, [length], and at most with nothing cached."""
-    alike: dict[Any, int] = {}
-    for use in calls:
-        alike[use.call] = alike.get(use.call, 0) + 1
+    alike: Counter[Any] = Counter(use.call for use in calls)
     tried = [replace(call, kv_lens=tuple(q + cached for q in found.q_lens)) for call in alike for cached in TRIED]
     answers = predict(tried, where.gpu, protocol=where.protocol, stack=where.stack)
     counts, shape = np.array(list(alike.values()), float), (len(alike), len(TRIED))

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -221,14 +223,8 @@ def explain(table: KernelTable, shape: dict[str, int], rows: int = 8) -> dict[st
 
 def runs(select: Callable[[int], Any], points: Sequence[int]) -> list[tuple[int, int, Any]]:
     """Ranges (first, last, choice) of points in ascending order with one choice."""
-    found: list[tuple[int, int, Any]] = []
-    for point in points:
-        config = select(point)
-        if found and found[-1][2] == config:
-            found[-1] = found[-1][0], point, config
-        else:
-            found.append((point, point, config))
-    return found
+    alike = (list(group) for _, group in groupby(((point, select(point)) for point in points), key=itemgetter(1)))
+    return [(group[0][0], group[-1][0], group[0][1]) for group in alike]
 
 
 def reachable(

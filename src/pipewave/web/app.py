@@ -47,12 +47,7 @@ ADDRESSES = ("", "plan", "serve", "compare", "kernel", "trace", "model")
 LANES = ("quick", "kernel", "plan", "traffic", "trace")  # answers of a kind wait for one another
 CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 LEFT_S = 3.0  # a process that starts anew reads its tables for about as long
-FILE_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-    }
-}
+FILE_BODY = packaged.document(Path(__file__).with_name("file_body.json"))  # of a trace, as OpenAPI says it
 Form = Literal["html", "md"] | None
 T = TypeVar("T")
 

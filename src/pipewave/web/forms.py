@@ -31,6 +31,7 @@ Model = Name | dict[str, Any]
 WhatIf = Annotated[dict[Name, float | int | str | None], Field(default_factory=dict)]
 # What the page calls an option of the commands, and says in place of phrases that speak of commands.
 WORDS = packaged.document(Path(__file__).with_name("words.json"))
+PLAN: Mapping[str, Mapping[str, str]] = WORDS["plan"]
 LABELS: Mapping[str, str] = WORDS["labels"]
 PHRASES = tuple((re.compile(pattern), said) for pattern, said in WORDS["phrases"])
 OPTION = re.compile(r"--[a-z][a-z-]*")

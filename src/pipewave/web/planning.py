@@ -12,17 +12,13 @@ from pipewave.gpus.registry import knowing
 from pipewave.planning import Demand, Owned, Question, Space, plan
 from pipewave.step import find_engine
 from pipewave.web import limits
-from pipewave.web.forms import Form, Gpu, GpuFile, Model, Name, cache_dtype, gpu_of, line, model_of, query_command
+from pipewave.web.forms import PLAN, Form, Gpu, GpuFile, Model, Name, cache_dtype, gpu_of, line, model_of, query_command
 
 Degrees = Annotated[list[limits.Degree], Field(min_length=1, max_length=16)]
 Sizes = Annotated[list[limits.StepTokens], Field(min_length=1, max_length=64)]
 
 # Lists to try as `Space` calls them, and other fields as options of the command do.
-LISTS = {"tps": "tp", "pps": "pp", "dps": "dp", "engines": "engines", "budgets": "max_num_batched_tokens",
-         "batches": "max_num_seqs", "power_limits": "power_limits"}  # fmt: skip
-NAMED = {"input_len": "isl", "output_len": "osl", "ttft_ms": "ttft", "tpot_ms": "tpot", "engines": "engine",
-         "kv_cache_dtypes": "kv_cache_dtype", "grid_g_per_kwh": "grid", "power_limits": "power_limit",
-         "rack_w": "max_power_per_rack"}  # fmt: skip
+LISTS, NAMED = PLAN["lists"], PLAN["options"]
 
 
 class PlanQuery(Form):

@@ -9,16 +9,9 @@ from pipewave.kernels.family_metadata import operators_of
 from pipewave.kernels.profiler import Given, Launched, Shaped, Step
 from pipewave.kernels.streaming.sampling import ARGMAX, VALUE_BYTES, rounds_of
 
-# Operators that are one call however many kernels.
-WHOLE = packaged.shared(FAMILIES)["elementwise"]["metadata"]["profile"]["whole"]
-# Kernel → its law and the values of a tile; those of one block a row have none.
-NAMED = {
-    "_gumbel_sample_kernel": ("gumbel", 1024),
-    "_temperature_kernel": ("temperature", 8192),
-    "_min_p_kernel": ("min_p", 0),
-    "_topk_topp_kernel": ("mask_top_k_top_p", 0),
-    "SoftMaxForward": ("softmax", 0),
-}
+METADATA = packaged.shared(FAMILIES)["elementwise"]["metadata"]
+WHOLE = METADATA["profile"]["whole"]  # operators that are one call however many kernels
+NAMED = METADATA["laws"]  # kernel → its law and the values of a tile, 0 of one block a row
 ARGMAX_KERNEL = "ArgMaxOps"
 DEPENDS = ("mask_top_k", "mask_top_p", "mask_top_k_top_p")  # their time depends on the values
 OPERATORS = operators_of("elementwise")

@@ -85,10 +85,7 @@ def _timed(of: Lookup, m: int, configs: Sequence[Config], timer: Timer, default:
     usable = [index for index, us in enumerate(timed(range(len(configs)))) if np.isfinite(us)]
     taken: dict[int, list[float]] = {}
     staged(timed, usable, taken, always=[default])
-    out = np.full(len(configs), np.nan)
-    for index, us in taken.items():
-        out[index] = np.mean(undisturbed(us))
-    return out
+    return np.array([np.mean(undisturbed(taken[i])) if i in taken else np.nan for i in range(len(configs))])
 
 
 def counts(of: Lookup, m: Ints, configs: Sequence[Config]) -> Floats:

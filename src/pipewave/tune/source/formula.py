@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from types import CellType, FunctionType, MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -108,10 +109,7 @@ class _Extents:
         return self.shape if axis is None else self.shape[axis]
 
     def numel(self) -> Any:
-        total: Any = 1
-        for extent in self.shape:
-            total = total * extent
-        return total
+        return prod(self.shape)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._of, name)

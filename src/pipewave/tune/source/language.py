@@ -10,9 +10,12 @@ import ast
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
+from pipewave.files import packaged
 from pipewave.tune.source.traced import Traced, cdiv, chosen, greatest, least, next_power_of_2, same
 
 Shape = tuple[int, ...]
@@ -23,21 +26,9 @@ NUMBERS: Mapping[str, Callable[..., Any]] = {
     "float": lambda x: x if isinstance(x, Traced) else float(x), "bool": bool,
     "exp2": lambda x: 2.0**x, "sqrt": lambda x: math.sqrt(x) if x >= 0 else math.nan, "log2": math.log2,
 }  # fmt: skip
-# What keeps the extent of its first operand.
-SAME = {"multiple_of", "max_contiguous", "max_constancy", "assume", "to", "cast", "broadcast_to_self", "flip", "sort",
-        "softmax", "cumsum", "cumprod", "associative_scan", "advance", "constexpr"}  # fmt: skip
-REDUCTIONS = {"sum", "max", "min", "argmax", "argmin", "xor_sum", "reduce", "reduce_or"}
-AXIS = ("axis",)  # the first, where none is named
-# What other functions cannot do without, in order, by the names that callers may give it under.
-PARAMETERS: Mapping[str, tuple[str, ...]] = {
-    "program_id": AXIS, "num_programs": AXIS, "arange": ("start", "end"), "zeros": ("shape",),
-    "full": ("shape",), "zeros_like": ("input",), "where": ("condition", "x", "y"), "dot": ("input", "other"),
-    "dot_scaled": ("lhs", "lhs_scale", "lhs_format", "rhs"), "trans": ("input",), "permute": ("input",),
-    "expand_dims": ("input", "axis"), "reshape": ("input", "shape"), "view": ("input", "shape"),
-    "broadcast_to": ("input", "shape"), "make_block_ptr": ("base", "shape", "strides", "offsets", "block_shape"),
-    "make_tensor_descriptor": ("base", "shape", "strides", "block_shape"), "load": ("pointer",),
-    "store": ("pointer", "value"), "atomic_add": ("pointer", "val"), **dict.fromkeys(REDUCTIONS, ("input", "axis")),
-}  # fmt: skip
+FUNCTIONS = packaged.document(Path(__file__).with_name("language.json"))
+SAME, REDUCTIONS, AXIS = frozenset(FUNCTIONS["same"]), frozenset(FUNCTIONS["reductions"]), ["axis"]
+PARAMETERS: Mapping[str, list[str]] = FUNCTIONS["parameters"] | {name: ["input", "axis"] for name in REDUCTIONS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +83,7 @@ def broadcast(one: Shape, other: Shape) -> Shape:
 def combined(*values: Any) -> Any:
     """What element-wise work on these makes: a tile of their common extent, addresses where one is a pointer."""
     unknown = [value for value in values if isinstance(value, Unknown)]
-    shape: Shape = ()
-    for value in values:
-        shape = broadcast(shape, shape_of(value) or ())
+    shape: Shape = reduce(broadcast, (shape_of(value) or () for value in values), ())
     bases = [value.base for value in values if isinstance(value, Address)]
     if bases:
         return Address(bases[0], shape)
@@ -105,10 +94,7 @@ def combined(*values: Any) -> Any:
 
 def elements(shape: Shape) -> int:
     """Entries of a tile."""
-    count = 1
-    for extent in shape:
-        count *= extent
-    return count
+    return math.prod(shape)
 
 
 @dataclass(slots=True)
@@ -227,7 +213,7 @@ class LanguageCalls:
 
     def _language(self, name: str, given: list[Any], named: dict[str, Any], line: int) -> Any:
         """A function of the language."""
-        needed = PARAMETERS.get(name, ())
+        needed = PARAMETERS.get(name, [])
         placed = [*given, *(named[each] for each in takewhile(named.__contains__, needed[len(given) :]))]
         if handler := getattr(self, f"_call_{name}", None):
             enough = len(placed) >= len(needed) or needed == AXIS

@@ -76,9 +76,7 @@ def measure(
                 stages = LONG_STAGES
             staged(lambda order: device.time(launch, order), usable, taken, stages)
         seconds += clock() - start
-    found = np.full(len(counts), np.nan)
-    for index, values in taken.items():
-        found[index] = np.mean(undisturbed(values))
+    found = np.array([np.mean(undisturbed(taken[i])) if i in taken else np.nan for i in range(len(counts))])
     return Timed(found, built, seconds)
 
 

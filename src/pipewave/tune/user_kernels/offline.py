@@ -59,10 +59,9 @@ def noted(record: Mapping[str, Any], kernel: TunedKernel) -> Noted:
                       field="from_log")  # fmt: skip
 
     def grid(meta: Mapping[str, Any]) -> tuple[int, ...]:
-        for size, config in zip(grids, configs, strict=True):
-            if all(name not in meta or meta[name] == value for name, value in config.items()):
-                return tuple(size)
-        return tuple(grids[0])
+        sizes = zip(grids, configs, strict=True)
+        fits = (size for size, config in sizes if all(meta.get(name, one) == one for name, one in config.items()))
+        return tuple(next(fits, grids[0]))
 
     return Noted(record["args"], grid, record)
 
