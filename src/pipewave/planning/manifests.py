@@ -17,6 +17,7 @@ import yaml
 from pipewave.errors import BadInput
 from pipewave.files import packaged
 from pipewave.gpus import find
+from pipewave.software.recorded import images
 
 FORMS = ("shell", "docker", "kubernetes", "dynamo")
 ENGINES = Path(__file__).with_name("launch.yaml")
@@ -83,7 +84,7 @@ def render(form: str, engine: str, version: str, pools: Sequence[Pool], platform
     if form not in FORMS:
         raise BadInput(f"form = {form!r}: must be one of {', '.join(FORMS)}", field="form")
     heads = [f"# {pool.engines} × {pool.role}, {pool.gpus} {pool.gpu} each\n" * (len(pools) > 1) for pool in pools]
-    image = (platform.image or engine_words(engine)["image"]).format(version=version)
+    image = platform.image.format(version=version) if platform.image else images()[engine].of(version)
     if form in ("shell", "docker"):
         port = engine_words(engine)["port"]
         lines = [pool.command if form == "shell" else _docker(image, port, pool, platform) for pool in pools]

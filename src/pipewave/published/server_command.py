@@ -28,6 +28,7 @@ from pipewave.published.unstated import Stated
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import Speculative
 from pipewave.simulate.speculative import of as speculative_of
+from pipewave.software.recorded import images
 from pipewave.step import Engine, find_engine
 
 SWITCH = "on"
@@ -39,7 +40,6 @@ HUMAN = {"k": 1000, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 <
 ENVIRONMENT = re.compile(r"((?:VLLM|SGLANG|SGL|TRTLLM|TLLM)_\w+)=")
 JSON = ("drafts", "eplb_config")  # settings that vLLM takes as an object, or by its entries: --option.entry value
 DEEPEP_MODES = {"normal": "deepep_high_throughput", "low_latency": "deepep_low_latency"}
-IMAGES = {"vllm": "vllm/vllm-openai", "sglang": "lmsysorg/sglang", "trtllm": "tensorrt-llm/release"}
 PROGRAMS = {"vllm": "vllm", "sglang": "sglang", "trtllm-serve": "trtllm"}  # start a server of an engine
 NEED_SERVE = ("sglang",)  # where the word `serve` follows
 
@@ -203,9 +203,10 @@ def _engine(words: Sequence[str]) -> tuple[str, Sequence[str], str | None]:
         if name.startswith(("sglang.launch_server", "vllm.entrypoints")):
             return (engine := name.partition(".")[0]), rest, tags.get(engine)
         release = re.search(r":v?(\d+\.\d+\.\d+(rc\d+)?)", word)
-        tags |= {engine: release[1] for engine, image in IMAGES.items() if image in word and release}
-    if images := [index for index, word in enumerate(words) if IMAGES["vllm"] in word]:  # it starts the server itself
-        return "vllm", words[images[0] + 1 :], tags.get("vllm")
+        tags |= {engine: release[1] for engine, image in images().items() if image.repository in word and release}
+    serving = [(name, image.repository) for name, image in images().items() if image.serves]
+    if begun := [(name, at + 1) for name, image in serving for at, word in enumerate(words) if image in word]:
+        return begun[0][0], words[begun[0][1] :], tags.get(begun[0][0])
     known = "vllm serve, python -m sglang.launch_server, trtllm-serve"
     raise BadInput(f"from_command: no server in {shlex.join(words)[:80]!r}; known: {known}", field="from_command")
 

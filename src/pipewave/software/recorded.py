@@ -1,5 +1,5 @@
-"""What is recorded of engines by name: which versions have code for a type of model, how many drafts it accepts, and
-for which layers of routed experts Triton block sizes are shipped.
+"""What is recorded of engines by name: which versions have code for a type of model, how many drafts it accepts, for
+which layers of routed experts Triton block sizes are shipped, and their container images.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,26 @@ from pipewave.software.stacks import version_of
 READS, ACCEPTANCE = (Path(__file__).with_name(f"{name}.json") for name in ("reads", "acceptance"))
 # Framework → GPU → type → version that brought the `files` → [experts, width] of a rank.
 TUNED = Path(__file__).with_name("tuned_experts.json")
+
+
+class Image(NamedTuple):
+    """An engine's container image for NVIDIA GPUs. `serves`: it starts the server itself: options follow its name."""
+
+    repository: str
+    tag: str  # of a version
+    source: str
+    registry: str = ""  # where it is not Docker's own
+    serves: bool = False
+
+    def of(self, version: str) -> str:
+        """Its whole name for a version of the engine."""
+        return f"{self.registry}{self.repository}:{self.tag.format(version=version)}"
+
+
+@cache
+def images() -> Mapping[str, Image]:
+    """Images by engine."""
+    return {engine: Image(**row) for engine, row in packaged.shared(READS.with_name("images.yaml")).items()}
 
 
 @cache
