@@ -41,7 +41,7 @@ class CommandLines:
     """Command lines of others, instead of options."""
 
     from_command: Annotated[Text, Option("--from-command", help="A server's own command line, quoted.")] = None
-    client: Annotated[Text, Option("--client", help="A benchmark's own, quoted: vllm bench serve ...")] = None
+    client: Annotated[Text, Option("--client", help="A benchmark's: vllm bench serve, aiperf, guidellm ...")] = None
 
     def check_alone(self, requests: Requests, *deployment: Any) -> None:
         """Raises BadInput for options beside a pasted line that says the same."""

@@ -61,11 +61,12 @@ class Pasted:
 
 @dataclass(slots=True)
 class Words:
-    """A command line taken apart: options by our names, the first word that is none, options not understood."""
+    """A command line taken apart: options by our names, words that are none, options not understood."""
 
     said: dict[str, str] = field(default_factory=dict)
     alone: list[str] = field(default_factory=list)
     other: list[str] = field(default_factory=list)
+    named: list[str] = field(default_factory=list)  # options understood, in order
 
 
 def read(command: str, version: str | None = None, configuration: str | None = None) -> Pasted:
@@ -75,7 +76,7 @@ def read(command: str, version: str | None = None, configuration: str | None = N
     words = split(command)
     engine, rest, tag = _engine(words)
     taken = options(rest, named(_table(engine)["fields"]))
-    passed = passed_over(engine, "from_command", taken, _table(engine), _recorded(engine))
+    passed = passed_over(engine, "from_command", taken, _table(engine), recorded(engine))
     version = version or tag
     model = configuration or taken.said.get("model") or next(iter(taken.alone), None)
     if model is None:
@@ -131,8 +132,9 @@ def options(words: Sequence[str], names: Mapping[str, str]) -> Words:
         if key is None or (entry and key not in JSON):
             taken.other.append(name)
         else:
-            held = _json(taken.said.get(key, "{}"), name, "from_command") if entry else {}
+            held = json_object(taken.said.get(key, "{}"), name, "from_command") if entry else {}
             taken.said[key] = json.dumps(held | {inner: value}) if entry else value
+            taken.named.append(name)
     return taken
 
 
@@ -148,9 +150,9 @@ def named(fields: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
 
 @cache
-def _recorded(engine: str) -> frozenset[str]:
-    """Options that some recorded version of an engine has."""
-    files = (packaged.content(path).decode().splitlines() for path in sorted(FLAGS.glob(f"{engine}-*.txt")))
+def recorded(engine: str, folder: Path = FLAGS) -> frozenset[str]:
+    """Options that some recorded version of an engine, or of a client, has."""
+    files = (packaged.content(path).decode().splitlines() for path in sorted(folder.glob(f"{engine}-*.txt")))
     return frozenset(line for lines in files for line in lines if line.startswith("-"))
 
 
@@ -165,7 +167,7 @@ def passed_over(
     quiet, notes = [], []
     for option in dict.fromkeys(taken.other):
         plain = option if table.get("literal") else option.replace("_", "-")
-        if why := table.get("refused", {}).get(plain):
+        if why := next((why for one, why in table.get("refused", {}).items() if _matches(plain, (one,))), ""):
             raise BadInput(f"{field}: {option}: {why}", field=field)
         if _matches(plain, table["no_effect"]):
             quiet.append(option)
@@ -275,14 +277,15 @@ def _limits(said: Mapping[str, str]) -> dict[str, Any]:
         word = said["exchange"]
         found["exchange"] = DEEPEP_MODES.get(said.get("deepep_mode", ""), DEEPEP) if word in (DEEPEP, SWITCH) else word
     if "eplb" in said:
-        given = _json(said["eplb_config"], "eplb-config", "eplb") if "eplb_config" in said else {}
+        given = json_object(said["eplb_config"], "eplb-config", "eplb") if "eplb_config" in said else {}
         copies = given.get("num_redundant_experts", 0) if given else said.get("redundant", 0)
         found["balance"] = Balance(_whole(str(copies), "eplb"))
     drafts = _drafts(said)
     return found | ({"speculative": drafts} if drafts else {})
 
 
-def _json(word: str, name: str, field: str) -> dict[str, Any]:
+def json_object(word: str, name: str, field: str) -> dict[str, Any]:
+    """The object that an option holds. Raises BadInput for `field`."""
     try:
         return dict(json.loads(word))
     except (ValueError, TypeError, RecursionError) as problem:
@@ -292,7 +295,7 @@ def _json(word: str, name: str, field: str) -> dict[str, Any]:
 def _drafts(said: Mapping[str, str]) -> Speculative | None:
     """vLLM's JSON, or SGLang's algorithm and steps."""
     if "drafts" in said:
-        given = _json(said["drafts"], "speculative-config", "speculative")
+        given = json_object(said["drafts"], "speculative-config", "speculative")
         method = str(given.get("method") or ("draft" if given.get("model") else "ngram"))
         tokens, model = given.get("num_speculative_tokens"), given.get("model")
     elif "algorithm" in said:
