@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import random
 import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import pipewave as pw
@@ -149,3 +151,48 @@ def test_telling_takes_one_path_or_several_and_not_none(tmp_path: Path) -> None:
     assert pw.tell(file, **said).runs == pw.tell(str(file), **said).runs == pw.tell([file], **said).runs
     with pytest.raises(pw.PipewaveError, match="name a result"):
         pw.tell([], **said)
+
+
+ASKED: dict[str, dict[str, Any]] = {
+    "estimate": {"model": "Qwen3-0.6B", "gpu": "H200", "batch": 2, "input_len": 100, "output_len": 4},
+    "serve": {"model": "Qwen3-0.6B", "gpu": "H200", "input_len": 100, "output_len": 4, "rate": 2, "requests": 20},
+    "find_rate": {"model": "Qwen3-0.6B", "gpu": "H200", "input_len": 100, "output_len": 4, "tpot_ms": 30},
+    "step_time": {"model": "Qwen3-0.6B", "gpu": "H200"},
+    "cost": {"gpu": "H200", "gpus": 1, "power_w": 300, "output_tokens_per_s": 1000},
+    "plan": {"model": "Qwen3-0.6B", "gpus": ["H200"], "input_len": 100, "output_len": 4, "rate": 1, "tps": (1,)},
+    "predict": {"calls": pw.gemm(10, 64, 64), "gpu": "H200"},
+    "find": {}, "load_model": {}, "trace": {}, "tell": {}, "gemm": {"m": 4, "n": 64, "k": 64},
+}  # fmt: skip
+CASE = ("concurrency", "isl", "tp", "engine", "version", "told", "quantize", "power_limits", "prefix_share", "kv_dtype")
+WRONG = (object(), b"x", ("a",), [None], {}, float("nan"), 2**70, "")
+
+
+def _probes() -> list[tuple[str, str, Any]]:
+    parts = {name: inspect.signature(getattr(pw, name)).parameters.values() for name in ASKED}
+    names = {name: [one for each in those for one in (CASE if each.kind == each.VAR_KEYWORD else (each.name,))]
+             for name, those in parts.items()}  # fmt: skip
+    return [(name, one, bad) for name, those in names.items() for one in those for bad in WRONG]
+
+
+def test_wrong_types_through_the_python_door_raise_typed_errors() -> None:
+    """Eighty of a thousand: any answer will do, and any error of pipewave; Python's own, of a name alone."""
+    for name, argument, bad in random.Random(11).sample(_probes(), 80):
+        try:
+            getattr(pw, name)(**ASKED[name] | {argument: bad})
+        except pw.PipewaveError as error:
+            assert str(error)
+        except TypeError as error:
+            assert "unexpected keyword" in str(error) or "missing" in str(error), (name, argument, bad)
+
+
+@pytest.mark.parametrize("bad", [None, 7, "x", object(), [None], ["a"], float("nan")], ids=list("abcdefg"))
+def test_lengths_and_types_that_are_none_are_named(bad: Any) -> None:
+    step, gpu = pw.step_time("Qwen3-0.6B", "H200"), pw.find("H200")
+    for ask in (lambda: step(bad, [9]), lambda: step([1], bad), lambda: gpu.supports(bad), lambda: gpu.peak_flops(bad)):
+        with pytest.raises(pw.PipewaveError):
+            ask()
+
+
+def test_a_step_takes_arrays() -> None:
+    step = pw.step_time("Qwen3-0.6B", "H200")
+    assert step(np.ones(4, int), np.full(4, 512)) == step([1] * 4, [512] * 4)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import fields, replace
 from functools import wraps
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import NoneType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipewave.calls.fields import by_own_names, own_name
 from pipewave.errors import BadInput, MissingField, UnknownField, meant_or_known
@@ -16,11 +20,9 @@ from pipewave.models import load as load_model
 from pipewave.models.load import quantised
 from pipewave.simulate.estimate import Estimate
 from pipewave.simulate.estimate import estimate as static_batch
-from pipewave.simulate.step_time import step_time
+from pipewave.simulate.step_time import step_time as time_of_steps
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
     from pipewave.planning import Owned, Plan
     from pipewave.published.answers import Deployed
     from pipewave.published.find_rate import FoundRate
@@ -35,12 +37,38 @@ LENGTHS = ("input_len", "output_len")
 FOUND = ("rate", "concurrency", "arrivals", "requests", "told", "mode")  # fields that find_rate finds, or says itself
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+# What annotations name; numbers and the package's own types are checked where they are used.
+KINDS: Mapping[str, Any] = {"str": str, "Path": Path, "Sequence": Sequence, "Mapping": Mapping, "None": NoneType,
+                            "Callable": Callable, "Executor": Executor}  # fmt: skip
+
+
+def typed(function: F) -> F:
+    """The function with BadInput for an argument that is of no type that its annotation names."""
+    told = {name: re.sub(r"\[.*\]", "", said).split(" | ") for name, said in function.__annotations__.items()}
+    kinds = {name: tuple(KINDS[word] for word in words) for name, words in told.items() if KINDS.keys() >= set(words)}
+    taken = signature(function)
+
+    @wraps(function)
+    def checked(*args: Any, **given: Any) -> Any:
+        for name, value in taken.bind(*args, **given).arguments.items():
+            if name in kinds and not isinstance(value, kinds[name]):
+                raise BadInput(f"{name} = {value!r:.80}: must be {' or '.join(told[name])}", field=name)
+        return function(*args, **given)
+
+    return checked  # type: ignore[return-value]
+
+
+step_time, static = typed(time_of_steps), typed(static_batch)
+
+
 @wraps(static_batch)
 def estimate(*args: Any, **given: Any) -> Estimate:
     """As `pipewave.simulate.estimate.estimate`; names that others have for its arguments (`isl`) are taken, too."""
-    return static_batch(*args, **by_own_names(given, static_batch.__annotations__))
+    return static(*args, **by_own_names(given, static_batch.__annotations__))
 
 
+@typed
 def serve(model: str | Path, gpu: str, **case: Any) -> ServeAnswer:
     """A deployment under requests, as a client on the same host sees it.
 
@@ -74,6 +102,7 @@ def serve(model: str | Path, gpu: str, **case: Any) -> ServeAnswer:
     return ServeAnswer.of(answer(from_dict({"model": str(model), "gpu": gpu, **case})))
 
 
+@typed
 def find_rate(
     model: str | Path,
     gpu: str,
@@ -121,6 +150,7 @@ def find_rate(
     return search(load, limits_of(**limits))
 
 
+@typed
 def tell(files: str | Path | Sequence[str | Path], *, also: Mapping[str, Any] | None = None, **case: Any) -> Told:
     """What result files say of a deployment.
 
@@ -143,12 +173,14 @@ def tell(files: str | Path | Sequence[str | Path], *, also: Mapping[str, Any] | 
     from pipewave.told.tell import tell as told
 
     every = [files] if isinstance(files, (str, Path)) else files
-    _typed(files=(every, Sequence, "paths of results"), also=(also or {}, Mapping, "fields by name"))
     if not every:
         raise MissingField("files: name a result at least", field="files")
+    if wrong := [one for one in every if not isinstance(one, (str, Path))]:
+        raise BadInput(f"files: {wrong[0]!r:.80}: must be a path", field="files")
     return told(every, also=also, **case)
 
 
+@typed
 def plan(
     model: ModelSource,
     gpus: str | Sequence[str],
@@ -203,9 +235,6 @@ def plan(
     from pipewave.planning.prices import Owned
     from pipewave.simulate.arrival_files import read_trace
 
-    _typed(gpus=(gpus, (str, Sequence), "names of GPUs"), prices=(prices or {}, Mapping, "USD an hour by GPU"),
-           quantize=(quantize, Sequence, "a list of words"), ignore=(ignore, Sequence, "a list of fields"),
-           arrivals=(arrivals or "", (str, Path), "a path"))  # fmt: skip
     recorded = None if arrivals is None else read_trace(arrivals)
     usual = {} if recorded is None else {name: round(float(getattr(recorded, name).mean())) for name in LENGTHS}
     question, demand, space = _sorted(asked, usual, (Question, Demand, Space))
@@ -243,6 +272,7 @@ def _sorted(given: dict[str, Any], usual: Mapping[str, int], kinds: Sequence[Any
     return [{one.name: given[one.name] for one in fields(kind) if one.name in given} for kind in kinds]
 
 
+@typed
 def trace(file: str | Path, *, gpu: str | GPU | None = None, protocol: str | None = None, **known: Any) -> Report:
     """Measured, predicted and reachable time of every kernel call of a profile.
 
@@ -264,13 +294,5 @@ def trace(file: str | Path, *, gpu: str | GPU | None = None, protocol: str | Non
     """
     from pipewave.traces import Workload, explain_trace
 
-    _typed(file=(file, (str, Path), "a path"))
     spec = None if gpu is None else find(gpu)
     return explain_trace(file, gpu=spec, protocol=protocol, workload=Workload(**known))
-
-
-def _typed(**given: tuple[Any, type | tuple[type, ...], str]) -> None:
-    """Raise BadInput for an argument of another type; given by name: its value, its types and what they are."""
-    for name, (value, types, what) in given.items():
-        if not isinstance(value, types):
-            raise BadInput(f"{name} = {value!r:.80}: must be {what}", field=name)

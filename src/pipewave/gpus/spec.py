@@ -283,7 +283,7 @@ class GPU:
         return {key: value for key, value in now.items() if key not in given}
 
     def _peak_tflops(self, dtype: str) -> float | None:
-        if dtype not in _PEAK_FIELD:
+        if not isinstance(dtype, str) or dtype not in _PEAK_FIELD:
             raise BadInput(f"dtype = {dtype!r} is not known: use one of {', '.join(DTYPES)}", field="dtype")
         tflops: float | None = getattr(self, _PEAK_FIELD[dtype])
         if tflops and dtype in ("nvfp4", "mxfp4") and dtype not in self.traits.fp4_types:

@@ -192,6 +192,8 @@ class Space:
             for value in getattr(self, name) or ():
                 if not (value is None and name in OWN):
                     check_whole(name, value)
+        if wrong := [one for one in self.power_limits if not (one is None or (is_number(one) and 0 < one < 1e9))]:
+            raise BadInput(f"power_limits = {wrong[0]!r}: must be W of a board", field="power_limits")
         check_whole("max_gpus", self.gpus_most)
         if (self.rack_w is None) != (self.gpus_per_rack is None):
             raise BadInput("max_power_per_rack and gpus_per_rack go together: say both", field="gpus_per_rack")

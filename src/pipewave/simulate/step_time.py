@@ -40,12 +40,14 @@ class StepTime:
     def __call__(self, q_lens: Sequence[int], kv_lens: Sequence[int]) -> float:
         """Seconds of a step of requests with so many new tokens each (1: a decode) and so long caches with them.
 
-        Raises BadInput: lists that differ in length, or a cache shorter than its new tokens.
+        Raises BadInput: no lists of integers, lists that differ in length, or a cache shorter than its new tokens.
         """
-        if len(q_lens) != len(kv_lens) or not q_lens:
-            raise BadInput(f"q_lens and kv_lens have {len(q_lens)} and {len(kv_lens)} requests", field="q_lens")
-        up = self._quantum
-        return self._seconds(tuple(q_lens), tuple(-(-int(length) // up) * up for length in kv_lens))
+        try:
+            if len(q_lens) != len(kv_lens) or not len(q_lens):
+                raise BadInput(f"q_lens and kv_lens have {len(q_lens)} and {len(kv_lens)} requests", field="q_lens")
+            return self._seconds(tuple(q_lens), tuple(-(-int(n) // self._quantum) * self._quantum for n in kv_lens))
+        except (TypeError, ValueError, OverflowError) as problem:
+            raise BadInput(f"q_lens, kv_lens: must be lists of integers ({problem})", field="q_lens") from problem
 
     def __repr__(self) -> str:
         """One line."""
