@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -150,9 +151,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[float, int
     def told(largest: float | dict[bool, float], *answers: Callable[[float], Point]) -> list[tuple[float, int, int]]:
         calls, left = list[tuple[float, int, int]](), iter(answers)
 
-        def serve(
-            model: Any, split: Any, question: Any, rate: float, requests: int, replicas: int = 1, **_: Any
-        ) -> Point:
+        def serve(design: Any, question: Any, rate: float, requests: int, replicas: int = 1, **_: Any) -> Point:
             calls.append((rate, requests, replicas))
             return replace(next(left)(rate), replicas=replicas)
 
@@ -272,15 +271,19 @@ def test_the_largest_rate_is_where_times_are_the_limits(
 
     monkeypatch.setattr(run, "deploy", lambda told, drawn: drawn)
     monkeypatch.setattr(run, "_above", above)
+    monkeypatch.setattr(run, "_surely_above", partial(above, sure=True))
     monkeypatch.setattr(Question, "traffic", traffic)
-    found = run.largest(MODEL, seen().split, question, guess, 100.0, sure=True, near=0.03)
+    design = run.ready_for(MODEL, seen().split, question)
+    found = run.largest(design, question, guess, 100.0, sure=True, near=0.03)
     kept = [rate for rate, _ in tried if law(rate) <= 0]
     assert len(tried) <= 5 and found == max(kept, default=0.0)
     assert law(found) >= -0.03 * 1.01 if found and len(tried) < 5 else True
     assert [n for _, n in tried] == [
         max(min(max(int(400.0 * rate / guess), 300), 700), int(min(200.0 * rate / guess, 6000))) for rate, _ in tried
     ], "two for each that is in flight at least: fewer only fill the engines"
-    assert run.largest(MODEL, seen().split, QUESTION, 1.5, 100.0, sure=True, near=0.03) == pytest.approx(1.5)
+    assert run.largest(
+        run.ready_for(MODEL, seen().split, QUESTION), QUESTION, 1.5, 100.0, sure=True, near=0.03
+    ) == pytest.approx(1.5)
 
 
 def steps() -> Iterator[tuple[list[tuple[float, float]], list[tuple[float, float]], float]]:

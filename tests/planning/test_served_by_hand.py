@@ -171,7 +171,6 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         monkeypatch.setattr(
             run, "deploy", lambda stated, traffic: asked.append((stated.setup.replicas, traffic)) or ready
         )
-        run._ready.cache_clear()
         monkeypatch.setattr(Question, "traffic", lambda self, requests, rate: (requests, rate))
         return asked
 
@@ -182,9 +181,13 @@ LIMITED = replace(QUESTION, tpot_ms=20)
 SPLIT = Split("H100", engine="vllm")
 
 
+def served(question: Question, *words: Any, **more: Any) -> Point:
+    return run.serve(run.ready_for(MODEL, SPLIT, question), question, *words, **more)
+
+
 def test_a_run_within_its_limits_and_its_ends(told: Any) -> None:
     asked = told(10.0, {0.9: 8.0, 1.2: 15.0})
-    point = run.serve(MODEL, SPLIT, LIMITED, 4.0, 320, 2)
+    point = served(LIMITED, 4.0, 320, 2)
     assert asked == [(2, (320, 4.0)), 1.2, 0.9], "two replicas, then both ends"
     assert (point.rate, point.replicas, point.requests, point.notes) == (4.0, 2, 320, ("one", "two"))
     assert point.over == pytest.approx(math.log(10 / 20)) and point.over_high == pytest.approx(math.log(15 / 20))
@@ -192,60 +195,60 @@ def test_a_run_within_its_limits_and_its_ends(told: Any) -> None:
     assert point.figures["power_w"] == 500.0 and point.figures["window"] == ("record", True)
     assert (point.max_num_seqs, point.max_num_batched_tokens) == (10_000 // 69, 2048)
     told(10.0, {1.2: 20.0})
-    near = run.serve(MODEL, SPLIT, LIMITED, 4.0, 320)
+    near = served(LIMITED, 4.0, 320)
     assert near.over_high == 0.0 and near.sure and near.replicas == 1, "a limit that is met is kept"
     told(10.0, {1.2: 20.1})
-    over = run.serve(MODEL, SPLIT, LIMITED, 4.0, 320)
+    over = served(LIMITED, 4.0, 320)
     assert over.over < 0 < over.over_high and not over.sure
 
 
 def test_ends_of_a_run_that_misses_are_not_run(told: Any) -> None:
     asked = told(22.0, {1.2: 30.0})
-    point = run.serve(MODEL, SPLIT, LIMITED, 4.0, 320)
+    point = served(LIMITED, 4.0, 320)
     assert len(asked) == 1 and point.over == pytest.approx(math.log(1.1)) and not point.sure
     assert point.over_high == pytest.approx(math.log(1.21)) and point.figures["tpot_mean_ms_high"] == pytest.approx(
         24.2
     )
     asked = told(20.0, {1.2: 20.0})
-    assert run.serve(MODEL, SPLIT, LIMITED, 4.0, 320).over == 0.0 and len(asked) == 2
+    assert served(LIMITED, 4.0, 320).over == 0.0 and len(asked) == 2
 
 
 def test_times_of_engines_that_still_fill_count_as_they_grow(told: Any) -> None:
     told(10.0, {1.2: 15.0}, grows={"tpot_ms_grown": 1.9})
-    point = run.serve(MODEL, SPLIT, LIMITED, 4.0, 320)
+    point = served(LIMITED, 4.0, 320)
     assert point.over == pytest.approx(math.log(19 / 20)) and point.over_high == pytest.approx(math.log(20.9 / 20))
     assert not point.sure and point.figures["tpot_mean_ms"] == 10.0, "what is told is as the run has it"
 
 
 def test_the_lower_end_is_not_run_of_a_design_that_surely_misses(told: Any) -> None:
     asked = told(10.0, {0.9: 8.0, 1.2: 21.0})
-    assert not run.serve(MODEL, SPLIT, LIMITED, 4.0, 320, sure=True).sure and asked[1:] == [1.2]
+    assert not served(LIMITED, 4.0, 320, sure=True).sure and asked[1:] == [1.2]
     asked = told(10.0, {0.9: 8.0, 1.2: 21.0})
-    assert not run.serve(MODEL, SPLIT, LIMITED, 4.0, 320).sure and asked[1:] == [1.2, 0.9]
+    assert not served(LIMITED, 4.0, 320).sure and asked[1:] == [1.2, 0.9]
 
 
 def test_a_run_that_does_not_keep_up(told: Any) -> None:
     asked = told(1.0, {1.2: 2.0}, overloaded=True)
-    point = run.serve(MODEL, SPLIT, LIMITED, 4.0, 320)
+    point = served(LIMITED, 4.0, 320)
     assert (point.over, point.over_high, len(asked)) == (OVERLOADED, OVERLOADED, 1)
     told(1.0, {1.2: 2.0}, late=True)
-    point = run.serve(MODEL, SPLIT, LIMITED, 4.0, 320)
+    point = served(LIMITED, 4.0, 320)
     assert point.over < 0 and point.over_high == OVERLOADED, "slow steps do not keep up"
     told(1.0, {1.2: 2.0}, late=True)
-    assert run.serve(MODEL, SPLIT, QUESTION, 4.0, 320).sure, "which is no matter without limits"
+    assert served(QUESTION, 4.0, 320).sure, "which is no matter without limits"
 
 
 @pytest.mark.parametrize(("pages", "most", "seqs"), [(1e4, 64, 64), (69.0, 64, 1), (10.0, 64, 1), (138.0, 64, 2)])
 def test_as_many_requests_as_a_cache_holds_whole(pages: float, most: int, seqs: int, told: Any) -> None:
     told(10.0, {}, pages=pages, most=most)
-    assert run.serve(MODEL, SPLIT, QUESTION, 4.0, 320).max_num_seqs == seqs
+    assert served(QUESTION, 4.0, 320).max_num_seqs == seqs
 
 
 def test_users_who_wait_longer_than_thought(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twelve users who think for a second and wait for 3 s, where the look said 2: half way each time, from below."""
     rates = list[float]()
 
-    def serve(model: Any, split: Any, question: Any, rate: float, requests: int, replicas: int = 1, **_: Any) -> Point:
+    def serve(design: Any, question: Any, rate: float, requests: int, replicas: int = 1, **_: Any) -> Point:
         rates.append(rate)
         return Point(rate, replicas, requests, FIGURES | {"e2e_mean_ms": 3000.0}, -0.1, -0.1, 256, 2048)
 
@@ -265,13 +268,53 @@ def test_what_the_search_for_a_rate_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     point = partial(Point, replicas=1, requests=300, figures=FIGURES, over=-0.1, over_high=-0.1, max_num_seqs=1,
                     max_num_batched_tokens=1)  # fmt: skip
     monkeypatch.setattr(search, "largest", lambda *words, **more: asked.append((*words[1:], more)) or 3.0)
-    monkeypatch.setattr(search, "serve", lambda model, split, question, rate, *_, **__: point(rate))
+    monkeypatch.setattr(search, "serve", lambda design, question, rate, *_, **__: point(rate))
     look = Screened(SPLIT, 4.0, 2.0, times_ms=(100.0, 10.0, 2000.0))
     search.serve_best(MODEL, look, QUESTION, Demand(), True)
     search.serve_best(MODEL, look, QUESTION, Demand(rate=1.0), False)
-    told = [(SPLIT, QUESTION, 2.0, 4.0, {"sure": True, "near": 0.05}), (SPLIT, QUESTION, 4.0, 8.0, {"sure": False, "near": 0.05}),
-            (SPLIT, QUESTION, 2.0, 4.0, {"sure": True, "near": 0.08})]  # fmt: skip
+    told = [(QUESTION, 2.0, 4.0, {"sure": True, "near": 0.05}), (QUESTION, 4.0, 8.0, {"sure": False, "near": 0.05}),
+            (QUESTION, 2.0, 4.0, {"sure": True, "near": 0.08})]  # fmt: skip
     assert asked == told, "its rate by the look, and what is in flight then"
+
+
+@pytest.mark.parametrize(
+    ("slow", "late", "above", "asked"),
+    [
+        ({"tpot": 18.0, "ttft": 40.0}, False, math.log(0.9), [1.25]),  # likely 14.4 at most, so 18 by law
+        ({"tpot": 24.0, "ttft": 40.0}, False, math.log(1.2), [1.25]),
+        ({"tpot": 10.0, "ttft": 40.0}, True, OVERLOADED, [1.25]),
+        ({"tpot": 10.0, "ttft": 70.0}, False, math.log(0.8), [1.25, 1.0, 1.25]),  # 56 at most, 89.6 by law: too much
+    ],
+)
+def test_likely_steps_are_run_where_the_slowest_do_not_tell(
+    slow: dict[str, float], late: bool, above: float, asked: list[float]
+) -> None:
+    """Factors of 1.25 of later tokens and of 1.6 of first ones, which take 50 ms in likely steps."""
+    scales, factors = list[float](), {"ttft_ms": 1.6, "tpot_ms": 1.25}
+
+    def steady(scale: float = 1.0) -> tuple[dict[str, float], bool]:
+        scales.append(scale)
+        times = slow if scale > 1 else {"tpot": 8.0, "ttft": 50.0}
+        return {f"{name}_mean_ms": ms for name, ms in times.items()}, late and scale > 1
+
+    uncertain = SimpleNamespace(
+        ends=lambda metric, ms: {"_low": ms / factors[metric], "_high": ms * factors[metric]},
+        tried=lambda _: (0.8, 1.25),
+    )
+    ready: Any = SimpleNamespace(steady_figures=steady, engines=SimpleNamespace(uncertain=uncertain))
+    both = replace(LIMITED, ttft_ms=100)
+    assert run._surely_above(ready, both) == pytest.approx(above) and scales == asked
+
+
+def test_a_run_of_a_design_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[Any]()
+    monkeypatch.setattr(
+        run, "deploy", lambda stated, traffic: made.append((stated.setup.replicas, traffic)) or made[-1]
+    )
+    monkeypatch.setattr(Question, "traffic", lambda self, requests, rate: (requests, rate))
+    design, other = (run.ready_for(MODEL, SPLIT, QUESTION) for _ in range(2))
+    assert design(4.0, 320, 2) is design(4.0, 320, 2) == (2, (320, 4.0)) and len(made) == 1
+    assert other(4.0, 320, 2) is not design(4.0, 320, 2), "a search has its own"
 
 
 @pytest.mark.parametrize("edge", [7.0, 9.0, 10.5, 13.0])
@@ -280,13 +323,17 @@ def test_the_largest_rate_below_a_cliff(edge: float, monkeypatch: pytest.MonkeyP
     tried = list[float]()
     monkeypatch.setattr(run, "deploy", lambda stated, traffic: traffic)
     monkeypatch.setattr(Question, "traffic", lambda self, requests, rate: tried.append(rate))
-    monkeypatch.setattr(run, "_above", lambda *_, **__: OVERLOADED if tried[-1] > edge else -0.5)
-    found = run.largest(MODEL, SPLIT, LIMITED, 8.0, 16.0, sure=True, near=0.03)
+    monkeypatch.setattr(run, "_surely_above", lambda *_: OVERLOADED if tried[-1] > edge else -0.5)
+
+    def largest(guess: float) -> float:
+        return run.largest(run.ready_for(MODEL, SPLIT, LIMITED), LIMITED, guess, 16.0, sure=True, near=0.03)
+
+    found = largest(8.0)
     assert found == max(rate for rate in tried if rate <= edge) and len(tried) <= 5
     assert edge / 1.3 < found <= edge
     above = [rate for rate in tried if rate > edge]
     assert all(rate < min(above[:at], default=math.inf) for at, rate in enumerate(above)), "never beyond what failed"
-    late = run.largest(MODEL, SPLIT, LIMITED, 1e4 * edge, 16.0, sure=True, near=0.03)
+    late = largest(1e4 * edge)
     assert late == 0.0, "nothing was kept in five runs"
     tried.clear()
-    assert run.largest(MODEL, SPLIT, LIMITED, 8.0 * edge, 16.0, sure=True, near=0.03) in (0.0, *tried)
+    assert largest(8.0 * edge) in (0.0, *tried)

@@ -208,7 +208,7 @@ def test_grids_are_read_between_their_points() -> None:
     assert [read.at(at) for at in (1, 3, 6, 12)] == [10, 15, 40, 100] == read.each(np.array([1.0, 3, 6, 12])).tolist()
     assert shares(grid, 5.0) == ((1, 0.75), (2, 0.25)) and shares((3.0,), 9.0) == ((0, 1.0),)
     found = at_every_count((1, 3), (16.0, 32.0), np.array([1.0, 2.0, 3.0, 6.0]))
-    assert found == [[1, 2], [1, 2], [2, 4], [3, 6]]
+    assert [found[n] for n in range(4)] == [[1, 2], [1, 2], [2, 4], [3, 6]]
     assert fresh([(5, 0), (6, 3), (7, 0)]) == 2
     assert dict(_prompt_shares((16, 64), (0, 512), 3, 32.0, 256.0)) == pytest.approx(
         {(k, q, p): 0.5 * share * 0.5 for k in (2, 4) for q, share in ((16, 2 / 3), (64, 1 / 3)) for p in (0, 512)})  # fmt: skip

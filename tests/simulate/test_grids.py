@@ -40,9 +40,11 @@ def test_beyond_the_grid_the_last_segment_goes_on_and_one_point_holds_everywhere
 
 
 def test_every_number_and_every_count_keep_the_points() -> None:
-    assert at_every_number([1, 3], np.array([10.0, 30.0])) == [10.0, 10.0, 20.0, 30.0]
+    numbers = at_every_number([1, 3], np.array([10.0, 30.0]))
+    assert [numbers[n] for n in range(4)] == [10.0, 10.0, 20.0, 30.0]
+    assert [*numbers] == [0, 1, 2, 3], "what was asked for is kept"
     table = at_every_count([1, 3], GRID[:2], np.array([1.0, 2.0, 3.0, 6.0]))
-    assert table == [[1.0, 2.0], [1.0, 2.0], [2.0, 4.0], [3.0, 6.0]]
+    assert [table[n] for n in range(4)] == [[1.0, 2.0], [1.0, 2.0], [2.0, 4.0], [3.0, 6.0]]
 
 
 @pytest.mark.parametrize("most", [1, 7, 8, 300, 5000])

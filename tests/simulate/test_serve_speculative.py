@@ -133,6 +133,13 @@ def test_drafting_nothing_useful_costs_and_looking_up_is_free(runner: Runner) ->
     assert none.seconds(0, 0, [(512, 0)]) == pytest.approx(plain.seconds(0, 0, [(512, 0)]), rel=1e-9)
 
 
+def test_a_server_that_drafts_has_times_of_steps_that_verify() -> None:
+    drafted, plain = (Server.of(LLAMA, "H200", Setup(speculative=how), 2048) for how in (of("eagle3,tokens=3"), None))
+    assert (drafted.table.verify, plain.table.verify, drafted.undrafted.verify) == (4, 1, 1)
+    times = [table.seconds(64, 64_000, ()) for table in (drafted.undrafted, plain.table, drafted.table)]
+    assert times[0] == pytest.approx(times[1], rel=1e-9) and times[1] < times[2]
+
+
 def test_more_accepted_is_faster_and_pays_longer(runner: Runner) -> None:
     plain = StepTable(runner, Sizes(2048, 64, 4096))
     rates = [_drafted(runner, of(f"eagle3,tokens=3,acceptance={rate}")) for rate in (0.3, 0.6, 0.9)]

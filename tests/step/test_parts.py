@@ -16,7 +16,7 @@ from pipewave.step import Runner, find_engine
 from pipewave.step.kernel_latency import kernel_latencies
 from pipewave.step.memory import ACT, GIB, UNBOUNDED, budget, cache_bytes
 from pipewave.step.overlap import arranged, lanes
-from pipewave.step.predict import COMMON, USUAL_CACHE, USUAL_REQUESTS, detail
+from pipewave.step.predict import USUAL_CACHE, USUAL_REQUESTS, detail
 
 DECODE, PROMPT = Batch((1,) * 8, (512,) * 8), Batch((300,), (300,))
 MAMBA = {
@@ -51,9 +51,6 @@ def test_a_price_is_the_sum_of_calls_times_their_counts() -> None:
         assert priced.us[at] == pytest.approx(float(alone.found.latency_us @ counts))
         for name, column in zip(("us", "nodes", "launches", "above_idle_j"), alone.columns, strict=True):
             assert getattr(priced, name)[at] == pytest.approx(float(column @ counts)), name
-        half = np.log(alone.found.high_us / alone.found.latency_us) * alone.found.latency_us * counts
-        common, own = COMMON * half.sum() ** 2, (1 - COMMON) * (half**2).sum()
-        assert priced.spread[at] == pytest.approx(float(np.sqrt(common + own) / priced.us[at]))
 
 
 @pytest.mark.parametrize("stages", [1, 2, 4])

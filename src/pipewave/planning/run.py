@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 
 from pipewave.models import ModelSpec
 from pipewave.planning.space import Question, Split
@@ -30,6 +30,7 @@ SHORT_TURNS, SHORT_MOST = 4, 700  # of a run on the way to the largest rate
 TRIES = 5  # runs of that search
 STEEPEST, FLATTEST, FIRST, FARTHEST = 8.0, 0.15, 2.0, 0.7  # of the power law of times over rate; one stride, in logs
 OVERLOADED = 0.25  # how far a run that cannot keep up counts as above its limits, as a logarithm
+Ready = Callable[[float, int, int], Deployed]  # a design for so many requests at a rate, of so many replicas
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,20 +91,18 @@ def requests_for(in_flight: float, turns: int = TURNS, most: int = MOST) -> int:
     return int(max(min(max(turns * in_flight, FEWEST), most), min(FILLS * in_flight, LONGEST)))
 
 
-@lru_cache(maxsize=TRIES)
-def _ready(model: ModelSpec, split: Split, question: Question, rate: float, requests: int, replicas: int) -> Deployed:
-    """A design with its requests: the run that finds the largest rate is often the one that is told."""
-    return deploy(stated(model, split, question, replicas), question.traffic(requests, rate))
+def ready_for(model: ModelSpec, split: Split, question: Question) -> Ready:
+    """A design, each run of it made once: the one that finds the largest rate is often the one that is told."""
+    return cache(lambda rate, requests, n: deploy(stated(model, split, question, n), question.traffic(requests, rate)))
 
 
 def serve(
-    model: ModelSpec, split: Split, question: Question, rate: float, requests: int, replicas: int = 1,
-    *, sure: bool = False,
-) -> Point:  # fmt: skip
+    design: Ready, question: Question, rate: float, requests: int, replicas: int = 1, *, sure: bool = False
+) -> Point:
     """A design under Poisson arrivals; where it misses, ends of its intervals are not run; nor is the lower one where
     it must keep the limits by the upper one (`sure`), and does not. Raises as `deploy` does.
     """
-    ready = _ready(model, split, question, rate, requests, replicas)
+    ready = design(rate, requests, replicas)
     (figures, _), record, uncertain = ready.steady_figures(), ready.run(), ready.engines.uncertain
     above, high = (_above(ready, question, sure=upper) for upper in (False, True))
     scales = uncertain.tried(None) if above <= 0 and (high <= 0 or not sure) else ()
@@ -129,23 +128,32 @@ def _above(ready: Deployed, question: Question, *, sure: bool) -> float:
     return OVERLOADED if late else max(by_law, over(slow, question.limits))
 
 
-def largest(
-    model: ModelSpec, split: Split, question: Question, guess: float, in_flight: float, *, sure: bool, near: float
-) -> float:
+def _surely_above(ready: Deployed, question: Question) -> float:
+    """The same of the upper ends, from steps at their slowest alone where these tell: without queues all times grow as
+    steps do, with them faster, so those of likely steps are shorter by that factor at least.
+    """
+    uncertain = ready.engines.uncertain
+    scale = max(uncertain.tried(None), default=1.0)
+    slow, late = ready.steady_figures(scale)
+    above = OVERLOADED if late else over(slow, question.limits)
+    likely = {name: value / scale for name, value in slow.items() if name.endswith("_ms")}
+    by_law = over(slow | interval_ends(likely, uncertain), question.limits, "_high")
+    return above if above > 0 or by_law <= above else _above(ready, question, sure=True)
+
+
+def largest(design: Ready, question: Question, guess: float, in_flight: float, *, sure: bool, near: float) -> float:
     """The largest rate at which a design's times, or their intervals' upper ends, keep the limits, from short runs; 0:
     none was found.
 
     Without limits, the largest rate near the guess that the design keeps up with. in_flight: requests at that guess.
     near: how near the nearest limit is near enough, as a logarithm.
     """
-    _ready.cache_clear()  # runs of other designs, or under another calibration
-    passed: list[tuple[float, float]] = []  # logarithms of rates, and how far above the limits
-    missed: list[tuple[float, float]] = []
+    passed, missed = (list[tuple[float, float]]() for _ in range(2))  # logarithms of rates, how far above the limits
     at = math.log(guess)
     for _ in range(TRIES):
         rate = math.exp(at)
-        requests = requests_for(in_flight * rate / guess, SHORT_TURNS, SHORT_MOST)
-        above = _above(_ready(model, split, question, rate, requests, 1), question, sure=sure)
+        ready = design(rate, requests_for(in_flight * rate / guess, SHORT_TURNS, SHORT_MOST), 1)
+        above = _surely_above(ready, question) if sure and question.limits else _above(ready, question, sure=False)
         (missed if above > 0 else passed).append((at, min(above, FARTHEST)))
         if -near <= above <= 0 or (above <= 0 and not question.limits):
             break
@@ -159,17 +167,12 @@ def _next(passed: Sequence[tuple[float, float]], missed: Sequence[tuple[float, f
     """Where to look next: where the line through the two nearest points is so far above the limits, and never outside
     of what is known.
     """
-    low, high = (passed[-1] if passed else None), (missed[0] if missed else None)
-    two = [low, high] if low and high else (passed[-2:] if passed else missed[:2])
-    at, above = low or high or (0.0, 0.0)
-    slope = FIRST
-    if len(two) == 2 and two[0] and two[1] and two[1][0] > two[0][0]:
-        slope = (two[1][1] - two[0][1]) / (two[1][0] - two[0][0])
-    slope = min(max(slope, FLATTEST), STEEPEST)
+    two = [passed[-1], missed[0]] if passed and missed else passed[-2:] or missed[:2]
+    (at, above), wide = (passed[-1:] or missed[:1])[0], two[-1][0] - two[0][0]
+    slope = min(max((two[-1][1] - two[0][1]) / wide, FLATTEST), STEEPEST) if wide > 0 else FIRST
     following = at + min(max((aim - above) / slope, -FARTHEST), FARTHEST)
-    if low and high:
-        width = high[0] - low[0]
-        following = min(max(following, low[0] + 0.15 * width), high[0] - 0.15 * width)
+    if passed and missed:
+        following = min(max(following, two[0][0] + 0.15 * wide), two[1][0] - 0.15 * wide)
     return following
 
 

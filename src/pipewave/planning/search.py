@@ -20,7 +20,7 @@ from pipewave.models import ModelSpec
 from pipewave.planning.fleet import Demand, Fleet, hourly
 from pipewave.planning.plan import Design, Plan
 from pipewave.planning.prices import Meter, Owned, Price, prices
-from pipewave.planning.run import MOST_RANKS, TURNS, largest, requests_for, serve
+from pipewave.planning.run import MOST_RANKS, TURNS, Ready, largest, ready_for, requests_for, serve
 from pipewave.planning.screen import Screened, pairs, screen
 from pipewave.planning.space import Question, Space, Split
 
@@ -138,7 +138,7 @@ class Search:
         """Run the best of each GPU, then whatever else could be the cheapest."""
         order = self._order(sure=True)
         likely = self._order(sure=False)[:AT_ONCE]
-        self.serve(dict.fromkeys([*self._each_gpu(order), *likely]), frozenset(likely))
+        self.serve(dict.fromkeys([*likely, *self._each_gpu(order)]), frozenset(likely))  # the longest first
         for _ in range(ROUNDS):
             bound = min((d.cost for found in self.found.values() for d in found if d.sure), default=math.inf)
             left = [i for i in self._order(sure=True) if i not in self.found]
@@ -219,12 +219,12 @@ def serve_best(model: ModelSpec, look: Screened, question: Question, demand: Dem
     """A design that serves a demand as cheaply as it surely can, and as it likely can where asked or where it cannot
     surely; without a demand, one replica at its largest rate.
     """
-    out = list[Fleet]()
+    out, design = list[Fleet](), ready_for(model, look.split, question)
     for sure, guess in ((True, look.sure_rate), (False, look.rate)):
         if guess > 0 and (sure or likely or not out):
             found = None
             with suppress(PipewaveError):
-                found = _served(model, look, question, demand, guess, sure=sure)
+                found = _served(design, look, question, demand, guess, sure=sure)
             same = [one for one in out if found and found.replicas == one.replicas]
             if found and not any(demand.given or found.peak == one.peak for one in same):  # not the same run again
                 out.append(found)
@@ -232,11 +232,11 @@ def serve_best(model: ModelSpec, look: Screened, question: Question, demand: Dem
 
 
 def _served(
-    model: ModelSpec, look: Screened, question: Question, demand: Demand, guess: float, *, sure: bool
+    design: Ready, look: Screened, question: Question, demand: Demand, guess: float, *, sure: bool
 ) -> Fleet | None:
     """From the largest rate of a replica to as many as serve the demand's peak within the limits, by runs."""
     e2e_s = look.times_ms[2] / 1e3
-    capacity = largest(model, look.split, question, guess, guess * e2e_s, sure=sure, near=NEAR[bool(demand.given)])
+    capacity = largest(design, question, guess, guess * e2e_s, sure=sure, near=NEAR[bool(demand.given)])
     enough, back = None, BACK
     for turn in range((ADDED + 1) * (1 if demand.users is None else 2)):
         if not capacity:
@@ -245,7 +245,7 @@ def _served(
         replicas = max(math.ceil(peak / capacity - 1e-6), 1)
         run = min(replicas, max(MOST_RANKS // look.split.dp, 1))
         requests = requests_for(peak * e2e_s * run / replicas, TURNS * (1 + turn if demand.users is None else 1))
-        point = serve(model, look.split, question, peak * run / replicas, requests, run, sure=sure)
+        point = serve(design, question, peak * run / replicas, requests, run, sure=sure)
         if not (point.sure if sure else point.over <= 0):
             capacity, back = min(capacity, peak / replicas) * (1 - back), back * FARTHER
             continue
@@ -263,6 +263,7 @@ def serve_slower(model: ModelSpec, design: Design, question: Question, share: fl
     """A design at a share of its rate; None where it misses a limit or cannot be served."""
     point = design.fleet.point
     with suppress(PipewaveError):
-        slower = serve(model, design.split, question, point.rate * share, requests_for(point.in_flight * share))
+        ready = ready_for(model, design.split, question)
+        slower = serve(ready, question, point.rate * share, requests_for(point.in_flight * share))
         return Fleet(1, design.fleet.capacity, slower) if slower.over <= 0 else None
     return None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 
 from pipewave.models import load
 from pipewave.models.attention_spec import Recurrent
@@ -20,7 +19,7 @@ from pipewave.models.shard import kv_bytes_per_token, weight_bytes
 from pipewave.models.spec import ModelSpec
 from pipewave.simulate.kv_budget import beside
 from pipewave.simulate.speculative import Speculative
-from pipewave.simulate.step_grids import Axes, Pieces, RankBatch, Reader, Sizes, at_every_count, reader, upto
+from pipewave.simulate.step_grids import Axes, Numbers, Pieces, RankBatch, Reader, Sizes, at_every_count, reader, upto
 from pipewave.simulate.step_table import StepTable
 from pipewave.step import Runner
 from pipewave.step.memory import GIB, Budget
@@ -40,14 +39,14 @@ class Drafter:
         model, axes = draft_model(runner.deployment.model, how), Axes.of(sizes)
         self.caches: Sequence[float] = axes.caches
         self.counts: Sequence[int] = axes.counts if sizes.prompt else upto(sizes.requests, COUNTS)
-        self.rows: Sequence[Sequence[float]] = ()  # seconds [requests][mean cache]
-        self.reads = cache(lambda requests: reader(self.caches, self.rows[requests]))
+        self.reads: Numbers[Reader] | None = None  # seconds by mean cache, of so many requests
         if model is not None:
             parallel = replace(runner.deployment.parallel, pp=1)
             parts = replace(runner, deployment=replace(runner.deployment, model=model, parallel=parallel))
-            self.rows = self._predict(parts, how)
+            rows = self._predict(parts, how)
+            self.reads = Numbers(lambda requests: reader(self.caches, rows[requests]))
 
-    def _predict(self, runner: Runner, how: Speculative) -> Sequence[Sequence[float]]:
+    def _predict(self, runner: Runner, how: Speculative) -> Numbers[list[float]]:
         points = [(n, int(c)) for n in self.counts for c in self.caches]
         verified = how.verified
         first = [Batch((verified,) * n, (c + verified,) * n, verify=verified) for n, c in points]
@@ -59,9 +58,9 @@ class Drafter:
 
     def seconds(self, decoding: int, cached: float) -> float:
         """Of drafting for so many requests that hold `cached` tokens together."""
-        if not (decoding and self.rows):
+        if not decoding or self.reads is None:
             return 0.0
-        return self.reads(min(decoding, self.counts[-1])).at(cached / decoding)
+        return self.reads[min(decoding, self.counts[-1])].at(cached / decoding)
 
 
 class Drafted:

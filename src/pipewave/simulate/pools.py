@@ -168,7 +168,7 @@ class Pools:
             return found
         if server.drafted:
             cache = int(traffic.input_len.mean() + traffic.output_len.mean() / 2)
-            pays = pays_until(server.table, server.drafted, cache)
+            pays = pays_until(server.undrafted, server.drafted, cache)
             found |= {"tokens_per_step": server.drafted.mean, "drafts_pay_until": pays}
         if setup.balance:
             moes = (moe for layer in server.runner.deployment.model.layers for moe in layer.moes)

@@ -37,7 +37,7 @@ class Server:
     runner: Runner
     setup: Setup
     memory: Budget
-    table: StepTable
+    table: StepTable  # where tokens are drafted, of steps that verify them
     policy: SchedulingPolicy
     kv: KvBudget
     uncertain: Uncertainty  # what widens its intervals
@@ -74,6 +74,12 @@ class Server:
         return Boards(self.drafted or self.table, board, engines * split.pp, self.setup.dp, engines * split.world)
 
     @property
+    def undrafted(self) -> StepTable:
+        """Its step times without drafts."""
+        state = corrections.state(self.runner.gpu.name)
+        return _table(self.table.runner, self.table.sizes, state).under(self.table.engine, self.table.pace)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Notes on the model, the drafts, the scheduler and the kernels."""
         model, how = self.runner.deployment.model, self.setup.speculative
@@ -97,10 +103,11 @@ def worked_out(
     policy = policy_of(runner.engine, setup, kv)
     plain = Runner.of(runner.deployment, runner.gpu, find_engine(setup.engine).what_if(**setup.kernels()))
     sizes = _shared(policy.max_batched_tokens, policy.max_requests, longest, prompt)._replace(spread=setup.spread)
-    table = _table(plain, sizes, calibrated).under(setup.hosted(runner.engine), setup.pace)
+    table = _table(plain, sizes, calibrated, drafts.verified if drafts else 1)
+    table = table.under(setup.hosted(runner.engine), setup.pace)
     if setup.images:
         table = table.encoding(float(plain.price([plain.deployment.images(setup.images)]).us[0]))
-    drafted = _drafted(table, setup.speculative, sizes, calibrated)
+    drafted = Drafted(table, _drafter(plain, drafts, sizes, calibrated), drafts.mean) if drafts else None
     return Server(runner, setup, memory, table, policy, kv, setup.uncertainty(runner.engine, table.spread), drafted)
 
 
@@ -118,16 +125,7 @@ def _table(runner: Runner, sizes: Sizes, _calibrated: tuple[str, int], verify: i
 
 @lru_cache(maxsize=TABLES)
 def _drafter(runner: Runner, how: Speculative, sizes: Sizes, _calibrated: tuple[str, int]) -> Drafter:
-    return Drafter(runner, how, sizes)
-
-
-def _drafted(table: StepTable, how: Speculative | None, sizes: Sizes, calibrated: tuple[str, int]) -> Drafted | None:
-    """The step table under speculative decoding."""
-    if how is None:
-        return None
-    verifying = _table(table.runner, sizes, calibrated, how.verified).under(table.engine, table.pace)
-    drafts = _drafter(table.runner, how, sizes._replace(budget=1), calibrated)
-    return Drafted(verifying.encoding(table.prompt_us), drafts, how.mean)
+    return Drafter(runner, how, sizes._replace(budget=1))
 
 
 def timer_of(
@@ -135,5 +133,5 @@ def timer_of(
 ) -> StepTable | Drafted:
     """Step times of a deployment for up to so many tokens a step, requests, and tokens of a request; kept."""
     sizes, calibrated = _shared(budget, requests, longest), corrections.state(runner.gpu.name)
-    table = _table(runner, sizes, calibrated)
-    return _drafted(table, how, sizes, calibrated) or table
+    table = _table(runner, sizes, calibrated, how.verified if how else 1)
+    return Drafted(table, _drafter(runner, how, sizes, calibrated), how.mean) if how else table

@@ -210,7 +210,7 @@ class Simulation:
     def _load(self, which: int) -> int:
         """Requests of an engine, those that end with the step it runs included."""
         step = self.busy[which]
-        return self.engines[which].load + len(self.inboxes[which]) + (len(step.done) if step else 0)
+        return self.engines[which].load + len(self.inboxes[which].requests) + (len(step.done) if step else 0)
 
     def _start(self, now: float, which: int) -> None:
         """Start an engine's next step, unless one runs, and those after it that end before anything else happens."""

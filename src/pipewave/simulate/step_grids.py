@@ -8,9 +8,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import chain, product, takewhile
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,9 +22,11 @@ from pipewave.step import Runner
 Points = Sequence[float]
 Shares = Sequence[tuple[int, float]]
 PromptShares = Sequence[tuple[tuple[int, int, int], float]]  # of points (pieces, tokens of each, tokens before each)
+Place = tuple[int, int, int, Shares, PromptShares]  # of a step: rows, heads, decoding requests, their caches, prompts
 Pieces = Sequence[tuple[int, int]]  # (tokens, tokens before them) of each prompt
 RankBatch = tuple[int, int, Pieces]  # decoding requests of a rank, tokens they hold together, prompt pieces
 UsesOf = Callable[[Batch, int], list[Use]]
+T = TypeVar("T")
 ROW_SPANS = ((1, 8, 1), (8, 256, 8), (256, 512, 16), (512, 2048, 64), (2048, 8192, 256), (8192, 1 << 22, 2048))
 # Split decode attention fills a GPU in waves: up to a few dozen requests each one more may begin another.
 COUNT_SPANS = ((1, 16, 1), (16, 32, 2), (32, 64, 8), (64, 128, 32), (128, 256, 64), (256, 1 << 20, 256))
@@ -44,17 +46,26 @@ def spaced(spans: Sequence[tuple[int, int, int]], most: int) -> list[int]:
     return upto(most, chain.from_iterable(range(*span) for span in spans))
 
 
-def at_every_number(grid: Sequence[int], values: Array) -> list[float]:
-    """Values at every whole number up to the last point."""
-    return [*np.interp(np.arange(grid[-1] + 1), grid, values).tolist()]
+class Numbers(dict[int, T]):
+    """Values at whole numbers, each worked out when it is first asked for."""
+
+    def __init__(self, at: Callable[[int], T]) -> None:
+        self.at = at
+
+    def __missing__(self, number: int) -> T:
+        value = self[number] = self.at(number)
+        return value
 
 
-def at_every_count(counts: Sequence[int], lengths: Points, values: Array) -> list[list[float]]:
-    """Values [count · length] at every whole number of requests up to the last count, for each length."""
-    every = np.arange(counts[-1] + 1)
-    columns = values.reshape(len(counts), len(lengths)).T
-    found: list[list[float]] = np.stack([np.interp(every, counts, column) for column in columns], axis=1).tolist()
-    return found
+def at_every_number(grid: Sequence[int], values: Array) -> Numbers[float]:
+    """Values between the points of a grid."""
+    return Numbers(reader(grid, values.tolist()).at)
+
+
+def at_every_count(counts: Sequence[int], lengths: Points, values: Array) -> Numbers[list[float]]:
+    """Values [count · length] at numbers of requests, for each length."""
+    columns = [reader(counts, each.tolist()).at for each in values.reshape(len(counts), len(lengths)).T]
+    return Numbers(lambda count: [at(count) for at in columns])
 
 
 def shares(grid: Points, at: float) -> Shares:
@@ -102,16 +113,6 @@ class Sizes(NamedTuple):
     spread: float = 0.0  # of cache lengths in a step: they lie within so large a share of their mean from it
 
 
-class Place(NamedTuple):
-    """Where a step lies on the grids."""
-
-    rows: int
-    heads: int
-    decoding: int
-    held: Shares  # of cache lengths of the decoding requests
-    prompts: PromptShares
-
-
 @dataclass(frozen=True, slots=True)
 class Axes:
     """Points of the grids."""
@@ -152,15 +153,16 @@ class Axes:
         come last, by the mean rows of a rank.
         """
         model, alone = runner.deployment, runner.deployment.parallel.dp == 1
+        by_rows = model.by_rows if alone else cache(model.by_rows)  # which is then asked three times
         rows, verify = [Batch((n,), (n,)) for n in self.rows], self.verify
-        grid = ((n, self._held(n, cache + verify - 1)) for n in self.counts for cache in self.caches)
+        grid = ((n, self._held(n, length + verify - 1)) for n in self.counts for length in self.caches)
         decodes = [Batch((verify,) * n, held, verify=verify) for n, held in grid]
         group = [
-            (_only(model.by_rows, lambda use: is_shared(use) and use.name not in MOVED), rows),
-            (_only(model.by_rows, lambda use: use.name in MOVED), rows),
+            (_only(by_rows, lambda use: is_shared(use) and use.name not in MOVED), rows),
+            (_only(by_rows, lambda use: use.name in MOVED), rows),
         ]
         return [
-            (model.by_rows if alone else _only(model.by_rows, lambda use: not is_shared(use)), rows),
+            (by_rows if alone else _only(by_rows, lambda use: not is_shared(use)), rows),
             (model.by_requests, [Batch((1,) * n, (1,) * n) for n in self.heads]),
             (model.by_length, decodes),
             (model.by_length, [Batch((q,) * k, (p + q,) * k) for k, q, p in self.prompts]),
@@ -171,11 +173,10 @@ class Axes:
         """Where a step lies whose decoding requests hold `cached` tokens together; pieces lie where their means do."""
         held = shares(self.caches, cached / decoding) if decoding else ()
         if not pieces:
-            return Place(rows, heads, decoding, held, ())
+            return rows, heads, decoding, held, ()
         count, tokens = len(pieces), sum([size for size, _ in pieces])
         before = sum([size * prefix for size, prefix in pieces]) / tokens
-        prompts = _prompt_shares(self.chunks, self.prefixes, count, tokens / count, before)
-        return Place(rows, heads, decoding, held, prompts)
+        return rows, heads, decoding, held, _prompt_shares(self.chunks, self.prefixes, count, tokens / count, before)
 
     def mixed(self) -> list[Batch]:
         """A prompt alone, and with every point of the decode grid before it in the same step."""
@@ -211,7 +212,7 @@ class GridSums:
     def __init__(self, axes: Axes, parts: Sequence[Array], mixed: Sequence[Array] = ()) -> None:
         body, head, decode, prompt, *group = parts
         self.axes = axes
-        self.group, self.moved = (at_every_number(axes.rows, part) for part in group) if group else ([], [])
+        self.group, self.moved = (at_every_number(axes.rows, part) for part in group or (0.0 * body,) * 2)
         self.body, self.head = at_every_number(axes.rows, body), at_every_number(axes.heads, head)
         self.decode = at_every_count(axes.counts, axes.caches, decode)
         more = np.maximum(mixed[0][1:] - mixed[0][0], 0.0) if mixed else decode
@@ -222,12 +223,13 @@ class GridSums:
 
     def at(self, place: Place) -> float:
         """The sum over the kernels of a step."""
-        total = self.body[place.rows] + self.head[place.heads]
-        if place.decoding:
-            values = (self.with_prompts if place.prompts else self.decode)[place.decoding]
-            for index, share in place.held:
+        rows, heads, decoding, held, prompts = place
+        total = self.body[rows] + self.head[heads]
+        if decoding:
+            values = (self.with_prompts if prompts else self.decode)[decoding]
+            for index, share in held:
                 total += share * values[index]
-        for point, share in place.prompts:
+        for point, share in prompts:
             total += share * self.prompt[point]
         return total
 

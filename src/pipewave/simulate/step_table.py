@@ -36,7 +36,7 @@ class StepTable:
         self.most_requests = sizes.requests
         one_attention = self.engine.scheduler.mixes_phases and not self.engine.kernels.separate_attention
         mixed = one_attention and verify == 1  # prompts and decodes of a step meet in one kernel
-        self.axes = Axes.of(sizes, verify=verify, mixed=mixed)
+        self.sizes, self.axes = sizes, Axes.of(sizes, verify=verify, mixed=mixed)
         self._predict(self.axes)
         self.two_batch = runner.two_batch
         self.shares = runner.stage_shares()
@@ -118,7 +118,7 @@ class StepTable:
         """Mean watts of one GPU in a step that takes so long, of so many data-parallel ranks together."""
         decoding, cached, pieces = -(-decoding // ranks), cached / ranks, pieces[::ranks]
         _, rows, heads = self._sizes(decoding, pieces)
-        rows = min(rows, len(self.joules.body) - 1)  # one rank's pieces stand for those of all
+        rows = min(rows, self.axes.rows[-1])  # one rank's pieces stand for those of all
         sums, place = (self.joules, self.time), self.axes.place(rows, heads, decoding, cached, pieces)
         joules, kernel_us = (one.at(place) for one in sums)
         if ranks > 1:

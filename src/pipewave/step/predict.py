@@ -63,7 +63,6 @@ class Priced:
     nodes: Array  # kernels
     launches: Array  # by the host
     above_idle_j: Array  # above what the idle board draws
-    spread: Array  # relative half-width
     notes: tuple[str, ...] = ()
 
 
@@ -124,10 +123,8 @@ class Runner:
     def price(self, parts: Sequence[Sequence[Use]]) -> Priced:
         """Latency, energy and launches of each list of kernels."""
         sums = self._sums([self._launched(uses) for uses in parts])
-        us, nodes, launches, above_idle_j, linear, squares, routed, shared, _ = _columns([[s] for s in sums])
-        us = us - np.minimum(routed, shared)
-        spread = _spread(linear, squares) / np.maximum(us, 1e-9)
-        return Priced(us, nodes, launches, above_idle_j, spread, _words(sums))
+        us, nodes, launches, above_idle_j, _, _, routed, shared, _ = _columns([[s] for s in sums])
+        return Priced(us - np.minimum(routed, shared), nodes, launches, above_idle_j, _words(sums))
 
     def usual(self) -> tuple[float, dict[str, float]]:
         """Half-width of a usual decode step's interval (logarithm), and the evidence that the step rests on."""
