@@ -101,11 +101,9 @@ def attention(model: ModelSpec, gpu: GPU, tp: int) -> Iterator[Row]:
     chunks = [(1, chunk, cached) for chunk in CHUNKS for cached in (0, *CACHED)]
     steps = [*chunks, *((batch, 0, cached) for batch in BATCHES for cached in CACHED)]
     deployment = Deployment(model, Parallel(tp), None, BLOCK)
-    uses = []
-    for batch, chunk, cached in steps:
-        new = chunk or 1
-        kernels = deployment.kernels(Batch.of([new] * batch, [cached + new] * batch))
-        uses.append({use.name: [use.call] for use in kernels})
+    new = [(batch, chunk or 1, cached) for batch, chunk, cached in steps]
+    kernels = (deployment.kernels(Batch.of([count] * batch, [cached + count] * batch)) for batch, count, cached in new)
+    uses = [{use.name: [use.call] for use in each} for each in kernels]
     ran, saved = (_together([use[name] for use in uses], gpu) for name in ("attention", "kv_write"))
     for at, (batch, chunk, cached) in enumerate(steps):
         kinds = {"attn_prefill": chunk > 0, "attn_decode": chunk == 0}

@@ -26,7 +26,8 @@ RELEASE = re.compile(r"-(Instruct|it|Chat|hf|Base|pt|Thinking)(-(\d{4}|v[\d.]+|h
 SAME_WORD = 0.75  # likeness of two spellings of a family's name: lama and llama, not mamba
 FOLDER = Path(__file__).parent.parent / "data" / "models"
 # `releases`: built-in under a name of their own, with the file of the model whose shape and precision they share;
-# `short`: other spellings of a built-in name; `checkpoints`: what reads as a tuned release and has other weights.
+# `short`: other spellings of a built-in name; `contexts`: longest of releases that are for more than their model's;
+# `checkpoints`: what reads as a tuned release and has other weights.
 OTHER_NAMES = FOLDER.with_name("model_names.json")
 CHECKPOINTS = FOLDER.with_name("checkpoints.yaml")  # quantised ones by built-in model, each with its format
 PUBLISHED = "published"  # every quantised form of a model that is listed
@@ -80,12 +81,13 @@ def load(model: ModelSource, *, ignore: tuple[str, ...] = (), online: str | None
         return parse(model, str(model.get("_name_or_path") or model.get("model_type")), ignore=ignore, online=online)
     text = str(model)
     path, stem = _path(text), _stem(text)
+    spelled = list[str]()
     if path is None and stem is None and (path := cached(text)) is None:  # lists are read only where they are needed
         spelled = [key for each in (text, RELEASE.sub("", text)) if (key := key_of(each)) in _checkpoints()]
-        if spelled:
-            return _built_in_file(*_checkpoints()[spelled[0]])
     if path is None:
-        return _built_in_file(stem or _tuned(text), online)
+        longest = packaged.shared(OTHER_NAMES)["contexts"].get(text.rpartition("/")[2].removesuffix("-FP8"))
+        found = _built_in_file(*_checkpoints()[spelled[0]] if spelled else (stem or _tuned(text), online))
+        return replace(found, max_length=longest) if longest else found
     raw, side = read_json(path, constants=True), path.with_name("hf_quant_config.json")
     file = path.parent.resolve().name if path.name == "config.json" else path.stem
     name = text if "snapshots" in path.parts else config_name(raw, file)
@@ -167,9 +169,10 @@ def suggestion(name: str) -> str:
     short = name.rsplit("/", 1)[-1]
     family = _family(short)
     written = get_close_matches(family, {_family(each) for each in names()}, n=1, cutoff=SAME_WORD)
-    if written and (close := did_you_mean(short, [each for each in names() if _family(each) == written[0]])):
-        return close
-    return f" configs of type {family} are read, none is built in;" if family_of(family) else ""
+    known = [each for each in names() if written and _family(each) == written[0]]
+    begun = max((each for each in known if key_of(short).startswith(key_of(each))), key=len, default="")
+    read = f" configs of type {family} are read{'' if known else ', none is built in'};" if family_of(family) else ""
+    return (f" did you mean {begun}?" if begun else did_you_mean(short, known)) or read
 
 
 def _family(name: str) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ ENVIRONMENT = re.compile(r"((?:VLLM|SGLANG|SGL|TRTLLM|TLLM)_\w+)=")
 JSON = ("drafts", "eplb_config")  # settings that vLLM takes as an object, or by its entries: --option.entry value
 DEEPEP_MODES = {"normal": "deepep_high_throughput", "low_latency": "deepep_low_latency"}
 PROGRAMS = {"vllm": "vllm", "sglang": "sglang", "trtllm-serve": "trtllm"}  # start a server of an engine
-NEED_SERVE = ("sglang",)  # where the word `serve` follows
+NEED_SERVE = ("vllm", "sglang")  # where the word `serve` follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,9 @@ def read(command: str, version: str | None = None, configuration: str | None = N
     """
     words = split(command)
     engine, rest, tag = _engine(words)
-    taken = options(rest, named(_table(engine)["fields"]))
+    table, names = packaged.shared(OPTIONS), named(_table(engine)["fields"])
+    known = frozenset[str]() if _table(engine).get("literal") else names.keys() | recorded(engine)
+    taken = options([_in_full(word, known) for word in takewhile(lambda one: one not in table["ends"], rest)], names)
     passed = passed_over(engine, "from_command", taken, _table(engine), recorded(engine))
     version = version or tag
     model = configuration or taken.said.get("model") or next(iter(taken.alone), None)
@@ -83,7 +86,7 @@ def read(command: str, version: str | None = None, configuration: str | None = N
         raise MissingField(f"from_command: no model in {command[:80]!r}", field="from_command")
     spec, loaded = _loaded(model, taken.said.get("weights"))
     name = f"{engine}:{version}" if version else engine
-    allowed = None if "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1" in words else spec.max_length
+    allowed = None if any(word.startswith(tuple(table["longer"])) for word in words) else spec.max_length
     taken.said.update([*_in_our_words(engine, taken.said, find_engine(name), allowed)])
     setup = Setup(engine=name, **_parallel(engine, taken.said, spec), **_limits(taken.said))
     environment = [f"{found[1]}: the environment is not read" for word in words if (found := ENVIRONMENT.match(word))]
@@ -102,10 +105,17 @@ def _in_our_words(engine: str, said: Mapping[str, str], program: Engine, most: i
         yield from (("no_chunks", SWITCH), ("tokens", str(program.scheduler.prompt_tokens)))
 
 
+def _in_full(word: str, known: Collection[str]) -> str:
+    """A word in full whose option is cut short (`--speculative-algo`): argparse takes the only one that begins so."""
+    name, equals, value = word.partition("=")
+    full = [one for one in known if one.startswith(name)] if name[:2] == "--" and name not in known else []
+    return full[0] + equals + value if len(full) == 1 else word
+
+
 def split(command: str, field: str = "from_command") -> list[str]:
     """Words of a command line, continued lines joined. Raises BadInput for `field`."""
     try:
-        return shlex.split(command.replace("\\\n", " "))
+        return shlex.split(re.sub(r";(?=\s|$)", " ;", command.replace("\\\n", " ")))
     except ValueError as problem:
         raise BadInput(f"{field}: cannot be read as a command line ({problem})", field=field) from problem
 
@@ -171,6 +181,8 @@ def passed_over(
             raise BadInput(f"{field}: {option}: {why}", field=field)
         if _matches(plain, table["no_effect"]):
             quiet.append(option)
+        elif plain in table.get("files", ()):
+            notes.append(f"{option}: its file is not read; say its settings as options")
         elif any(_matches(one, recorded) for one in {option, plain, plain.replace("--no-", "--", 1)}):
             notes.append(f"{option}: not modelled; answered as without it")
         elif near := did_you_mean(plain, known, MISSPELT):
@@ -202,8 +214,8 @@ def _engine(words: Sequence[str]) -> tuple[str, Sequence[str], str | None]:
         serves = rest[:1] == ["serve"]
         if name in PROGRAMS and (serves or name not in NEED_SERVE):
             return PROGRAMS[name], rest[1:] if serves else rest, tags.get(PROGRAMS[name])
-        if name.startswith(("sglang.launch_server", "vllm.entrypoints")):
-            return (engine := name.partition(".")[0]), rest, tags.get(engine)
+        if engine := next((one for module, one in packaged.shared(OPTIONS)["modules"].items() if module in name), ""):
+            return engine, rest, tags.get(engine)
         release = re.search(r":v?(\d+\.\d+\.\d+(rc\d+)?)", word)
         tags |= {engine: release[1] for engine, image in images().items() if image.repository in word and release}
     serving = [(name, image.repository) for name, image in images().items() if image.serves]

@@ -150,9 +150,7 @@ def _as_run(call: Call, rule: KernelRule | None, gpu: GPU, engine: Engine) -> Ca
 
 def nodes_of(call: Call) -> int:
     """Kernels one call launches: nodes of a CUDA graph."""
-    if isinstance(call, Gemm):
-        return 2 if call.quantize else 1
-    return NODES.get(type(call), 1)
+    return 1 + call.quantize if isinstance(call, Gemm) else NODES.get(type(call), 1)
 
 
 def launches_of(call: Call, rule: KernelRule | None) -> int:

@@ -103,6 +103,4 @@ class Estimate(NamedTuple):
 
 def reach(layout: Heads, kv: Amount, xp: Arith) -> Amount:
     """Window over keys; 16 where all are seen."""
-    if layout.window is None:
-        return 16.0
-    return xp.where(layout.window > 0, layout.window / kv, 16.0)
+    return 16.0 if layout.window is None else xp.where(layout.window > 0, layout.window / kv, 16.0)

@@ -72,9 +72,7 @@ class Module:
     @property
     def multiplied(self) -> Array:
         """Multiply-adds of a query head and a chosen entry: scores and values."""
-        if self.latent:
-            return 2.0 * self.kv_lora_rank + self.rope_dim
-        return 2.0 * self.head_dim
+        return 2.0 * self.kv_lora_rank + self.rope_dim if self.latent else 2.0 * self.head_dim
 
     @property
     def ratio(self) -> Array:

@@ -95,9 +95,7 @@ class Expressions(LanguageCalls):
         results = [self._compared(op, a, b) for op, a, b in zip(node.ops, sides, sides[1:], strict=False)]
         if len(results) == 1 and isinstance(results[0], Traced):
             return results[0]
-        if all(is_known(result) for result in results):
-            return all(results)
-        return combined(*results)
+        return all(results) if all(map(is_known, results)) else combined(*results)
 
     def _compared(self, op: ast.AST, a: Any, b: Any) -> Any:
         if isinstance(op, ast.Is | ast.IsNot) and None in (a, b) and not isinstance(a, Unknown):
@@ -144,9 +142,7 @@ def either(one: Any, other: Any) -> Any:
         return one
     if isinstance(one, Tile | Address) and not isinstance(other, Tile | Address):
         return one
-    if isinstance(other, Tile | Address):
-        return other
-    return Unknown("one of two values")
+    return other if isinstance(other, Tile | Address) else Unknown("one of two values")
 
 
 def name_of(node: ast.AST) -> str:

@@ -64,9 +64,7 @@ class GridDependence:
         if kind not in ("%", "//") or sides[0][0] != "node" or (sides[1][0] == "node" and self.depends(sides[1][1])):
             return None
         whole, by = self._extent(sides[0][1]), self._value(sides[1])
-        if whole is None:
-            return None
-        return by if kind == "%" else -(-whole // by)
+        return None if whole is None else by if kind == "%" else -(-whole // by)
 
     def _value(self, side: tuple[Any, ...]) -> Any:
         return side[1] if side[0] == "plain" else made(self.trace, {side[1]: 1}, 0, self.trace.values[side[1]])

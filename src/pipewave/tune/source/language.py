@@ -87,9 +87,7 @@ def combined(*values: Any) -> Any:
     bases = [value.base for value in values if isinstance(value, Address)]
     if bases:
         return Address(bases[0], shape)
-    if unknown and not shape:
-        return unknown[0]
-    return Tile(shape)
+    return unknown[0] if unknown and not shape else Tile(shape)
 
 
 def elements(shape: Shape) -> int:
