@@ -8,6 +8,9 @@ import pytest
 
 from pipewave.errors import BadInput, UnknownModel
 from pipewave.models import load
+from pipewave.planning.launch import command
+from pipewave.planning.manifests import Pool, render
+from pipewave.planning.space import Split
 from pipewave.published.server_command import read
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import of
@@ -25,12 +28,27 @@ from pipewave.simulate.speculative import of
         ("python -m sglang.launch_server --model-path Qwen/Qwen3-Next-80B-A3B-Instruct --tp-size 4 --speculative-algo NEXTN "
          "--speculative-num-steps 3", {"engine": "sglang", "tp": 4, "speculative": of("nextn,tokens=3")}),
         ("vllm serve Qwen/Qwen3-8B --tensor-parallel=2", {"tp": 2}),
+        ("ssh node 'vllm serve Qwen/Qwen3-8B --tensor-parallel-size 2'", {"tp": 2}),
+        ("docker run --gpus all vllm/vllm-openai:v0.12.0 bash -c 'vllm serve Qwen/Qwen3-8B -tp 2'",
+         {"engine": "vllm:0.12.0", "tp": 2}),
+        ("""kubectl exec x -- bash -lc "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --tp 2" """,
+         {"engine": "sglang", "tp": 2}),
     ],
 )  # fmt: skip
 def test_what_shells_and_short_names_leave(line: str, changes: dict[str, Any]) -> None:
     found = read(line)
     assert found.setup == Setup(**{"engine": "vllm"} | changes)
     assert not any("no option that is known" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("form", ["shell", "docker", "kubernetes", "dynamo"])
+def test_what_a_plan_prints_is_read_back(form: str) -> None:
+    """A line of ours in quotes was told to have no model."""
+    split = Split("H200", tp=2, engine="vllm:0.22.1")
+    line = command("Qwen/Qwen3-8B", split, 64, 4096)
+    found = read(render(form, "vllm", "0.22.1", [Pool("server", 1, 2, line)]))
+    assert (found.setup.tp, found.setup.max_num_seqs, found.setup.max_num_batched_tokens) == (2, 64, 4096)
+    assert found.version == ("0.22.1" if form in ("docker", "kubernetes") else None)
 
 
 def test_a_name_that_several_options_begin_with_is_not_guessed() -> None:

@@ -194,6 +194,4 @@ class Given:
 
 
 def _spread(values: tuple[int, ...], requests: int) -> tuple[int, ...]:
-    if len(values) == 1:
-        return values * requests
-    return values if len(values) == requests else ()
+    return values * requests if len(values) == 1 else values if len(values) == requests else ()

@@ -39,6 +39,9 @@ FLAGS = Path(__file__).parent.parent / "software" / "flags"
 OPTIONS = Path(__file__).with_name("server_options.yaml")
 HUMAN = {"k": 1000, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}  # what vLLM lets numbers end with
 ENVIRONMENT = re.compile(r"((?:VLLM|SGLANG|SGL|TRTLLM|TLLM)_\w+)=")
+QUOTED = re.compile(
+    r"(serve|launch_server|api_server|bench_serving|profile|benchmark)\s+\S"
+)  # in one word: `bash -c '…'`
 JSON = ("drafts", "eplb_config")  # settings that vLLM takes as an object, or by its entries: --option.entry value
 DEEPEP_MODES = {"normal": "deepep_high_throughput", "low_latency": "deepep_low_latency"}
 PROGRAMS = {"vllm": "vllm", "sglang": "sglang", "trtllm-serve": "trtllm"}  # start a server of an engine
@@ -113,9 +116,10 @@ def _in_full(word: str, known: Collection[str]) -> str:
 
 
 def split(command: str, field: str = "from_command") -> list[str]:
-    """Words of a command line, continued lines joined. Raises BadInput for `field`."""
+    """Words of a command line, continued lines joined, and of one in quotes there. Raises BadInput for `field`."""
     try:
-        return shlex.split(re.sub(r";(?=\s|$)", " ;", command.replace("\\\n", " ")))
+        words = shlex.split(re.sub(r";(?=\s|$)", " ;", command.replace("\\\n", " ")))
+        return [part for word in words for part in (split(word, field) if QUOTED.search(word) else (word,))]
     except ValueError as problem:
         raise BadInput(f"{field}: cannot be read as a command line ({problem})", field=field) from problem
 

@@ -68,9 +68,7 @@ def is_known(value: Any) -> bool:
 
 def shape_of(value: Any) -> Shape | None:
     """Extent of a value: () for one number, None where it is unknown."""
-    if isinstance(value, Tile | Address):
-        return value.shape
-    return () if is_known(value) else None
+    return value.shape if isinstance(value, Tile | Address) else () if is_known(value) else None
 
 
 def broadcast(one: Shape, other: Shape) -> Shape:
